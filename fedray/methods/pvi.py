@@ -20,8 +20,9 @@ Deviations:
        authors' code draws means from (-0.1, 0.1), with a variance of 1e-3 or so. Later it begins at q, as theirs.
     4. `damping: clients` is 1 / N also where only some clients take part; nobody else's factor changes.
     5. Ten draws from q answer (`samples`), theirs are 100; their noise is the same in every round.
-    6. With compression a client's factor changes by what it computed, and q by what was sent, so that q is no longer
-       the prior times the factors. What a top-k upload leaves out comes later with `compress.error_feedback`.
+    6. With int8 a client's factor changes by what it computed, and q by what was sent, so that q is no longer the prior
+       times the factors. Sparse uploads are refused: a linear term that comes without its precision moves a mean far
+       away, and digits were answered as by chance, with error feedback too.
     7. With K > 1 there are K posteriors, and each client has a factor of each.
     8. Running statistics of normalization layers are averaged as in FedAvg.
 

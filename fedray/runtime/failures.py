@@ -174,7 +174,7 @@ def explain_no_client(split: str, skip: bool) -> Iterator[None]:
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
-    """The error of a round in which training diverged: at which clients, and which rate their method has by default.
+    """The error of a round in which training diverged: at which clients, and which steps their method has by default.
 
     Args:
         scenario: in plain types.
@@ -183,12 +183,20 @@ def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: It
         jobs: those that diverged.
     """
     names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in jobs)
-    method, lr = scenario.get("method", {}).get("name"), scenario.get("local", {}).get("lr")
-    usual = method_spec_of(method).defaults.get("local", {}).get("lr")
-    default = f" (the default of {method} is {usual:g})" if usual is not None and lr is not None and lr > usual else ""
-    return Diverged(
-        f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower local.lr{default}"
-    )
+    steps = " or ".join(_name_steps(scenario.get("method", {}), scenario.get("local", {})))
+    return Diverged(f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower {steps}")
+
+
+def _name_steps(method: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[str]:
+    """The keys that say how far training steps, with the defaults of those that are above them."""
+    name = method.get("name")
+    spec = method_spec_of(name)
+    usual, lr = spec.defaults.get("local", {}).get("lr"), local.get("lr")
+    yield "local.lr" if None in (usual, lr) or lr <= usual else f"local.lr (the default of {name} is {usual:g})"
+    if spec.step and not isinstance(value := method[spec.step], str):
+        default = spec.options[spec.step].default
+        if isinstance(default, str) or value > default:
+            yield f"method.{spec.step} (the default is {default})"
 
 
 def is_gpu_full(error: BaseException) -> bool:

@@ -43,6 +43,7 @@ MEAN_FIELD_SPECS = {
         },
         clients=10,
         robust=False,
+        sparse=False,
         optimizer=False,
         averages=False,
         coefficients=False,
@@ -50,6 +51,7 @@ MEAN_FIELD_SPECS = {
         in_rounds="adds all of what its clients' factors change by, whenever they come",
         mean_field="site",
         private="factor of the posterior",
+        step="damping",
     ),
     "ivon_admm": MethodSpec(
         "IVON-ADMM: ADMM between Gaussians over the weights; duals are the clients' factors (Möllenhoff et al. 2026)",
@@ -78,5 +80,6 @@ MEAN_FIELD_SPECS = {
         in_rounds="mixes the mean of a round's posteriors with all factors",
         mean_field="site",
         private="factor of the posterior",
+        step="dual_step",
     ),
 }

@@ -114,6 +114,7 @@ class MethodSpec:
             `prior`, or a client's `site`; empty: it is a network.
         sparse: whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: whether a model is several samples of a client's posterior, whose number is an option.
+        step: the option that is a step beside `local.lr`, with which training can diverge; empty: none.
     """
 
     text: str
@@ -145,3 +146,4 @@ class MethodSpec:
     mean_field: Literal["", "prior", "site"] = ""
     sparse: bool = True
     sampled: bool = False
+    step: str = ""

@@ -108,7 +108,7 @@ def test_draws_answer_and_with_none_the_mean_weights() -> None:
     "change",
     [
         {"method": {"models": 2}, "participation": {"per_round": 3}},
-        {"compress": {"kind": "topk", "ratio": 0.3, "error_feedback": True}},
+        {"compress": {"kind": "int8", "error_feedback": True}},
         {"compress": {"kind": "int8"}},
         {"model": {"norm": "batch"}, "local": {"batch_size": 9}},
         {"local": {"optimizer": "sgd", "lr": 1e-4, "momentum": 0.9}},
@@ -118,7 +118,7 @@ def test_draws_answer_and_with_none_the_mean_weights() -> None:
             "clients": {"number": 3},
         },
     ],
-    ids=["ensemble", "top-k", "int8", "batch norm", "sgd", "regression"],
+    ids=["ensemble", "error feedback", "int8", "batch norm", "sgd", "regression"],
 )
 def test_it_combines_and_resumes_in_the_same_bits(change: dict[str, Any], tmp_path: Path) -> None:
     whole = fedray.run(keys(change), report=False, out=tmp_path / "whole")
@@ -160,6 +160,8 @@ def test_what_does_not_combine_is_refused_in_one_line() -> None:
         fedray.run(scenario(), method=pvi, report=False)
     with pytest.raises(fedray.BadInput, match=r"local\.optimizer = SGD, but PVI trains with adam or sgd"):
         fedray.run(scenario({"method": {"name": "pvi"}}), optimizer=torch.optim.SGD, report=False)
+    with pytest.raises(fedray.BadInput, match=r"compress\.kind = topk, but .* pvi .* int8 or dense"):
+        fedray.run(keys({"compress": {"kind": "topk"}}), report=False)
     with pytest.raises(fedray.BadInput, match=r"method\.damping = 1\.5"):
         fedray.run(keys(damping=1.5), report=False)
     with pytest.raises(fedray.BadInput, match=r"async"):

@@ -271,10 +271,17 @@ def test_jobs_that_need_each_other_fail_together_and_are_tried_together() -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "end"), [("pvi", "lower local.lr (the default of pvi is 0.002)"), ("fedavg", "lower local.lr")]
+    ("method", "options", "end"),
+    [
+        ("pvi", {}, "lower local.lr (the default of pvi is 0.002)"),
+        ("ivon_admm", {"dual_step": 0.1}, "5e-05) or method.dual_step (the default is 0.001)"),
+        ("fedavg", {}, "lower local.lr"),
+    ],
 )
-def test_divergence_names_the_rate_that_its_method_has_by_default(method: str, end: str) -> None:
-    keys = of_method(method, {"local": {"lr": 1e30}, "rounds": 2})
+def test_divergence_names_the_steps_that_its_method_has_by_default(
+    method: str, options: dict[str, float], end: str
+) -> None:
+    keys = of_method(method, {"local": {"lr": 1e30}, "rounds": 2, "method": options})
     with pytest.raises(Diverged) as caught:
         fedray.run(keys)
     assert str(caught.value).endswith(end)
