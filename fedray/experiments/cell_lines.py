@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from fedray.core.errors import FedrayWarning, warn_user
-from fedray.experiments.phases import SILENCE
+from fedray.experiments.phases import SILENCE, STILL
 from fedray.process.notes import NOTE
 
 EVERY = SILENCE - 1  # seconds between two lines of a cell: less than what makes the command say that it still works
@@ -23,6 +23,8 @@ EVERY = SILENCE - 1  # seconds between two lines of a cell: less than what makes
 
 class CellLines:
     """The lines of all cells: now and then how far a cell is; a note of a cell is a warning here.
+
+    That a cell still works is not said: the table says so, and a cell's next round would be kept back.
 
     Args:
         say: prints a line.
@@ -38,7 +40,7 @@ class CellLines:
         """The process of a cell has written a line."""
         if line.startswith(NOTE):
             warn_user(line.removeprefix(NOTE), FedrayWarning)
-        elif line.strip():
+        elif line.strip() and not line.startswith(STILL):
             now = self._clock()
             self._newest[cell] = line.strip()
             if now - self._spoke.setdefault(cell, now) >= EVERY:

@@ -24,6 +24,7 @@ log = logging.getLogger("fedray")
 SOON = 2.0  # seconds that a phase lasts before it is said
 SILENCE = 15.0  # seconds after which a line says that the command still works; half as many more after each such line
 MOST_SILENCE = 25.0
+STILL = "still "  # how such a line begins
 
 
 class Heard:
@@ -66,7 +67,7 @@ def next_line(heard: Heard, now: float) -> str | None:
         return heard.phase
     if heard.said and heard.phase and now - max(heard.began, heard.spoke) >= heard.pause:
         heard.spoke, heard.pause = now, min(1.5 * heard.pause, MOST_SILENCE)
-        return f"still {heard.phase} ({format_seconds(now - heard.began)})"
+        return f"{STILL}{heard.phase} ({format_seconds(now - heard.began)})"
     return None
 
 
