@@ -90,6 +90,18 @@ def row_of(natural: Tensor, site: Tensor, is_prior: float = 0.0) -> Tensor:
     return torch.cat([from_natural(natural), site, torch.tensor([is_prior])]).double()
 
 
+def test_a_factor_that_outweighs_the_received_precision_leaves_a_client_none() -> None:
+    """Where its rows say nothing, its precision goes to S_g - b / rho, and where that is below 0 to next to nothing."""
+    factor = torch.tensor([0.0, 0.0, 1.0, 6.0], dtype=torch.float64)
+    row = row_of(torch.tensor([0.0, 0.0, 10.0, 10.0], dtype=torch.float64), factor)
+    rule = learn_by_ivon(Weights(penalty=0.5, temperature=1.0, prior=PRIOR), BETA1, BETA2, 2)
+    state, noise = rule.init(row), torch.ones(2, dtype=torch.float64)
+    for step in range(1000):
+        state = rule.update(torch.zeros(9, dtype=torch.float64), state, row, context(noise, 20, step))[1]
+    torch.testing.assert_close(state.precision[0], torch.tensor(8.0, dtype=torch.float64), rtol=1e-3, atol=0)
+    assert 0 < state.precision[1] < 0.1
+
+
 def test_at_the_exact_posterior_with_exact_factors_a_step_moves_nothing_on_average() -> None:
     """Over both signs of the noise, for a quadratic loss: the fixed point that decides the signs of the duals."""
     g, n = torch.Generator().manual_seed(3), 20
