@@ -80,9 +80,8 @@ def warn_of_no_proxy_rows(study: Study) -> None:
         if not features.sizes(of_world, client).any():
             most = max(most, int(study.shards.sizes(of_world, client).max()))
     if most:
-        proxy, enough = study.scenario["method"]["proxy"], math.ceil(100 / most) / 100
-        remedy = f"raise method.proxy to {enough} or more, or lower clients.number" if most > 1 else "lower clients.number"
+        more = f"raise method.proxy to {math.ceil(100 / most) / 100} or more, or " if most > 1 else ""
         warn_user(
-            f"method.proxy = {proxy}, but of at most {most} rows a client keeps back none: nobody trains the aggregator, "
-            f"and the mean of the networks answers: {remedy}"
+            f"method.proxy = {study.scenario['method']['proxy']}, but of at most {most} rows a client keeps back none: "
+            f"nobody trains the aggregator, and the mean of the networks answers: {more}lower clients.number"
         )
