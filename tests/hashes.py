@@ -123,7 +123,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pvi ensemble": {
         "method": {"name": "pvi", "models": 2, "damping": 0.3, "prior": 10.0, "samples": 0},
         "local": {"lr": 1e-4, "optimizer": "sgd", "momentum": 0.9}, "participation": {"per_round": 4},
-        "compress": {"kind": "topk", "error_feedback": True},
+        "compress": {"kind": "int8", "error_feedback": True},
     },
     "ivon_admm": {"method": {"name": "ivon_admm"}, "local": {"lr": 1e-4, "epochs": 2}},
     "ivon_admm ensemble": {

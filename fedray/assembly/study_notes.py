@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedray.assembly.devices import warn_of_left_tiers
+from fedray.assembly.fens import warn_of_no_proxy_rows
 from fedray.assembly.few_steps import warn_of_few_steps
 from fedray.assembly.mean_field import warn_of_damping
 from fedray.assembly.methods import warn_of_limits
@@ -36,6 +37,7 @@ def warn_of_study(scenario: Scenario, study: Study) -> None:
     warn_of_limits(study)
     warn_of_few_steps(study)
     warn_of_equal_samples(study)
+    warn_of_no_proxy_rows(study)
     warn_of_damping(scenario, study)
     warn_of_left_tiers(scenario, study.clients)
     warn_of_partition_input(scenario, study)

@@ -19,9 +19,9 @@ Deviations:
     4. Products are sums of logarithms, and nothing is cut off at 1e-41.
     5. The fit takes the virtual time that its steps take on the device of client 0, and no bytes.
     6. The last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
-    7. A client whose training fails, or that has no rows, answers with its first network. One with fewer steps than
-       samples sends some of them twice, which is said, and cycles of one or two steps have no noise. In later rounds
-       the chains go on, and the last round's samples count.
+    7. A client whose training fails, that drops out, or that has no rows, answers with its first network. One with
+       fewer steps than samples sends some of them twice, which is said, and cycles of one or two steps have no noise.
+       In later rounds the chains go on, at rest, and the last round's samples count.
     8. Normalization layers with running statistics are refused: each sample would need its own.
 
 Example:

@@ -15,7 +15,8 @@ Deviations:
     2. Every client takes part in phase 1; `participation` is about phase 2.
     3. A client downloads all N networks when it first takes part in phase 2, its own among them. Reading the proxy rows
        takes no virtual time.
-    4. A client whose training fails, or that has no rows, is in the ensemble with its first network.
+    4. A client whose training fails, that drops out, or that has no rows, is in the ensemble with its first network. In
+       `label_shares` it weighs by its rows, though it has not sent how many it has.
     5. The gate of experts is left out. The last phase, distillation into one network, is `Run.distil`, for any method.
 
 Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from small import of_method, scenario, train_rounds
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.data.proxy import ProxyShards
 from fedray.data.stacking import FeatureShards
 from fedray.runtime.stacking import StackWorkers
@@ -148,3 +149,30 @@ def test_resuming_a_fens_run_with_more_rounds_is_refused(tmp_path: Any) -> None:
     run = fedray.run(of_method("fens"), out=tmp_path / "run")
     with pytest.raises(BadInput, match="meta model after its rounds"):
         fedray.resume(run.path, rounds=9)
+
+
+@pytest.mark.parametrize(("proxy", "told"), [(0.3, True), (0.5, False)])
+def test_an_aggregator_that_no_row_trains_is_told(proxy: float, told: bool) -> None:
+    """Each of six clients has two rows. The answer was the mean of the networks, and nothing said so."""
+    few = {"data": {"limit": 12, "partition": {"name": "iid", "alpha": None}}}
+    keys = fens(few, aggregator="class_weights", meta_rounds=2, proxy=proxy)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", ScenarioWarning)
+        found = fedray.run(keys, report=False).summary["metrics"]
+    line = "nobody trains the aggregator, and the mean of the networks answers: raise method.proxy to 0.5 or more"
+    assert any(line in str(one.message) for one in heard) is told
+    assert (found["accuracy"]["mean"] == found["accuracy_average"]["mean"]) or not told
+
+
+def test_a_class_that_no_network_votes_for_costs_the_floor_of_the_log_loss() -> None:
+    """The log loss of votes is infinite without it; what the reference says of `voting` is that number."""
+    run = fedray.run(fens(aggregator="voting"), report=False)
+    x, y = run.study.split("test", 0)
+    found = run.predict(x.numpy()).probabilities
+    assert found is not None
+    given = found[np.arange(len(y)), y.numpy()]
+    voted = given > 0.5 / N
+    assert 0 < voted.sum() < len(y)
+    np.testing.assert_allclose(given[voted] * N, np.rint(given[voted] * N))
+    nats = np.where(voted, -np.log(np.where(voted, given, 1.0)), 52 * np.log(2))  # 36.04
+    assert run.summary["metrics"]["nll"]["mean"] == pytest.approx(nats.mean(), rel=1e-9)
