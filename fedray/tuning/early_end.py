@@ -3,7 +3,7 @@
 A worker that was killed after such an end, before its trial was told to the study, finds it here and trains no further.
 
 Example:
-    >>> find_end([], [], lambda round: True) is None
+    >>> find_early_end([], [], lambda round: True) is None
     True
 """
 
@@ -73,7 +73,7 @@ def make_reporter(
     return Reporter(report, lambda round: round // age == stopped)
 
 
-def find_end(
+def find_early_end(
     rows: Sequence[Row], objectives: Sequence[SweepObjective], was_pruned: Callable[[int], bool]
 ) -> Literal["complete", "pruned"] | None:
     """What ended a training at its newest checkpoint; None where it goes on.

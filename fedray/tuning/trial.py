@@ -47,7 +47,7 @@ from fedray.storage import directory, identity, tables
 from fedray.storage.mending import mend_run_directory
 from fedray.storage.study_checkpoint import load_study_checkpoint
 from fedray.training.joint import JointTraining
-from fedray.tuning.early_end import find_end, make_reporter, read_checkpoint_rows
+from fedray.tuning.early_end import find_early_end, make_reporter, read_checkpoint_rows
 from fedray.tuning.faults import refuse_fault
 from fedray.tuning.objectives import Row, SweepObjective, judge_worlds
 from fedray.tuning.optuna_study import StudyLocation
@@ -172,7 +172,7 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
     latest: list[Row] = []
     reporter = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
     newest, pruned = -1, False
-    if ended := find_end(read_checkpoint_rows(job.folder), job.objectives, reporter.was_pruned):
+    if ended := find_early_end(read_checkpoint_rows(job.folder), job.objectives, reporter.was_pruned):
         return ended
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:

@@ -96,8 +96,7 @@ def run_sweep(
     current_ending().advise(_describe_resume(source, folder, modules, given), needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
-        begun = resume and has_trials(folder)
-        identity.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
+        identity.confirm_digests(folder, describe_study(base, own, study), fresh=not (begun := has_trials(folder)))
         study_storage.mend_journal(journal)
         ages = base.rounds // base.method.models
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
