@@ -22,11 +22,10 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, Unwritable
 from fedray.files.bounded import name_file
 from fedray.tuning.space import Parameter, is_active
-from fedray.tuning.study_storage import explain_entries, explain_storage
+from fedray.tuning.study_storage import explain_entries, explain_storage, name_storage
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
 NOTES = "fedray"  # one attribute: every write of a journal is an fsync
-JOURNAL = "study.journal"
 
 
 class StudyLocation(NamedTuple):
@@ -85,22 +84,21 @@ def _name_in_use(name: str) -> BadInput:
     )
 
 
-def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optuna.Study:
+def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: bool = False) -> optuna.Study:
     """The study of a sweep, new or as it was left.
 
     Args:
         sweep: the sweep file.
         location: where the study is stored.
         resume: whether to go on with a study that is there.
+        begun: whether trials of the sweep were trained, so that there must be one.
 
     Raises:
-        BadInput: the storage holds a study of this name already, and this is no resume.
+        BadInput: the storage holds a study of this name already, and this is no resume, or it has lost the study.
     """
     directions = [objective.direction for objective in sweep.objectives]
     storage = open_storage(location.storage)
-    journal = None if "://" in location.storage else Path(location.storage)
-    if journal is not None and journal.stat().st_size and location.name not in optuna.get_all_study_names(storage):
-        raise BadInput(f"{name_file(journal)} is damaged (it has no study {location.name}): restore it")
+    _refuse_lost_study(storage, location, begun)
     try:
         with explain_entries(location.storage):
             study = optuna.create_study(
@@ -119,8 +117,22 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool) -> optun
     return study
 
 
-def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, set[int]]:
-    """A trial of a study for the worker that trains it, and the steps that it has reported already.
+def _refuse_lost_study(storage: Any, location: StudyLocation, begun: bool) -> None:
+    """Refuses a storage without the study of trials that were trained: a new study would train over them."""
+    journal = None if "://" in location.storage else Path(location.storage)
+    has_entries = journal is not None and journal.stat().st_size > 0
+    if not (begun or has_entries) or location.name in optuna.get_all_study_names(storage):
+        return
+    if journal is not None:
+        raise BadInput(f"{name_file(journal)} is damaged (it has no study {location.name}): restore it")
+    raise BadInput(
+        f"--storage {name_storage(location.storage)} has no study {location.name}, of which trials were trained: give "
+        "the storage that the sweep began with (a relative path of SQLite begins where the command is given)"
+    )
+
+
+def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, FrozenTrial]:
+    """A trial of a study for the worker that trains it, and what the study knows of it already.
 
     Raises:
         Unwritable: the storage cannot be used.
@@ -132,7 +144,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, set[
             raise Unwritable(str(error)) from None
         study = optuna.load_study(study_name=location.name, storage=storage, pruner=make_pruner(location))
         known = {frozen.number: frozen for frozen in study.get_trials(deepcopy=False)}[number]
-        return optuna.Trial(study, known._trial_id), set(known.intermediate_values)
+        return optuna.Trial(study, known._trial_id), known
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:

@@ -35,6 +35,7 @@ from fedray.tuning.view import View, format_cell_value, name_objective, pick_cou
 MOST_CELLS = 4000  # of the table of trials
 CURVES = 200  # trainings whose curves are drawn, the best ones
 TEST = "Scores on the test set, computed once, for the winners only; the search looked at held-out data."
+UNMET = "did not reach a target in every replicate and fold"
 WARM = "Ringed: the winners. Darker: earlier trials."
 
 
@@ -160,11 +161,7 @@ def _facts(state: SearchState, view: View) -> list[tuple[str, str]]:
 def _notes(view: View) -> list[str]:
     unmet = sum(trial.state == TrialState.COMPLETE for trial in view.trials) - len(view.done)
     failed = [trial for trial in view.trials if trial.state == TrialState.FAIL]
-    notes = (
-        [f"{unmet} trials never reached their target: they are in trials.parquet, not in the pictures."]
-        if unmet
-        else []
-    )
+    notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
     return notes
@@ -291,5 +288,5 @@ def _tell_end(trial: FrozenTrial) -> str:
     if trial.state != TrialState.COMPLETE:
         return trial.state.name.lower()
     if not all(math.isfinite(value) for value in trial.values):
-        return "never reached its target"
+        return UNMET
     return f"looked up in {note.get('run', '')}" if note.get("how") == "looked up" else "trained"

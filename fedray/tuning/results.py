@@ -60,12 +60,13 @@ def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
 
 
 def find_winners(study: optuna.Study) -> list[FrozenTrial]:
-    """The best trial; with several objectives the Pareto front, the first objective's best in front."""
-    if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+    """The best trial, the first of several that are equal; or the Pareto front, the first objective's best in front."""
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if not complete:
         return []
-    if len(study.directions) == 1:
-        return [study.best_trial]
     sign = -1 if study.directions[0] == optuna.study.StudyDirection.MAXIMIZE else 1
+    if len(study.directions) == 1:  # of equal ones the first; storages give any of them
+        return [min(complete, key=lambda trial: (sign * trial.values[0], trial.number))]
     found: dict[str, FrozenTrial] = {}
     for trial in sorted(study.best_trials, key=lambda t: (sign * t.values[0], t.number)):
         found.setdefault(repr(sorted(trial.params.items())), trial)  # a repeated trial wins once

@@ -10,7 +10,7 @@ Example:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.scenario.explicit import is_dump
@@ -19,7 +19,7 @@ from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.relevance import find_idle_keys, says_nothing
 from fedray.scenario.schema import Scenario
 from fedray.tuning.objectives import HELD_OUT_PREFIX, explain_idle_keys
-from fedray.tuning.space import Values, enumerate_corners, is_active, to_overrides
+from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, to_overrides
 from fedray.tuning.sweep import Sweep, list_end_metrics
 
 MOST_TRIED = 300  # combinations of ends in which a key is looked for that acts
@@ -55,6 +55,11 @@ def check_sweep(sweep: Sweep) -> None:
         try:
             trials.append(sweep.scenario(chosen))
             _check_trial(trials[-1])
+            if trials[-1].data.hold_out != base.data.hold_out:  # inside a choice of the whole section
+                raise BadInput(
+                    f"data.hold_out = {trials[-1].data.hold_out:g}, but {base.data.hold_out:g} in the scenario: trials "
+                    "would be compared on different data: leave it out of the space"
+                )
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None
     _refuse_unread(sweep, trials)
@@ -84,11 +89,19 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
     if any(scenario.callbacks for scenario in trials):  # they see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
-    idle = explain_idle_keys([p.key for p in sweep.space], sweep.objectives, ends)
-    if len(idle) == len(sweep.space):
+    keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
+    idle = explain_idle_keys(keys, sweep.objectives, ends)
+    if len(idle) == len(keys):
         raise BadInput(idle[0])
     for text in idle:
         warn_user(f"{text}; its value in the best trial means nothing")
+
+
+def _list_searched_keys(parameter: Parameter) -> list[str]:
+    """The keys that a parameter sets: several, where it searches a whole section."""
+    sections = [flatten({parameter.key: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
+    plain = len(sections) < max(1, len(parameter.choices))
+    return [*([parameter.key] if plain else []), *(key for section in sections for key in section)]
 
 
 def _refuse_idle(sweep: Sweep) -> None:

@@ -47,10 +47,10 @@ from fedray.storage import directory, identity, tables
 from fedray.storage.mending import mend_run_directory
 from fedray.storage.study_checkpoint import load_study_checkpoint
 from fedray.training.joint import JointTraining
+from fedray.tuning.early_end import find_early_end, make_reporter, read_checkpoint_rows
 from fedray.tuning.faults import refuse_fault
-from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, judge_worlds
-from fedray.tuning.optuna_study import StudyLocation, open_trial
-from fedray.tuning.study_storage import explain_storage
+from fedray.tuning.objectives import Row, SweepObjective, judge_worlds
+from fedray.tuning.optuna_study import StudyLocation
 
 MEASURED_LATER = ("evaluate.personal", "evaluate.clients")  # keys of what is measured, not of what is trained
 OutcomeState = Literal["complete", "pruned", "failed"]
@@ -170,8 +170,10 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
     """Runs or resumes a training until its end, or until it is pruned or its values can no longer change."""
     _make_directory(job)
     latest: list[Row] = []
-    report = _make_reporter(job)
+    reporter = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
     newest, pruned = -1, False
+    if ended := find_early_end(read_checkpoint_rows(job.folder), job.objectives, reporter.was_pruned):
+        return ended
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
         if job.replicate is not None and study.method.explain_end is not None:  # which seeds do at rounds of their own
@@ -197,7 +199,7 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
         newest = snapshot["round"]
         if all(objective.is_decided(row) for objective in job.objectives for row in latest):
             raise Enough("every objective is decided")
-        pruned = report(newest, latest)
+        pruned = reporter.report(newest, latest)
         if pruned:
             raise Enough("pruned")
 
@@ -222,30 +224,6 @@ def _make_directory(job: TrialTask) -> None:
     if began:  # with the kernels that it began with
         digests = describe_study(job.scenario, job.own, reopen_study(job.before, job.own))
         identity.write_identity(job.folder, digests | {"engine": began.get("engine", {})})
-
-
-def _make_reporter(job: TrialTask) -> Callable[[int, Sequence[Row]], bool]:
-    """A function (round, rows) that reports the first objective's metric once an age, and says whether to stop."""
-    if job.location is None:
-        return lambda _round, _rows: False
-    location = job.location
-    trial, reported = open_trial(location, job.trial)
-    age, last = job.scenario.method.models, 0
-
-    def report(round: int, rows: Sequence[Row]) -> bool:
-        nonlocal last
-        step = round // age
-        if step <= last:
-            return False
-        last = step
-        if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
-            return False
-        with explain_storage(location.storage):
-            if step not in reported:
-                trial.report(compute_pruning_value(job.objectives[0], rows), step)
-            return trial.should_prune() and round < job.scenario.rounds
-
-    return report
 
 
 def read_histories(folder: Path, replicate: int | None = None) -> list[list[dict[str, Any]]]:

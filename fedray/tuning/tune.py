@@ -36,7 +36,7 @@ from fedray.simulation.study import Study
 from fedray.storage import directory, identity
 from fedray.tuning import optuna_study, study_storage
 from fedray.tuning.objectives import check_producible
-from fedray.tuning.places import COPY, has_sweep, refuse_taken_sweep
+from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
 from fedray.tuning.results import write_results
 from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
@@ -89,19 +89,19 @@ def run_sweep(
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics)
     limit, points = count_planned_trials(sweep, trials)
-    journal = folder.absolute() / optuna_study.JOURNAL
+    journal = folder.absolute() / JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
     refuse_links(folder)
     given = {"storage": storage and "...", "address": address, "trials": trials}  # a URL may hold a password
     current_ending().advise(_describe_resume(source, folder, modules, given), needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
-        identity.confirm_digests(folder, describe_study(base, own, study), fresh=not resume)
+        identity.confirm_digests(folder, describe_study(base, own, study), fresh=not (begun := has_trials(folder)))
         study_storage.mend_journal(journal)
         ages = base.rounds // base.method.models
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
         with study_storage.explain_storage(location.storage):
-            trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume)
+            trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume, begun=begun)
             together = count_joint_trials(sweep, study, limit, points)
             state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together)
             state.confirm_storage = study_storage.watch_storage(location.storage)
@@ -197,11 +197,11 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
             raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
         if journal is not None and not journal.is_file():
             raise BadInput(f"{journal} is missing: give the --storage that the sweep began with")
-        if journal is None and (folder / optuna_study.JOURNAL).is_file():
-            raise BadInput(f"{folder} keeps its study in {optuna_study.JOURNAL}: leave out --storage")
+        if journal is None and (folder / JOURNAL).is_file():
+            raise BadInput(f"{folder} keeps its study in {JOURNAL}: leave out --storage")
         return
     try:
-        (folder / "trials").mkdir(parents=True, exist_ok=True)
+        (folder / TRIALS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {folder} cannot be made ({error.strerror}): choose another directory") from None
     if journal is not None:

@@ -101,7 +101,7 @@ def format_cell_value(objective: SweepObjective, value: float) -> str:
     """The value of an objective in its unit."""
     counted = objective.axis if objective.kind == "reach" else objective.metric
     if not math.isfinite(value):
-        return "never reached"
+        return "not reached"
     if counted.endswith("_bytes"):
         return text_.format_bytes(value)
     return text_.format_seconds(value) if counted == "sim_seconds" else text_.format_number(value, counted)

@@ -47,6 +47,17 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert note.startswith("20 trials are left out here") and "all 30" in note
 
 
+def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
+    """The mean of the replicates is infinite, although the others did reach it."""
+    view = make_view(3)
+    wanted = (read_objective("", {"name": "rounds_to_accuracy", "target": 0.9}),)
+    space: dict[str, Any] = {"local.lr": optuna.distributions.FloatDistribution(0.0, 1.0)}
+    missed = optuna.trial.create_trial(value=np.inf, params={"local.lr": 0.5}, distributions=space)
+    view = view._replace(objectives=wanted, trials=[missed], done=[])
+    assert page._notes(view)[0].startswith("1 of the trials did not reach a target in every replicate and fold: ")
+    assert page._list_trials(view)[1][1][0][-1].text == "did not reach a target in every replicate and fold"
+
+
 def test_the_numbers_of_the_parallel_coordinates_are_those_of_the_trials() -> None:
     table = page._tabulate(make_view(6))
     assert table.head[:2] == ["trial", "local.lr"] and len(table.rows) == 4

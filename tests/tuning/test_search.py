@@ -26,6 +26,7 @@ from fedray.files.checksums import find_checkpoints
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
+from fedray.tuning.results import find_winners
 from fedray.tuning.space import is_active
 from fedray.tuning.state import SearchState
 from fedray.tuning.sweep_file import read_sweep
@@ -295,6 +296,45 @@ def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) 
     assert (again.state, again.value) == (optuna.trial.TrialState.PRUNED, 0.25)
     assert optuna_study.trial_note(again) == {"how": "looked up", "run": "trials/00000", "saved": 3.0}
     assert "trial 1 (of 2) pruned (looked up)" in told[0]
+
+
+ENDS: dict[str, tuple[dict[str, Any], str, int]] = {
+    "pruned": ({"objectives": ["nll"], "pruner": {"name": "median", "startup": 1}}, "pruned", 2),
+    "decided": ({"objectives": [{"name": "accuracy", "within_bytes": 5000}]}, "complete", 1),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_trial_that_had_ended_trains_no_further_after_a_kill(end: str, tmp_path: Path) -> None:
+    """Its worker stopped it and was killed before the study heard of it: the trial went on to its next age."""
+    keys, state, rounds = ENDS[end]
+    found = read_sweep(sweep({"local.lr": [0.3, 1e-4]}, overrides={"data.partition": "iid"}, **keys))
+    place = optuna_study.StudyLocation(f"sqlite:///{tmp_path / 'study.db'}", "sweep", found.pruner, ages=3)
+    study = optuna_study.start_study(found, place, resume=False)
+    (tmp_path / "trials").mkdir()
+
+    def train(number: int, rate: float) -> training.Outcome:
+        where = place if found.pruner.name != "none" else None
+        scenario, folder = found.scenario({"local.lr": rate}), tmp_path / "trials" / str(number)
+        task = training.TrialTask(number, scenario, folder, found.objectives, UserObjects(), location=where)
+        return training.train_jobs([task])[0]
+
+    trial = study.ask()
+    study.tell(trial, train(0, 0.3).values)
+    study.ask()
+    first, *later = [train(1, 1e-4) for _ in range(3)]
+    assert (first.state, first.rounds) == (state, rounds)
+    assert all(one == first for one in later)
+    assert {row["round"] for row in tables.read_table(tmp_path / "trials" / "1", "rounds").to_pylist()} == {0, rounds}
+
+
+def test_of_equal_trials_the_first_number_wins_whichever_ended_first() -> None:
+    study = optuna.create_study(direction="maximize")
+    trials = [study.ask() for _ in range(3)]
+    for number in (2, 1, 0):
+        study.tell(trials[number], 0.9)
+    assert study.best_trial.number != 0
+    assert [trial.number for trial in find_winners(study)] == [0]
 
 
 @pytest.mark.parametrize("name", ["hyperband", "asha"])

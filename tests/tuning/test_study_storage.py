@@ -61,6 +61,41 @@ def test_a_damaged_sweep_is_one_line_that_names_the_file(harm: str, finished: Pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("killed", ["before the journal", "before the copy", "while it wrote the copy"])
+def test_a_sweep_that_was_killed_while_it_made_its_directory_holds_no_other_files(killed: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "trials").mkdir(parents=True)
+    if killed != "before the journal":
+        (out / "study.journal").touch()
+    if killed == "while it wrote the copy":
+        (out / f".{'0123456789ab' * 2}.part").write_text("scen")
+    assert run(SWEEP, out, resume=True, report=False)[0]["complete"] == 3
+
+
+def test_a_sweep_that_was_killed_before_it_kept_its_digests_has_them_later(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "trials").mkdir(parents=True)
+    (out / "study.journal").touch()
+    shutil.copy(finished / "sweep.yaml", out)
+    run(SWEEP, out, resume=True, report=False)
+    assert (out / "identity.json").read_bytes() == (finished / "identity.json").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_a_sweep_does_not_begin_anew_in_a_storage_that_lacks_its_study(kind: str, tmp_path: Path) -> None:
+    """It trained other trials over those that it had."""
+    found, out = sweep({"local.lr": LR}, trials=2, sampler="random"), tmp_path / "out"
+    urls = [f"sqlite:///{tmp_path / name}.db" if kind == "sqlite" else None for name in ("own", "other")]
+    _, trials = run(found, out, storage=urls[0], report=False)
+    if kind == "journal":
+        (out / "study.journal").write_text("")
+    line = r"--storage sqlite://... has no study sweep, .*: give" if kind == "sqlite" else "journal is damaged"
+    with pytest.raises(BadInput, match=line):
+        run(found, out, storage=urls[1], resume=True, report=False)
+    if kind == "sqlite":
+        assert run(found, out, storage=urls[0], resume=True, report=False)[1] == trials
+
+
 def test_a_lock_that_a_killed_sweep_left_does_not_stop_the_next_one(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(finished, out)

@@ -69,6 +69,8 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
             "space.local.lr.when.local.optimizer = 'adam' is no value of space.local.optimizer",
         ),
         ({"space": {"data.hold_out": [0.1]}}, "space.data.hold_out cannot be searched"),
+        ({"space": {"data": [{"limit": 300}, {"hold_out": 0.5}]}}, "data.hold_out = 0.5, but 0.2 in the scenario: tr"),
+        ({"space": {"predict": [{"gamma": 0.1}, {"gamma": 1}]}}, "space.predict.gamma cannot act on accuracy: leave"),
         ({"space": {}}, "space is missing or empty"),
         ({"space": {"local.lr": LR}, "sampler": "grid"}, "space.local.lr has no step, which a grid needs"),
         ({"objectives": []}, "objectives is missing or empty"),
