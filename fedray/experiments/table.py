@@ -23,7 +23,14 @@ from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Clients
 from fedray.experiments.cells import DONE, train_cells
 from fedray.experiments.reopen import reopen_study
-from fedray.experiments.table_text import PUBLISHED_NOTE, Rows, format_latex, format_markdown, list_published
+from fedray.experiments.table_text import (
+    PUBLISHED_NOTE,
+    Rows,
+    format_latex,
+    format_markdown,
+    list_published,
+    refuse_unknown_metrics,
+)
 from fedray.files import plain
 from fedray.files.checksums import refuse_links
 from fedray.files.columns import table_schema
@@ -89,6 +96,7 @@ def run_table(
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     cells = read_cells(scenario)
     chosen = choose_cells(cells, only)
+    refuse_unknown_metrics(metrics, cells)
     wanted = [cell for cell in cells if cell in chosen or (out / "cells" / cell.name / DONE).is_file()]
     refuse_unused_address("ray" if any(cell.scenario.runtime != "inline" for cell in wanted) else "inline", address)
     refuse_unused_wait(wait_for, address)

@@ -27,6 +27,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
+from fedray.core.scores import SCORES, find_score
 from fedray.core.text import (
     TARGET_NAMES,
     format_mean,
@@ -37,6 +38,7 @@ from fedray.core.text import (
     suggest_nearest,
 )
 from fedray.report.sheets import ScoreCell
+from fedray.scenario.loader import NamedCell
 
 Rows = list[dict[str, Any]]
 FIRST_METRICS = (
@@ -103,6 +105,26 @@ def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
     rest = [m for m in FIRST_METRICS if m in known and m not in published]
     most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
     return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
+
+
+def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
+    """Refuses, before anything trains, a word that is no pattern and no score of fedray or of the cells.
+
+    Args:
+        wanted: names of metrics, or patterns.
+        cells: of the table; where one has metrics of the user's own, these have any names.
+
+    Raises:
+        BadInput: names the word.
+    """
+    if any(cell.scenario.evaluate.metrics for cell in cells):
+        return
+    published = [name for cell in cells for name in cell.published]
+    for word in wanted:
+        if not (set("*?[") & set(word) or word in (*FIRST_METRICS, *published) or find_score(word)):
+            known = (*FIRST_METRICS, *published, *SCORES)
+            remedy = suggest_nearest(word, known, "give names such as accuracy, nll or conformal_size, or patterns")
+            raise BadInput(f"--metrics {word}: there is no such score; {remedy}")
 
 
 def _match_metrics(known: list[str], wanted: Sequence[str]) -> list[str]:

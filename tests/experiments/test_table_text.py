@@ -6,9 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from small import scenario
 
 from fedray.core.errors import BadInput
-from fedray.experiments.table_text import escape_latex, format_latex, format_markdown
+from fedray.experiments.table_text import escape_latex, format_latex, format_markdown, refuse_unknown_metrics
+from fedray.scenario.loader import read_cells, read_scenario
 
 
 def row(cell: str, metric: str, published: float | None = None, n: int = 3) -> dict[str, Any]:
@@ -80,3 +82,12 @@ def test_the_scores_that_are_asked_for_are_the_columns_in_their_order() -> None:
     assert "accuracy" not in format_latex(ROWS, ["a_b", "50 %"], ["nll"])
     with pytest.raises(BadInput, match="--metrics acuracy: the cells have no such score; did you mean accuracy"):
         format_markdown(ROWS, ["a_b", "50 %"], ["nll", "acuracy"])
+
+
+def test_a_misspelled_score_was_told_after_all_cells_had_trained() -> None:
+    cells = read_cells(read_scenario(scenario({"table": [{"name": "a", "published": {"f1_theirs": 0.5}}]})))
+    refuse_unknown_metrics(
+        ["accuracy", "accuracy_last3", "hold_out_nll", "rounds_to_target", "f1_theirs", "my_*"], cells
+    )
+    with pytest.raises(BadInput, match="^--metrics acuracy: there is no such score; did you mean accuracy"):
+        refuse_unknown_metrics(["nll", "acuracy"], cells)
