@@ -111,13 +111,20 @@ def run_table(
     plain.make_parent(out / "table.parquet")
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
     names = [cell.name for cell in wanted]
-    absent = [cell.name for cell in cells if cell not in wanted]
-    text = format_markdown(rows, names, metrics) + (f"\nNot run: {', '.join(absent)}.\n" if absent else "")
+    text = format_markdown(rows, names, metrics) + _list_absent([cell for cell in cells if cell not in wanted], out)
     plain.write_atomically(out / "table.md", text.encode())
     plain.write_atomically(out / "table.tex", format_latex(rows, names, metrics).encode())
     if scenario.report and len(failed) < len(names):
         _write_page(rows, out, [name for name in names if name not in failed])
     return TableResult(text, failed)
+
+
+def _list_absent(cells: Sequence[NamedCell], out: Path) -> str:
+    """The lines of a table about its other cells: which have begun, and which have not."""
+    begun = [cell.name for cell in cells if (out / "cells" / cell.name / "scenario.yaml").is_file()]
+    fresh = [cell.name for cell in cells if cell.name not in begun]
+    both = (("Not finished", begun), ("Not run", fresh))
+    return "".join(f"\n{what}: {', '.join(names)}.\n" for what, names in both if names)
 
 
 def _read_cells(cells: Sequence[NamedCell], folder: Path, failed: dict[str, str]) -> Rows:

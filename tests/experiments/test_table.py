@@ -59,6 +59,14 @@ def test_a_table_of_some_cells_grows_into_the_table_of_all(tmp_path: Path, caplo
     assert more == run_table(given, tmp_path)
 
 
+def test_a_cell_that_had_failed_was_called_not_run(tmp_path: Path) -> None:
+    cells = [{"name": "good"}, {"name": "bad", "overrides": {"local.lr": 1e30, "local.epochs": 3}}, {"name": "later"}]
+    wanted = read_scenario(scenario({"method": "fedavg", "rounds": 1, "report": False, "table": cells}))
+    assert run_table(wanted, tmp_path, only=["bad"]).failed
+    part = run_table(wanted, tmp_path, only=["good"])
+    assert part.text.endswith("\nNot finished: bad.\n\nNot run: later.\n") and not part.failed
+
+
 def test_a_pattern_without_a_cell_names_the_nearest(tmp_path: Path) -> None:
     given = read_scenario(scenario({"rounds": 1, "table": TWO}))
     with pytest.raises(BadInput, match=r"^--cells iidd: the table has no such cell; did you mean iid\?$"):
