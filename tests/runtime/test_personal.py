@@ -217,7 +217,8 @@ PRIVATE = {
     "pvi": {"name": "pvi", "models": 2},
     "ivon_admm": {"name": "ivon_admm", "models": 2},
 }
-CHANGED: dict[str, dict[str, Any]] = {"ivon_admm": {"compress": {"kind": "int8"}, "local": {"lr": 1e-4}}}
+WHOLE: dict[str, Any] = {"compress": {"kind": "int8"}}  # of methods that refuse sparse uploads
+CHANGED: dict[str, dict[str, Any]] = {"pvi": WHOLE, "ivon_admm": {**WHOLE, "local": {"lr": 1e-4}}}
 
 
 @pytest.mark.parametrize("method", PRIVATE)
