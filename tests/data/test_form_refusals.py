@@ -201,6 +201,7 @@ def test_a_table_of_text_has_the_clients_of_its_group() -> None:
     known = np.array(["a", "b", "c", "d"])
     assert known[data.train.group].tolist() == data.columns["who"].tolist()
     table = adapt(datasets.Dataset.from_pandas(TEXTS), target="kind", group="who", tokenizer=count_letters)
+    assert table.train.group is not None and table.test.group is not None
     assert np.array_equal(table.train.group, data.train.group) and np.array_equal(table.test.group, data.test.group)
 
 
@@ -220,7 +221,7 @@ def test_a_missing_text_is_no_text(gap: float | None) -> None:
     table = pd.DataFrame({"text": texts, "kind": TEXTS["kind"]})
     hub = datasets.Dataset.from_dict({"text": [None, *texts[1:]], "kind": TEXTS["kind"].tolist()})
     for thing in ((texts, TEXTS["kind"]), (np.array(texts, dtype=object), TEXTS["kind"]), table, hub):
-        names = {} if isinstance(thing, tuple) else {"input": "text", "target": "kind"}
+        names: dict[str, Any] = {} if isinstance(thing, tuple) else {"input": "text", "target": "kind"}
         with pytest.raises(BadInput, match="row 0 has no text: leave such rows out"):
             adapt(thing, tokenizer=count_letters, **names)
 
