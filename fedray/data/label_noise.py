@@ -1,6 +1,6 @@
 """Clients whose training labels are wrong, to compare robust servers with others.
 
-A share `flipped` of the clients has label `(c + 1) mod C` instead of c, and a share `noisy` has labels drawn
+A share `flipped` of the clients, rounded, has label `(c + 1) mod C` instead of c, and a share `noisy` has labels drawn
 uniformly. The clients and the labels are drawn by address, from the world's seed. Test and withheld rows, and the label
 counts that describe a client's distribution, stay true.
 """
@@ -35,7 +35,15 @@ class LabelNoise(NamedTuple):
         Args:
             seeds: One for each world.
             clients: Number of clients, N.
+
+        Raises:
+            BadInput: A share of them rounds to none.
         """
+        for key, share in zip(self._fields, self, strict=True):
+            if share and not round(share * clients):
+                raise BadInput(
+                    f"data.partition.{key} = {share:g} of {clients} clients is none of them: raise it, or leave it out"
+                )
         first_noisy = round(self.flipped * clients)
         end = min(clients, first_noisy + round(self.noisy * clients))
         out = np.zeros((len(seeds), clients), dtype=np.int64)

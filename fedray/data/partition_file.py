@@ -133,13 +133,29 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             (columns["fold"] == fold) | ("fold" not in table.column_names)
         )
         if not inside.any():
-            raise BadInput(f"{key}: it has no rows of replicate {replicate} in fold {fold}: lower replicates, or fold")
+            raise _explain_absence(key, columns, replicate if several else None, fold)
         rows, owner, kind = columns["row"][inside], columns["client"][inside], split[inside]
         _check_world(key, rows, data, fold)
         parts.append([gather_cut(rows[which], owner[which], clients) for which in (kind >= 0, kind == 0, kind == 1)]
                      + [rows[kind == 2]])  # fmt: skip
     owned, kept, held, server = (list(column) for column in zip(*parts, strict=True))
     return Dealt(owned, kept, held if (split == 1).any() else [], server if (split == 2).any() else [])
+
+
+def _explain_absence(key: str, columns: dict[str, IntArray], replicate: int | None, fold: int) -> BadInput:
+    """What is said where a file has no rows of a world; the replicate is None where its only one deals all of them."""
+    if not len(columns["row"]):
+        return BadInput(f"{key}: it has no rows: give a file that deals some")
+    known = np.unique(columns["replicate"])
+    if replicate is not None and replicate not in known:
+        return BadInput(
+            f"{key}: it has no rows of replicate {replicate}, but of {len(known)} replicates: lower replicates to "
+            f"{len(known)}, or give a file of one replicate, which deals all of them"
+        )
+    folds = ", ".join(map(str, np.unique(columns["fold"]).tolist()))
+    return BadInput(
+        f"{key}: it has no rows of fold {fold}, but of {folds}: set data.fold so, or give the file of {fold}"
+    )
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:

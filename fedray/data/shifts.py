@@ -8,7 +8,7 @@ after those of another, so that R worlds take R times the memory.
 Example:
     >>> x = np.arange(4.0).reshape(1, 1, 2, 2)
     >>> cut = Cut(np.array([0]), np.array([0, 1, 1]))  # client 0 has row 0, client 1 has none
-    >>> shift_inputs(x, np.ones(1), [cut], [1], Shifts(rotation=4))[0, 0].tolist(), draw_groups(1, "rotation", 2, 4)
+    >>> shift_inputs(x, [np.ones(1)], [cut], [1], Shifts(rotation=4))[0, 0].tolist(), draw_groups(1, "rotation", 2, 4)
     ([[1.0, 3.0], [0.0, 2.0]], array([1, 0]))
 """
 
@@ -130,18 +130,18 @@ def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
     return meaning
 
 
-def shift_inputs(x: Array, scale: Array, cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
+def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
     """The inputs of all worlds, `[R * n, ...]`: those of world w begin at `w * n`.
 
     Args:
         x: Raw inputs, `[n, ...]`; they are copied.
-        scale: Standard deviation of the inputs, `[*s]`, which broadcasts to a sample.
+        scales: Standard deviation of the inputs in each world, `[*s]`, which broadcasts to a sample.
         cuts: Whose each row is, one for each world.
         seeds: One for each world.
         shifts: How clients differ.
     """
     out = np.concatenate([x] * len(cuts))
-    for world, (cut, seed) in enumerate(zip(cuts, seeds, strict=True)):
+    for world, (cut, seed, scale) in enumerate(zip(cuts, seeds, scales, strict=True)):
         own = out[world * len(x) : (world + 1) * len(x)]
         if shifts.rotation:
             turns = draw_groups(seed, "rotation", cut.clients, shifts.rotation)[cut.owner] * (4 // shifts.rotation)

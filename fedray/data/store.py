@@ -34,7 +34,7 @@ from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
 from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path, open_replacement
 
-FORMAT = 3  # a part of the hash: raise it when a loader or the layout changes
+FORMAT = 4  # a part of the hash: raise it when a loader or the layout changes
 UNUSED_DAYS = 30  # after which a file makes room when another one is written
 _OURS = re.compile(r".*-[0-9a-f]{16}-(?:train|test)\.arrow|\.[0-9a-f]{24}\.part")  # names of stored files, and of parts
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")

@@ -111,8 +111,8 @@ class StoredShards:
             if shifts.permute_labels:
                 self._meanings = [draw_meanings(seed, shifts, data.classes) for seed in seeds]
         if shifts.rotation or shifts.feature_noise:
-            scale = self.data.scale[self._folds[0] if len(self.data.scale) > 1 else 0]
-            self._x = torch.from_numpy(shift_inputs(self.data.train.x, scale, cuts, seeds, shifts))
+            scales = [data.scale[fold if len(data.scale) > 1 else 0] for fold in self._folds]
+            self._x = torch.from_numpy(shift_inputs(data.train.x, scales, cuts, seeds, shifts))
             self._strides[0] = n
         if shifts.permute_labels:
             self._y = torch.from_numpy(permute_labels(self.data.train.y, cuts, seeds, shifts, self.data.classes))

@@ -28,7 +28,7 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
-from fedray.scenario.partition import CLIENT_KINDS
+from fedray.scenario.partition import CLIENT_KINDS, explain_idle_size
 from fedray.scenario.posterior_samples import explain_idle_invitation
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.slices import explain_idle_width
@@ -119,6 +119,7 @@ def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
         or explain_idle_width(key, scenario.clients.tiers, spec, scenario.method.name)
         or _by_need(key, scenario, own)
         or ("" if "method" in own else _by_one_model(key, scenario, spec))
+        or explain_idle_size(key, scenario.data.partition.name, scenario.data.partition.options)
         or _by_data(key, scenario, own)
         or _by_population(key, scenario)
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
+from fedray.data import grouping
 from fedray.data.cut import Cut
 from fedray.data.deal import build_shards
 from fedray.data.partition import PARTITIONS
@@ -136,6 +137,17 @@ def test_earlier_rows_belong_to_earlier_clients() -> None:
     cut = deal("time", np.zeros(100, np.int64))
     assert cut.rows.tolist() == list(range(99, -1, -1))
     assert np.ptp(sizes_of(cut)) <= 1
+
+
+def test_hour_10_is_not_before_hour_9() -> None:
+    """The columns of a table come as text, by which 10 was before 9 and -1 before -2."""
+    hours = np.array([9, 100, -2, 10, -1, 2])
+    for texts in (hours.astype(str), (hours / 4).astype(str)):
+        assert hours[grouping.time(texts, 3).rows].tolist() == [-2, -1, 2, 9, 10, 100]
+    close = np.array([1_700_000_000_000_000_001, 1_700_000_000_000_000_000]).astype(str)  # equal as float64
+    assert grouping.time(close, 2).rows.tolist() == [1, 0]
+    assert grouping.time(np.array(["<NA>", "10.0", "9.5"]), 3).rows.tolist() == [2, 1, 0]
+    assert grouping.time(np.array(["2024-01-10", "2024-01-09"]), 2).rows.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from small import scenario
 
 import fedray
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Split, adapt, classification
 from fedray.data.catalogue import load_data
 
@@ -185,3 +185,70 @@ def test_a_file_of_another_program_says_how_to_convert_it(tmp_path: Path) -> Non
         fedray.run(scenario(), data={"name": "folder", "path": str(tmp_path)})
     with pytest.raises(BadInput, match=r"data.path = imdb: no such folder, and no such name in .*data.download: true"):
         fedray.run({"rounds": 1}, data={"name": "hf", "path": "imdb"})
+
+
+TEXTS = pd.DataFrame({"text": ["a b", "a", "b", "b a"] * 10, "kind": [0, 1] * 20, "who": [*"bcda"] * 10})
+
+
+def count_letters(text: str) -> list[int]:
+    return [1 + ord(letter) - ord("a") for letter in text.split()]
+
+
+def test_a_table_of_text_has_the_clients_of_its_group() -> None:
+    """`group` had no effect beside a tokenizer."""
+    data = adapt(TEXTS, target="kind", input="text", group="who", tokenizer=count_letters)
+    assert data.train.group is not None and data.test.group is not None
+    known = np.array(["a", "b", "c", "d"])
+    assert known[data.train.group].tolist() == data.columns["who"].tolist()
+    table = adapt(datasets.Dataset.from_pandas(TEXTS), target="kind", group="who", tokenizer=count_letters)
+    assert table.train.group is not None and table.test.group is not None
+    assert np.array_equal(table.train.group, data.train.group) and np.array_equal(table.test.group, data.test.group)
+
+
+def test_test_rows_of_a_hub_belong_to_the_clients_of_the_training_rows() -> None:
+    """Clients were numbered among those of each split alone: the test rows of b were those of a."""
+    some = TEXTS[TEXTS["who"].isin(["b", "d"])].reset_index(drop=True).replace({"who": {"d": "z"}})
+    both = {"train": datasets.Dataset.from_pandas(TEXTS), "test": datasets.Dataset.from_pandas(some)}
+    data = adapt(datasets.DatasetDict(both), target="kind", group="who", tokenizer=count_letters)
+    assert data.test.group is not None
+    assert data.test.group.tolist() == [1 if who == "b" else -1 for who in some["who"]]
+
+
+@pytest.mark.parametrize("gap", [None, np.nan])
+def test_a_missing_text_is_no_text(gap: float | None) -> None:
+    """It was the text `nan` or `None`, or the tokenizer's fault."""
+    texts = [gap, *TEXTS["text"][1:]]
+    table = pd.DataFrame({"text": texts, "kind": TEXTS["kind"]})
+    hub = datasets.Dataset.from_dict({"text": [None, *texts[1:]], "kind": TEXTS["kind"].tolist()})
+    for thing in ((texts, TEXTS["kind"]), (np.array(texts, dtype=object), TEXTS["kind"]), table, hub):
+        names: dict[str, Any] = {} if isinstance(thing, tuple) else {"input": "text", "target": "kind"}
+        with pytest.raises(BadInput, match="row 0 has no text: leave such rows out"):
+            adapt(thing, tokenizer=count_letters, **names)
+
+
+def test_options_of_text_and_pictures_that_cannot_act_on_numbers_are_refused() -> None:
+    for options in ({"size": 8}, {"tokenizer": count_letters}):
+        with pytest.raises(BadInput, match=f"data.{next(iter(options))} cannot act on inputs that are numbers"):
+            adapt((X, Y), **options)
+    with pytest.raises(BadInput, match=r"data.size cannot act on a table of text"):
+        adapt(TEXTS, target="kind", input="text", tokenizer=count_letters, size=8)
+
+
+def test_clients_that_vanish_are_said() -> None:
+    """A client without rows, or without training rows, was left out in silence."""
+    rome, nobody = (X, Y), (X[:0], Y[:0])
+    with pytest.raises(BadInput, match=r"client Oslo has no rows: leave it out"):
+        adapt({"Rome": rome, "Oslo": nobody})
+    with pytest.raises(BadInput, match=r"client Oslo has no rows: leave it out"):
+        adapt({"Rome": FRAME, "Oslo": FRAME[:0]}, target="ill")
+    hub = {"Rome": HUB, "Oslo": HUB.select([])}
+    with pytest.raises(BadInput, match=r"client Oslo has no rows: leave it out"):
+        adapt(hub, target="kind")
+    with pytest.warns(FedrayWarning, match=r"all rows of 12 of 60 clients were drawn as test rows, so that 48 clients"):
+        adapt(pd.DataFrame({"a": X[:, 0], "ill": Y, "who": range(60)}), target="ill", group="who")
+
+
+def test_an_npz_file_is_not_a_mapping_from_clients(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=X, y=Y)
+    with np.load(tmp_path / "rows.npz") as rows, pytest.raises(BadInput, match=r"arrays x, y of an .npz file"):
+        adapt(rows)

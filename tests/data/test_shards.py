@@ -99,6 +99,16 @@ def test_a_fold_does_not_depend_on_the_other_folds() -> None:
     assert torch.equal(alone.normalize(x, w), among.normalize(x, w + 1))
 
 
+def test_the_noise_of_inputs_in_a_fold_does_not_depend_on_the_other_folds() -> None:
+    """It had the standard deviation of the first fold that was run."""
+    data, noisy = folded(), []
+    for folds in ([1], [0, 1], [1, 0]):
+        shards = build_shards(data, "iid", {"feature_noise": 1.0}, 2, [0], folds=folds)
+        found = shards.fetch(np.array([folds.index(1)]), np.array([1]))
+        noisy.append(found.x[found.rows[0]].ravel().tolist())
+    assert noisy[0] == noisy[1] == noisy[2]
+
+
 def test_held_out_rows_and_training_rows_are_all_rows(digits: Dataset) -> None:
     shards = build_shards(digits, "iid", {}, 10, [0], hold_out=0.25)
     x, y = shards.holdout(0)

@@ -46,15 +46,16 @@ def test_pooled_references_do_not_ignore_flipped_and_noisy(partition: dict[str, 
 
 def test_pooled_synthetic_rows_have_the_wrong_labels_of_a_share_of_the_clients() -> None:
     where = np.array([0]), np.array([0])
-    true, bad = (
+    every, bad = (
         deal("centralized", {"name": "synthetic", "partition": {"name": "natural", "flipped": share}}).fetch(*where)
-        for share in (0.01, 0.3)  # of ten clients: none, and three
+        for share in (1, 0.3)  # of ten clients: all, and three
     )
-    assert torch.equal(true.x, bad.x)
-    changed = (true.y != bad.y)[true.rows[0]].view(10, -1)
+    assert torch.equal(every.x, bad.x)
+    true = (every.y - 1) % 10
+    changed = (true != bad.y)[bad.rows[0]].view(10, -1)
     assert changed.all(dim=1).sum() == 3, "three of ten clients"
     assert changed.any(dim=1).sum() == 3
-    assert torch.equal(bad.y[true.y != bad.y], (true.y[true.y != bad.y] + 1) % 10)
+    assert torch.equal(bad.y[true != bad.y], every.y[true != bad.y])
 
 
 @pytest.mark.parametrize("key", ["per_client", "spread"])
@@ -63,3 +64,10 @@ def test_synthetic_clients_of_few_classes_or_different_sizes_are_not_called_iid(
     with pytest.raises(BadInput, match=f"data.{key} = 2, but data.partition.name is iid: leave one of the two out"):
         deal("fedavg", {**data, "partition": {"name": "iid"}})
     assert deal("fedavg", {**data, "partition": {"name": "natural"}}).number == 10
+
+
+def test_a_share_of_the_clients_that_is_no_client_is_refused() -> None:
+    """It had no effect."""
+    for key in ("flipped", "noisy"):
+        with pytest.raises(BadInput, match=rf"data.partition.{key} = 0.02 of 10 clients is none of them: raise it"):
+            deal("fedavg", {"partition": {"name": "iid", key: 0.02}})

@@ -76,6 +76,11 @@ SILENT: list[tuple[str, dict[str, Any]]] = [  # the key, and the scenario in whi
     ("vary", {"vary": "init"}),
     ("clients.number", {**of("centralized"), "clients": {"number": 7}}),
     ("data.partition.name", {**of("centralized"), "data": {"partition": {"name": "classes"}}}),
+    ("data.partition.skew", {"data": {"partition": {"name": "dirichlet_clients", "skew": 3}}}),
+    *(
+        (f"data.partition.{key}", {"data": {"partition": {"name": "dirichlet_clients", "sizes": [9, 9], key: 3}}})
+        for key in ("skew", "min_rows")
+    ),
     ("local.epochs", {**of("bayesian_linear"), "data": {"name": "cubic"}, "local": {"epochs": 3}}),
     ("compress.kind", {**of("bayesian_linear"), "data": {"name": "cubic"}, "compress": {"kind": "topk"}}),
 ]

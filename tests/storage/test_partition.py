@@ -15,6 +15,7 @@ from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import BadInput
+from fedray.data.partition_file import read_partition
 from fedray.data.types import Split, regression
 from fedray.files.sealed import read_sealed
 
@@ -144,3 +145,21 @@ def test_generated_clients_have_no_rows_to_write_and_the_manifest_says_what_deal
     run = fedray.run({**keys, "model": "linear"}, out=tmp_path / "run")
     assert not (run.path / "partition.parquet").exists()
     assert read_sealed(run.path / "manifest.json")["study"]["partition"].startswith("generated: the rows of a client")
+
+
+@pytest.mark.parametrize(
+    ("columns", "world", "message"),
+    [
+        ({"row": [0, 1], "client": [0, 1], "replicate": [0, 1]}, (2, 0), "but of 2 replicates: lower replicates to 2"),
+        ({"row": [0, 1], "client": [0, 1], "fold": [3, 3]}, (0, 1), "no rows of fold 1, but of 3: set data.fold"),
+        ({"row": pa.array([], pa.int64()), "client": pa.array([], pa.int64())}, (0, 0), "it has no rows: give a file"),
+    ],
+    ids=["replicate", "fold", "nothing"],
+)
+def test_a_file_without_a_fold_told_to_lower_the_replicates(
+    columns: dict[str, Any], world: tuple[int, int], message: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "dealt.parquet")
+    rows = Split(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32))
+    with pytest.raises(BadInput, match=message):
+        read_partition(tmp_path / "dealt.parquet", regression("made", rows, rows), [world])

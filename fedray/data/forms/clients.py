@@ -77,6 +77,7 @@ def read_clients(
             parts.append(read_raw(value, reading))
         except BadInput as error:
             raise BadInput(f"client {client}: {error}") from None
+    refuse_empty([len(train.x) for train, _ in parts], names)
     train = _join([train for train, _ in parts], names)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
@@ -87,10 +88,25 @@ def read_clients(
     return make_dataset(name, train, test, reading)
 
 
+def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
+    """Refuses a client without rows, of which the data set would know nothing.
+
+    Args:
+        sizes: Rows of each client.
+        names: Of the clients.
+
+    Raises:
+        BadInput: Names the first one.
+    """
+    if 0 in sizes and any(sizes):
+        raise BadInput(f"data: client {names[sizes.index(0)]} has no rows: leave it out")
+
+
 def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, name: str) -> Dataset:
     """Tables below each other, with a column that says whose each row is."""
     import pandas as pd
 
+    refuse_empty([len(frame) for frame in frames], names)
     first = list(frames[0])
     column = CLIENT if CLIENT not in first else "client of the row"
     parts = []

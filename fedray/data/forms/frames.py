@@ -236,9 +236,14 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
     return kept
 
 
-def number_groups(column: Any) -> Array:
-    """The natural client of each row, `[n]`: the place of its value among all values in rising order."""
+def number_groups(column: Any, known: Any) -> Array:
+    """The natural client of each row, `[n]`: the place of its value among those of the training rows in rising order.
+
+    Args:
+        column: Whose each row is.
+        known: The same column of the training rows; a value that is not there is -1.
+    """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
-    found = {value: i for i, value in enumerate(sorted(column.unique()))}
-    return np.asarray(column.map(found).to_numpy(dtype=np.int64))
+    found = {value: i for i, value in enumerate(sorted(known.dropna().unique()))}
+    return np.asarray(column.map(found).fillna(-1).to_numpy(dtype=np.int64))

@@ -57,7 +57,9 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     require_columns(_Names(known, name), need)
     if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
         column = columns[0]
-        parts = [None if part is None else _read_part(part, column, target, reading, name) for part in (train, test)]
+        clients = frame[reading.group] if reading.group else None
+        both = (train, test)
+        parts = [None if one is None else _read_part(one, column, target, reading, name, clients) for one in both]
         assert parts[0] is not None
         return make_dataset(name, parts[0], parts[1], reading)
     refuse_idle(reading, ("target", "input", "group", "test", "test_fraction", "task", "missing"), "columns of numbers")
@@ -161,8 +163,10 @@ def _scalar_frame(dataset: Any, name: str) -> ArrowFrame:
     return frame
 
 
-def _read_part(dataset: Any, column: str, target: Any, reading: ReadOptions, name: str) -> RawRows:
-    """The rows of a split whose input is one column."""
+def _read_part(  # noqa: PLR0917
+    dataset: Any, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
+) -> RawRows:
+    """The rows of a split whose input is one column; `clients` says whose the training rows are."""
     kind, frame = _kind_of(dataset.features[column]), _scalar_frame(dataset, name)
     pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=PIECE_ROWS)
     readers: dict[str, Callable[[], Array]] = {
@@ -188,7 +192,7 @@ def _read_part(dataset: Any, column: str, target: Any, reading: ReadOptions, nam
             if isinstance(target, str)
             else np.column_stack([frame[t] for t in target])
         )
-    group = number_groups(frame[reading.group]) if reading.group else None
+    group = number_groups(frame[reading.group], clients) if reading.group else None
     return RawRows(x, y, group, keep_columns(frame, [column]), _class_names(dataset, target))
 
 

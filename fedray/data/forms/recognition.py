@@ -19,7 +19,7 @@ from fedray.data.columns import require_columns
 from fedray.data.forms import clients, frames, hf_files, hugging_face, pictures, torch_sets
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
 from fedray.data.forms.rows import RawRows, ReadOptions, check_reading, make_dataset, refuse_idle
-from fedray.data.forms.tokens import tokenize
+from fedray.data.forms.tokens import is_missing, tokenize
 from fedray.data.types import Dataset
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import name_type
@@ -45,6 +45,8 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     check_reading(reading)
     if isinstance(thing, Dataset):
         return thing
+    if isinstance(thing, np.lib.npyio.NpzFile):
+        raise BadInput(f"data is the arrays {', '.join(thing)[:100]} of an .npz file: give two of them, data=(x, y)")
     if hugging_face.is_hugging_face(thing):
         return hugging_face.read_hugging_face(thing, reading)
     if isinstance(thing, Path):
@@ -76,13 +78,16 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
             "data.tokenizer is set, but not both columns: name the column of text in data.input and "
             "the one to predict in data.target"
         )
+    refuse_idle(reading, (*TABLE_OPTIONS, "tokenizer", "length"), "a table of text")
+    given = [part for part in (frame, other) if part is not None]
+    for part in given:
+        require_columns(part, [*columns, reading.target, *([reading.group] if reading.group else [])])
     parts = []
-    for part in (frame, other):
-        if part is not None:
-            require_columns(part, [*columns, reading.target])
-            texts = part[columns[0]].astype(str).tolist()
-            x = tokenize([texts], reading.tokenizer, reading.length)
-            parts.append(RawRows(x, np.asarray(part[reading.target].to_numpy())))
+    for part in given:
+        x = tokenize([part[columns[0]].tolist()], reading.tokenizer, reading.length)
+        y = np.asarray(part[reading.target].to_numpy())
+        group = frames.number_groups(part[reading.group], frame[reading.group]) if reading.group else None
+        parts.append(RawRows(x, y, group, frames.keep_columns(part, columns)))
     return make_dataset("table", parts[0], parts[1] if len(parts) > 1 else None, reading)
 
 
@@ -110,6 +115,7 @@ def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset
     }
     if things and all("datasets.Dataset" in list_classes(value) for value in things.values()):
         names = [str(client) for client in things]
+        clients.refuse_empty([len(value) for value in things.values()], names)
         whole = hugging_face.join_clients(list(things.values()), clients.CLIENT)
         data = hugging_face.read_hugging_face(whole, reading._replace(group=clients.CLIENT), name="clients")
         assert data.train.group is not None
@@ -155,13 +161,14 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
         raise BadInput(f"{where} is {_describe(pair)}: give a pair (x, y)")
     x, y = pair
     features = tuple(map(str, x.columns)) if frames.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
-    if isinstance(x, list | tuple) and x and all(isinstance(text, str) for text in x):
+    if _are_texts(x):
         inputs = tokenize([x], reading.tokenizer, reading.length)
     else:
         array = as_array(x, f"{where}: x")
         if array.dtype.kind in "OU" and array.ndim == 1 and reading.tokenizer is not None:
-            inputs = tokenize([list(map(str, array))], reading.tokenizer, reading.length)
+            inputs = tokenize([array.tolist()], reading.tokenizer, reading.length)
         else:
+            refuse_idle(reading, set(PAIR_OPTIONS) - {"tokenizer", "length", "size"}, "inputs that are numbers")
             inputs = as_inputs(array, f"{where}: x")
     labels = as_array(y, f"{where}: y")
     if labels.ndim == 0 or len(labels) != len(inputs):
@@ -187,6 +194,13 @@ def _read_path(path: Path, reading: ReadOptions) -> Dataset:
         return clients.read_client_folder(place, reading)
     refuse_idle(reading, ("test", "test_fraction", "size"), "a folder of pictures")
     return pictures.read_folder(place, reading)
+
+
+def _are_texts(x: Any) -> bool:
+    """Whether inputs are a list of texts, of which some may be missing."""
+    return isinstance(x, list | tuple) and any(isinstance(text, str) for text in x) and all(
+        isinstance(text, str) or is_missing(text) for text in x
+    )  # fmt: skip
 
 
 def _is_pair(thing: Any) -> bool:

@@ -22,6 +22,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data.forms.labels import read_labels
+from fedray.data.forms.remarks import tell_empty, tell_lost
 from fedray.data.spool import Spool, read_pieces, take_rows
 from fedray.data.types import Array, Dataset, Split, classification, regression, split_stratified
 
@@ -164,6 +165,7 @@ def make_dataset(
         train = train._replace(y=labels.train)
         generator = rng.stream(reading.seed, "table")
         keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator)
+        remarks = (*remarks, *tell_lost(train.group, keep))
         train, test = train.take(keep), train.take(rest)
     else:
         assert labels.test is not None
@@ -173,7 +175,7 @@ def make_dataset(
     means = None
     if reading.missing == "mean" and train.x.dtype.kind == "f":
         means, empty = _mean_of_columns(train.x)
-        remarks = (*remarks, *_tell_empty(empty, train.features))
+        remarks = (*remarks, *tell_empty(empty, train.features))
         train, test = _fill(train, means), _fill(test, means)
     rows, held = (Split(part.x, part.y, part.group) for part in (train, test))
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
@@ -264,16 +266,6 @@ def _find_rows(values: Array, wrong: Callable[[Array], Array]) -> Array:
     """Which rows of real numbers have a wrong one, `[n]`."""
     found = [wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)]
     return np.concatenate(found) if found else np.zeros(0, bool)
-
-
-def _tell_empty(empty: Array, names: tuple[str, ...]) -> list[str]:
-    """What is said of columns that no training row has; `names` is empty where they have none."""
-    if empty.ndim != 1 or not empty.any():
-        return []
-    some = [names[i] if names else str(i) for i in np.flatnonzero(empty)]
-    listed = ", ".join(some[:5]) + (", ..." if len(some) > 5 else "")
-    which, them = (f"column {listed}", "it") if len(some) == 1 else (f"columns {listed}", "them")
-    return [f"data: no training row has a value in {which}, read as 0: leave {them} out"]
 
 
 def _mean_of_columns(x: Array) -> tuple[Array, Array]:

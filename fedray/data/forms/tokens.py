@@ -23,22 +23,23 @@ MOST_TOKENS = 256  # of a row, where no length is given
 Encode = Callable[[Sequence[str]], list[Sequence[int]]]
 
 
-def tokenize(texts: Iterable[Sequence[str]], tokenizer: Any, length: int | None) -> Array:
+def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None) -> Array:
     """Tokens `[n, L]` int32; a longer text is cut, a shorter one ends in zeros.
 
     Args:
-        texts: The texts, in pieces.
+        texts: The texts, in pieces; what is no text is written as one.
         tokenizer: A function from a text to its tokens, a tokenizer of `tokenizers` or `transformers`, its file, or
             its name.
         length: L; None: that of the longest text, 256 at most.
 
     Raises:
-        BadInput: There is no such tokenizer, or what it returns is no list of whole numbers.
+        BadInput: There is no such tokenizer, a text is missing, or what it returns is no list of whole numbers.
     """
-    encode, spool, longest = find_tokenizer(tokenizer), Spool(), 1
+    encode, spool, longest, first = find_tokenizer(tokenizer), Spool(), 1, 0
     width = length or MOST_TOKENS
     for piece in texts:
-        ids = encode(piece)
+        ids = encode([_as_text(value, first + place) for place, value in enumerate(piece)])
+        first += len(piece)
         rows = np.zeros((len(ids), width), dtype=np.int32)
         for row, tokens in zip(rows, ids, strict=True):
             kept = tokens[:width]
@@ -47,6 +48,20 @@ def tokenize(texts: Iterable[Sequence[str]], tokenizer: Any, length: int | None)
         spool.append(rows)
     found = spool.finish()
     return found if length else np.ascontiguousarray(found[:, :longest])
+
+
+def _as_text(value: Any, row: int) -> str:
+    """A text; one that is missing is refused."""
+    if isinstance(value, str):
+        return value
+    if is_missing(value):
+        raise BadInput(f"data: row {row} has no text: leave such rows out, or give an empty text")
+    return str(value)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for nothing: None, NaN, or pandas' NA."""
+    return value is None or str(value) == "<NA>" or bool(value != value)
 
 
 def find_tokenizer(tokenizer: Any) -> Encode:
