@@ -273,6 +273,8 @@ def _by_population(key: str, scenario: Scenario) -> str:
         ),
         "participation.overcommit": (full, "all clients take part in every round"),
         "participation.selection": (full, "all clients take part in every round"),
+        "participation.staleness_a": (scenario.participation.mode == "sync", "participation.mode is sync"),
+        "evaluate.every": (scenario.evaluate.every_seconds is not None, "evaluate.every_seconds takes its place"),
         "schedule.rows": (full and not permuted, f"schedule.kind is {scenario.schedule.kind}"),
         "local.lr": (bool(scenario.local.lr_grid), "local.lr_grid takes its place"),
         "local.lr_decay_every": (scenario.local.lr_decay == 1, "local.lr_decay is 1"),
