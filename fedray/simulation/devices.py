@@ -142,8 +142,8 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 
     Raises:
         BadInput: The file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
-            that is not above 0, a window that ends before it begins or after its period, or a link that begins after its
-            period.
+            that is not above 0, a window that ends before it begins or after its period, or a link that begins after
+            its period.
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
