@@ -260,19 +260,19 @@ def _by_data(key: str, scenario: Scenario, own: Collection[str]) -> str:
 def _by_population(key: str, scenario: Scenario) -> str:
     """What needs several tiers, other links, a part of the clients or several replicates."""
     tiers = list(scenario.clients.tiers.values()) or [TierKeys()]
-    full, permuted = _is_full(scenario), scenario.schedule.kind == "permutation"
-    keys = scenario.clients
+    keys, full, permuted = scenario.clients, _is_full(scenario), scenario.schedule.kind == "permutation"
     links = len({one.uplink for one in tiers}) > 1 or keys.trace is not None or keys.profile is not None
-    pooled = method_spec_of(scenario.method.name).pooled
     tested = {
         "server.coefficients": (len(tiers) == 1, "there is one tier of clients"),
         "compress.adaptive": (not links, "all uplinks are alike"),
         "compress.resource_ratio": (
-            all(one.models_per_round == 1 for one in tiers) and not pooled,
+            all(one.models_per_round == 1 for one in tiers) and not method_spec_of(scenario.method.name).pooled,
             "no tier trains several models a round (clients.tiers.*.models_per_round)",
         ),
         "participation.overcommit": (full, "all clients take part in every round"),
         "participation.selection": (full, "all clients take part in every round"),
+        "participation.staleness_a": (scenario.participation.mode == "sync", "participation.mode is sync"),
+        "evaluate.every": (scenario.evaluate.every_seconds is not None, "evaluate.every_seconds takes its place"),
         "schedule.rows": (full and not permuted, f"schedule.kind is {scenario.schedule.kind}"),
         "local.lr": (bool(scenario.local.lr_grid), "local.lr_grid takes its place"),
         "local.lr_decay_every": (scenario.local.lr_decay == 1, "local.lr_decay is 1"),

@@ -142,7 +142,8 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 
     Raises:
         BadInput: The file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
-            that is not above 0 or a window that ends before it begins or after its period.
+            that is not above 0, a window that ends before it begins or after its period, or a link that begins after
+            its period.
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
@@ -158,8 +159,7 @@ def read_trace(clients: Clients, path: Path) -> Devices:
             known, first = np.unique(client[rows], return_index=True)
             figures[name] = np.full(clients.number, np.nan)
             figures[name][known] = table[name][rows][first]
-    period = table.get("period", nothing)
-    links = _make_links(clients, client, table, period) if changing.any() else None
+    links = _make_links(clients, client, table, path) if changing.any() else None
     windows = np.zeros(len(client), dtype=bool)
     for name in ("available_from", "available_to"):
         windows |= ~np.isnan(table[name]) if name in table else windows
@@ -196,13 +196,20 @@ def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) ->
     return window_availability(client, start, end, period)
 
 
-def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray], period: FloatArray) -> Links:
+def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray], path: Path) -> Links:
     """The links that change over time: the rows with `link_from`."""
+    period = table.get("period", np.full(len(client), np.nan))
     rows = np.flatnonzero(~np.isnan(table["link_from"]))
     rows = rows[np.lexsort((table["link_from"][rows], client[rows]))]
     each = np.full(clients.number, np.nan)
     known, first = np.unique(client, return_index=True)
     each[known] = period[first]
+    late = table["link_from"][rows] >= np.where(np.isnan(each[client[rows]]), np.inf, each[client[rows]])
+    if late.any():
+        wrong = int(client[rows][np.argmax(late)])
+        raise BadInput(
+            f"clients.trace = {path}: a link of client {wrong} begins after its period: lower link_from or raise period"
+        )
     values = {name: table[name][rows] for name in LINK if name in table}
     return Links(client[rows], table["link_from"][rows], each, values)
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedray.core.types import FloatArray
 from fedray.metrics.names import reaches_target
 from fedray.simulation.interfaces import Progress, Recorder, Runtime
@@ -63,7 +65,7 @@ class Measuring:
         most = min(len(seconds), study.rounds - progress.round, _rounds_until(study.checkpoint_every, progress.round))
         if rules.every_seconds is None:
             return max(1, min(most, _rounds_until(rules.every, progress.round)))
-        due = seconds[:most] // rules.every_seconds > progress.sim_seconds[0] // rules.every_seconds
+        due = _count_due(seconds[:most], rules.every_seconds) > _count_due(progress.sim_seconds[0], rules.every_seconds)
         return max(1, int(due.argmax()) + 1 if due.any() else most)
 
     def finish_round(self, before: FloatArray) -> bool:
@@ -97,11 +99,23 @@ def _rounds_until(every: int, round: int) -> int:
     return every - round % every
 
 
+def _count_due(seconds: FloatArray, every: float) -> FloatArray:
+    """How many evaluations are due by some virtual seconds.
+
+    Example:
+        >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
+        [5.0, 5.0, 6.0]
+    """
+    due: FloatArray = np.floor(seconds / every + 1e-9)  # a tick that rounding makes a little earlier is one
+    return due
+
+
 def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:
     """Whether the models are evaluated after a round that began at the virtual seconds `before`, `[R]`."""
     if evaluation.every_seconds is None:
         return progress.round % evaluation.every == 0
-    return bool(progress.sim_seconds[0] // evaluation.every_seconds > before[0] // evaluation.every_seconds)
+    every = evaluation.every_seconds
+    return bool(_count_due(progress.sim_seconds[0], every) > _count_due(before[0], every))
 
 
 def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:

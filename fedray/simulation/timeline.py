@@ -43,7 +43,7 @@ from fedray.simulation.flown import FlownJobs, StartedJob, count_earlier, to_col
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of everyone's jobs, sorted by client
 Moment = Callable[[int, float], float]  # (client, virtual seconds) -> seconds: until it is available, or of its link
-MOST_LOST = 100  # jobs a client that may end without an upload, one after another
+MOST_VAIN = 100  # jobs without an upload, and draws of clients that are not there, a client, one after another
 KEPT_TURNS = 64  # of which the models of every client are kept
 _DRAWS = 1024  # random numbers that are drawn at once
 
@@ -110,6 +110,7 @@ class Timeline:
         self._buffer: list[list[StartedJob]] = [[] for _ in range(models)]
         self._training, self._count, self._draws = 0, 0, 0
         self._numbers, self._lost = list[float](), list[StartedJob]()
+        self._vain = 0  # lost jobs and draws of clients that were not there since the last upload
         self._known = 0  # server steps
         self._times: list[float] = []  # of the steps that were not taken
         self._stepping: list[tuple[int, ...]] = []
@@ -150,11 +151,8 @@ class Timeline:
         semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
         ok, pop = clock.OK, heapq.heappop
         while self._known < steps:
-            if not queue or len(self._lost) > MOST_LOST * (1 + self._clients):
-                raise FedrayError(
-                    f"after {self._known} server steps no upload arrives any more: raise participation.deadline, "
-                    "lower participation.dropout, or look at the windows of clients.trace and at the clients' data"
-                )
+            if not queue or self._vain > MOST_VAIN * (1 + self._clients):
+                raise FedrayError(self._explain_end())
             now = queue[0][0]
             if semi:
                 tick = max(1, math.ceil(now / self.rule.tick - 1e-9)) * self.rule.tick
@@ -168,7 +166,9 @@ class Timeline:
                 self._training -= last
                 if job.status != ok:
                     self._lost.append(job)
+                    self._vain += 1
                     continue
+                self._vain = 0
                 buffer = buffers[job.model]
                 buffer.append(job)
                 if len(buffer) >= goal:
@@ -176,6 +176,19 @@ class Timeline:
             if semi and any(buffers):
                 self._step(now, tuple(k for k in range(self._models) if buffers[k]))
             self._fill(now)
+
+    def _explain_end(self) -> str:
+        """The line that says that no upload arrives any more, with the remedies that there are."""
+        rule, absent = self.rule, self._pace.wait is not None
+        remedies = {
+            "raise participation.deadline": rule.deadline is not None,
+            "lower participation.dropout": rule.dropout > 0,
+            "set participation.tick to a time at which clients are there": rule.mode == "semi" and absent,
+            "look at the windows of clients.trace": absent,
+            "look at the clients' data": True,
+        }
+        named = [remedy for remedy, helps in remedies.items() if helps]
+        return f"after {self._known} server steps no upload arrives any more: {', or '.join(named)}"
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
         """The server steps with all that has arrived for some models."""
@@ -210,6 +223,7 @@ class Timeline:
             elif seconds < math.inf:  # else it will never be available again
                 heapq.heappush(self._queue, (now + seconds, client, self._count, None, True))
                 self._count += 1
+                self._vain += 1
 
     def _begin(self, client: int, now: float) -> None:
         """A client starts its next turn, with the newest version of each of its models."""
@@ -228,7 +242,7 @@ class Timeline:
             arrival = now + (most * transfer + compute if parallel else entry * (compute + transfer))
             end = arrival
             if arrival > given_up:
-                end, status = given_up, clock.PAST_DEADLINE
+                end, status = given_up, clock.PAST_DEADLINE if status == clock.OK else status
             job = StartedJob(client, model, turn, self._versions[model], born[model], now, arrival, status)
             heapq.heappush(self._queue, (end, client, self._count, job, entry == most))
             self._count += 1

@@ -72,6 +72,11 @@ SILENT: list[tuple[str, dict[str, Any]]] = [  # the key, and the scenario in whi
         {"data": {"hold_out": 0.2}, "predict": {"conformal": {"relative_error": 0.1}}},
     ),
     ("participation.overcommit", {"participation": {"overcommit": 1.5}}),
+    ("participation.staleness_a", {"participation": {"staleness_a": 1.0}}),
+    (
+        "evaluate.every",
+        {"participation": {"mode": "async"}, "evaluate": {"every": 2, "every_seconds": 0.5}},
+    ),
     ("schedule.kind", {**AVG, "schedule": {"kind": "random"}}),
     ("vary", {"vary": "init"}),
     ("clients.number", {**of("centralized"), "clients": {"number": 7}}),

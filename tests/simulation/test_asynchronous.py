@@ -20,12 +20,15 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.bench.works import simulate
 from fedray.core import rng
+from fedray.core.errors import FedrayError
 from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.methods import Method, Setting, federated
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
+from fedray.simulation import clock
 from fedray.simulation.async_rule import AsyncRule
+from fedray.simulation.devices import window_availability
 from fedray.simulation.timeline import Pace, Timeline
 from fedray.training import choice
 
@@ -230,6 +233,45 @@ def test_dropouts_and_deadlines_cost_uploads_but_not_the_run() -> None:
     assert all(job["staleness"] is None for job in lost.clients.to_pylist() if job["status"] != "ok")
 
 
+def take_alone(rule: AsyncRule, seconds: float, steps: int, **pace: Any) -> Any:
+    """The first server steps of two clients whose jobs take some seconds."""
+    both = Pace(np.full(2, seconds), np.zeros(2), np.zeros(2, bool), np.ones(2, bool), **pace)
+    return Timeline(rule, both, 1, seed=0, assign=lambda _turn: (np.arange(2), np.zeros(2, int))).take(steps)
+
+
+def test_a_client_that_dropped_out_was_past_the_deadline_and_its_download_counted() -> None:
+    """In rounds it is `dropped`, and was never reached; both free their place at the deadline."""
+    rule = AsyncRule("buffered", concurrency=2, goal=1, dropout=0.5, deadline=3.0)
+    slow, fast = (Pace(np.array([1.0, at]), np.zeros(2), np.zeros(2, bool), np.ones(2, bool)) for at in (5.0, 3.0))
+    status = []
+    for pace in (slow, fast):
+        line = Timeline(rule, pace, 1, seed=0, assign=lambda _turn: (np.arange(2), np.zeros(2, int)))
+        jobs = line.take(40).jobs
+        status.append({(j, s) for j, c, s in zip(jobs.turn, jobs.client, jobs.status, strict=True) if c == 1})
+    dropped = [{turn for turn, one in found if one == clock.DROPPED} for found in status]
+    late = {turn for turn, one in status[0] if one == clock.PAST_DEADLINE}
+    assert dropped[0] & dropped[1] and not late & dropped[1]
+
+
+def test_a_large_buffer_ended_the_run_because_many_jobs_were_lost_between_two_steps() -> None:
+    """Some 900 of 1,000 jobs are lost, but an upload arrives after every tenth."""
+    steps = take_alone(AsyncRule("buffered", concurrency=2, goal=100, dropout=0.9), 1.0, 1)
+    assert (steps.jobs.status == clock.OK).sum() == 100 and len(steps.jobs.status) > 500
+
+
+def test_ticks_at_which_nobody_is_there_had_no_end() -> None:
+    """Clients are there from second 1 to 5 of every 20, and the server looks at 10, 20, 30, ..."""
+    wait = window_availability(np.arange(2), np.ones(2), np.full(2, 5.0), np.full(2, 20.0))
+
+    def moment(client: int, now: float) -> float:
+        return float(wait(np.zeros(1, int), np.array([client]), np.array([now]))[0])
+
+    rule = AsyncRule("semi", concurrency=2, tick=10.0)
+    with pytest.raises(FedrayError, match=r"^after 0 server steps no upload arrives any more: set participation.tick"):
+        take_alone(rule, 1.0, 1, wait=moment)
+    assert take_alone(replace(rule, tick=21.0), 1.0, 1, wait=moment).time.tolist() == [42.0]
+
+
 def test_clients_that_sleep_start_when_they_wake() -> None:
     keys = {"clients": {"number": N, "availability": "diurnal"}}
     jobs = run("fedavg", 30, MODES["buffered"], **keys).clients
@@ -260,6 +302,12 @@ def test_evaluation_follows_the_virtual_clock() -> None:
     seconds = run("fedavg", 30, MODES["buffered"], **SPREAD, evaluate={"every_seconds": 0.1}).rounds["sim_seconds"]
     whole = [int(at // 0.1) for at in seconds.to_pylist()]
     assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
+
+
+def test_an_evaluation_was_missed_where_ticks_are_tenths_of_a_second() -> None:
+    """0.5 // 0.1 is 4."""
+    mode, keys = {"mode": "semi", "tick": 0.1}, {"evaluate": {"every_seconds": 0.1}}
+    assert run("fedavg", 12, mode, **keys).rounds["round"].to_pylist() == list(range(13))
 
 
 def test_a_run_that_went_on_between_two_evaluations_of_the_virtual_clock_ended_there(tmp_path: Path) -> None:

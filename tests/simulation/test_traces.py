@@ -79,6 +79,7 @@ def test_a_round_takes_longer_when_the_link_is_slower(tmp_path: Path) -> None:
     ("columns", "message"),
     [
         ({"client": [0], "available_to": [9], "period": [5]}, "a window of client 0 ends after its period"),
+        ({"client": [0], "uplink": [9], "link_from": [5], "period": [5]}, "a link of client 0 begins after its period"),
         ({"client": [0], "latency": [-1]}, "column latency has values that are negative"),
         ({"client": [0], "period": [0]}, "column period has values that are not above 0"),
         ({"client": [0], "uplnk": [1]}, "it has the unknown column uplnk"),
