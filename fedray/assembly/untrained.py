@@ -37,7 +37,7 @@ def warn_of_untrained_models(scenario: Scenario, study: Study) -> None:
     """
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
-    if own or is_own("schedule", scenario.schedule.kind) or method.one_model_per_client or phase.fitting is not None:
+    if own or is_own("schedule", scenario.schedule.kind) or phase.fitting is not None:
         return
     models, left = phase.models, 0
     if study.parts:
@@ -48,10 +48,10 @@ def warn_of_untrained_models(scenario: Scenario, study: Study) -> None:
         left = int(count_untrained(study, study.rounds).max())
     if left and scenario.rounds:
         rounds = "1 round" if scenario.rounds == 1 else f"{scenario.rounds} rounds"
-        warn_user(
-            f"nobody trains {left} of {models} models in {rounds}, and they stay as they were drawn: raise rounds, "
-            "participation.per_round or models_per_round of clients.tiers, or lower method.models"
-        )
+        remedies = "raise rounds, participation.per_round or models_per_round of clients.tiers, or lower method.models"
+        if method.one_model_per_client:
+            remedies = "raise rounds or participation.per_round"
+        warn_user(f"nobody trains {left} of {models} models in {rounds}, and they stay as they were drawn: {remedies}")
 
 
 def count_untrained(study: Study, rounds: int) -> IntArray:

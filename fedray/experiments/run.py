@@ -92,6 +92,7 @@ def run_scenario(
         run = partial(run_inline, study=study) if runtime == "inline" else on_ray
         with explain_run(scenario, out, own) as shield:
             summary = run(scenario, out, own, shield(warn_of_failures(watch)))
+            warn_of_lost_models(summary)
     except BadInput:
         if not resume:
             directory.discard_run_directory(out, not existed)
@@ -268,3 +269,18 @@ def warn_of_failures(watch: Watch) -> Watch:
         watch(snapshot)
 
     return look
+
+
+def warn_of_lost_models(summary: Mapping[str, Any]) -> None:
+    """Warns where models took no upload in the whole run, although clients were asked to train them.
+
+    Example:
+        >>> warn_of_lost_models({"metrics": {}})
+    """
+    if lost := summary.get("untrained_models"):
+        warn_user(
+            f"models that took no upload in the run, and stay as they were drawn: {lost}, because all their clients "
+            "were lost (status in clients.parquet): lower participation.dropout, raise participation.deadline or rounds, "
+            "or give every client rows",
+            FedrayWarning,
+        )

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
@@ -63,6 +65,22 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
     return found
 
 
+def count_lost_models(out: Path) -> int:
+    """Models that were given to clients and took no upload in the whole run; of the replicate and fold with the most.
+
+    Args:
+        out: The run directory, with all its jobs.
+    """
+    parts = sorted((out / "clients.parquet").glob("part-*.parquet"))
+    if not parts:
+        return 0  # a method without local training
+    jobs = pq.read_table(parts, columns=["replicate", "fold", "model", "status"])
+    jobs = jobs.append_column("used", pc.equal(jobs["status"], "ok"))
+    models = jobs.group_by(["replicate", "fold", "model"]).aggregate([("used", "any")])
+    lost = models.filter(pc.invert(models["used_any"])).group_by(["replicate", "fold"]).aggregate([([], "count_all")])
+    return max(lost["count_all"].to_pylist(), default=0)
+
+
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
     """What `summary.json` holds: final metrics pooled over replicates and folds, totals, hashes.
 
@@ -75,6 +93,8 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
     """
     metrics = {**pool_metrics(progress.metrics), **pool_metrics(collect_course_metrics(study, out))}
     more: dict[str, Any] = {"stopped": progress.stopped} if progress.stopped else {}
+    if lost := count_lost_models(out):
+        more["untrained_models"] = lost
     if study.evaluation.best is not None and progress.courses.get(BEST):
         value, round = progress.courses[BEST][0]
         more["best"] = {"metric": study.evaluation.best, "value": value, "round": int(round)}

@@ -14,8 +14,10 @@ from small import run_command
 import fedray
 from fedray.assembly.study import build_study
 from fedray.assembly.untrained import count_untrained, warn_of_untrained_models
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import FedrayWarning, ScenarioWarning
 from fedray.scenario.loader import read_scenario
+from fedray.simulation.rounds import begin_progress
+from fedray.storage.study_checkpoint import load_study_checkpoint
 
 LOSSES = {"per_round": 1, "selection": {"name": "power_of_choice", "candidates": 2}}
 TWO_EACH = {"number": 4, "tiers": {"hpc": {"models_per_round": 2}}}
@@ -47,6 +49,7 @@ def hear(scenario: dict[str, Any]) -> list[str]:
         (keys(5, 3, participation={"mode": "buffered", "goal": 2}), "2 of 5 models in 3 rounds"),
         (keys(3, 1, method={"name": "ifca", "models": 3}), "2 of 3 models in 1 round"),
         (keys(1, 1, method=STACK), "10 of 16 models in 1 round"),
+        (keys(1, 1, method="local_only"), "3 of 4 models in 1 round"),
     ],
 )
 def test_models_without_a_job_are_counted(scenario: dict[str, Any], said: str) -> None:
@@ -60,7 +63,7 @@ def test_models_without_a_job_are_counted(scenario: dict[str, Any], said: str) -
         keys(5, 0),
         keys(5, 5, schedule={"kind": "adaptive"}),
         keys(5, 3, participation={"mode": "semi"}),
-        keys(4, 1, method="local_only"),
+        keys(4, 9, method="local_only"),
         keys(1, 1, method="fens"),
         keys(1, 1, method={"name": "beta_predbayes", "cycles": 1, "samples": 1}, participation={}),
     ],
@@ -102,3 +105,21 @@ def test_the_command_line_says_it_once(tmp_path: Path) -> None:
     for command in (["check"], ["run", "--out", tmp_path / "run"]):
         done = run_command(*command, tmp_path / "s.yaml")
         assert (done.status, done.err.count("fedray: note: nobody trains 4 of 5 models in 1 round, ")) == (0, 1)
+
+
+@pytest.mark.parametrize("more", [{"method": "local_only"}, {"schedule": {"kind": "balanced"}}], ids=str)
+def test_models_whose_clients_were_all_lost_are_those_that_equal_their_first_weights(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    lossy = {"participation": {"dropout": 0.7}, "replicates": 2, **more}
+    with pytest.warns(FedrayWarning, match="models that took no upload"):
+        run = fedray.run(keys(4, 1, **lossy), out=tmp_path / "run", runtime="inline", report=False)
+    first = begin_progress(run.study, run.study.method.phase).state.models
+    last = load_study_checkpoint(tmp_path / "run", run.study)[0].state.models
+    untrained = (first == last).all(dim=-1).reshape(2, -1).sum(dim=1)
+    assert run.summary["untrained_models"] == int(untrained.max()) > 0
+
+
+def test_a_run_in_which_every_model_took_an_upload_says_nothing_of_them(tmp_path: Path) -> None:
+    run = fedray.run(keys(2, 2, participation={}), out=tmp_path / "run", runtime="inline", report=False)
+    assert "untrained_models" not in run.summary
