@@ -100,6 +100,9 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 def _check_vocabulary(data: Dataset, known: int) -> None:
     """Refuses tokens that the embedding of an LSTM does not have."""
     most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
+    least = min(int(part.min(initial=0)) for part in (data.train.x, data.test.x))
+    if least < 0:
+        raise BadInput(f"the tokens of {data.name} go down to {least}, but tokens are numbers from 0: correct them")
     if most >= known:
         raise BadInput(
             f"model.vocabulary = {known}, but the tokens of {data.name} go up to {most}: set it to {most + 1}"

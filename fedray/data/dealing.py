@@ -43,7 +43,10 @@ def check_rows(rows: int, clients: int, each: int = 1, what: str = "") -> None:
 def check_labels(labels: Array, name: str) -> IntArray:
     """The labels as int64; targets of a regression are refused."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadInput(f"data.partition.name = {name}, but the data has no classes: use iid or natural")
+        raise BadInput(
+            f"data.partition.name = {name}, but the data has no classes: use iid, or natural where the rows "
+            "say whose they are"
+        )
     return labels.astype(np.int64, copy=False)
 
 

@@ -53,7 +53,10 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
         raise BadInput(f"data.partition.shards = {shards}: it must be at least 1")
     flat = labels.reshape(len(labels), -1)
     if flat.shape[1] != 1:
-        raise BadInput("data.partition.name = shards, but the data has several targets: use iid or natural")
+        raise BadInput(
+            "data.partition.name = shards, but the data has several targets: use iid, or natural "
+            "where the rows say whose they are"
+        )
     n, total = len(labels), clients * shards
     check_rows(n, clients, shards, f"{shards} shards each" if shards > 1 else "")
     order = generator.permutation(n)

@@ -135,7 +135,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
         if not inside.any():
             raise _explain_absence(key, columns, replicate if several else None, fold)
         rows, owner, kind = columns["row"][inside], columns["client"][inside], split[inside]
-        _check_world(key, rows, data, fold)
+        _check_world(key, rows, kind, data, fold)
         parts.append([gather_cut(rows[which], owner[which], clients) for which in (kind >= 0, kind == 0, kind == 1)]
                      + [rows[kind == 2]])  # fmt: skip
     owned, kept, held, server = (list(column) for column in zip(*parts, strict=True))
@@ -209,11 +209,13 @@ def _read_splits(key: str, table: pa.Table) -> IntArray:
     return out
 
 
-def _check_world(key: str, rows: IntArray, data: Dataset, fold: int) -> None:
-    """Refuses rows that the data set does not have, that are dealt twice, or that are test rows of the fold."""
+def _check_world(key: str, rows: IntArray, split: IntArray, data: Dataset, fold: int) -> None:
+    """Refuses rows that are not there, dealt twice, or test rows of the fold, and splits that leave none to train."""
     n = len(data.train.y)
     if rows.max(initial=0) >= n:
         raise BadInput(f"{key}: it deals row {rows.max()}, but {data.name} has {n} training rows: correct it")
+    if not (split == 0).any():
+        raise BadInput(f"{key}: it deals no row of the split train: give every client rows to train with")
     count = np.bincount(rows, minlength=n)
     if count.max(initial=0) > 1:
         raise BadInput(f"{key}: it deals row {int(np.argmax(count))} {count.max()} times: deal each row once")

@@ -279,8 +279,8 @@ def warn_of_lost_models(summary: Mapping[str, Any]) -> None:
     """
     if lost := summary.get("untrained_models"):
         warn_user(
-            f"models that took no upload in the run, and stay as they were drawn: {lost}, because all their clients "
-            "were lost (status in clients.parquet): lower participation.dropout, raise participation.deadline or rounds, "
-            "or give every client rows",
+            f"models that took no upload in the run, and stay as they were drawn: {lost}, because all their "
+            "clients were lost (status in clients.parquet): lower participation.dropout, raise "
+            "participation.deadline or rounds, or give every client rows",
             FedrayWarning,
         )

@@ -114,6 +114,11 @@ def test_a_vocabulary_smaller_than_the_tokens_is_refused() -> None:
     )
 
 
+def test_a_token_below_zero_ended_the_run_in_its_first_round() -> None:
+    wrong = WORDS._replace(test=WORDS.test._replace(x=WORDS.test.x.astype(int) - 1))
+    assert "the tokens of mine go down to -1, but tokens are numbers from 0" in refusal(wrong, None, name="lstm")
+
+
 def test_a_function_that_returns_one_object_gives_no_identical_members() -> None:
     one = nn.Linear(4, 2)
     assert "make a new module in every call" in refusal(TWO, lambda: one)

@@ -92,6 +92,7 @@ def test_a_file_of_another_data_set_is_refused_in_one_line(tmp_path: Path) -> No
 
 
 CASES: list[tuple[dict[str, list[Any]], str]] = [
+    ({"row": [0, 1], "client": [0, 1], "split": ["hold_out", "server"]}, "it deals no row of the split train"),
     ({"row": [0, 1, 1], "client": [0, 0, 1]}, "it deals row 1 2 times: deal each row once"),
     ({"row": [0, 1, 240], "client": [0, 0, 1]}, "it deals row 240, but digits has 240 training rows"),
     ({"row": [0, 1]}, "it has no column client"),
