@@ -92,11 +92,11 @@ def run_scenario(
         run = partial(run_inline, study=study) if runtime == "inline" else on_ray
         with explain_run(scenario, out, own) as shield:
             summary = run(scenario, out, own, shield(warn_of_failures(watch)))
-            warn_of_lost_models(summary)
     except BadInput:
         if not resume:
             directory.discard_run_directory(out, not existed)
         raise
+    warn_of_lost_models(summary)
     if scenario.report:
         _draw_report(out)
     return summary
@@ -279,8 +279,8 @@ def warn_of_lost_models(summary: Mapping[str, Any]) -> None:
     """
     if lost := summary.get("untrained_models"):
         warn_user(
-            f"models that took no upload in the run, and stay as they were drawn: {lost}, because all their "
-            "clients were lost (status in clients.parquet): lower participation.dropout, raise "
-            "participation.deadline or rounds, or give every client rows",
+            f"models that took no upload in the run, and stay as they were drawn: {lost}: their clients were all lost, "
+            "away or without rows (status in clients.parquet says which): raise rounds or participation.deadline, or "
+            "lower participation.dropout",
             FedrayWarning,
         )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fedray
 from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.study import build_study
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, FedrayWarning, ScenarioWarning
 from fedray.methods import LocalLoss
 from fedray.scenario.loader import read_scenario
 
@@ -148,7 +148,10 @@ def test_a_run_in_which_nobody_trains_is_said() -> None:
         nothing = np.array([], int)
         return lambda _now, _drawn, _m, _state: (nothing, nothing)
 
-    with pytest.warns(ScenarioWarning, match="no client has a training row, so that nothing is trained: give clients"):
+    with (
+        pytest.warns(ScenarioWarning, match="no client has a training row, so that nothing is trained: give clients"),
+        pytest.warns(FedrayWarning, match="models that took no upload"),
+    ):
         fedray.run(KEYS, data=(X, CLASSES), partition=nobody)
     with pytest.warns(ScenarioWarning, match="the schedule has no job in the first round, in which nobody trains"):
         fedray.run(KEYS, data=(X, CLASSES), schedule=idle)

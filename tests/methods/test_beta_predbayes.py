@@ -13,7 +13,7 @@ from small import scenario
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.errors import BadInput, FedrayWarning, ScenarioWarning
 from fedray.models.aggregators import interpolate_answers
 from fedray.models.catalogue import build_net
 from fedray.runtime.stacking import make_worker
@@ -176,7 +176,8 @@ def test_samples_that_are_the_same_are_named(steps: int, line: str) -> None:
 
 
 def test_with_a_fixed_beta_clients_may_drop_out() -> None:
-    one = run({"participation": {"dropout": 0.4}}, beta=0.5)
+    with pytest.warns(FedrayWarning, match="models that took no upload"):
+        one = run({"participation": {"dropout": 0.4}}, beta=0.5)
     jobs = one.clients.to_pandas()
     assert set(jobs["status"]) == {"ok", "dropped"}
     samples = find_samples(one)

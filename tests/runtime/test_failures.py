@@ -130,7 +130,7 @@ def test_where_everybody_fails_the_models_stay(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Worker, "_train_block", fail)
     with (
         pytest.warns(UserWarning, match="left out"),
-        pytest.warns(UserWarning, match="models that took no upload in the run, and stay as they were drawn: 5,"),
+        pytest.warns(UserWarning, match="models that took no upload in the run, and stay as they were drawn: 5:"),
     ):
         done = fedray.run(scenario(SKIP, {"evaluate": {"every": 4}}))
     first, last = done.rounds.to_pylist()
