@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -111,7 +111,7 @@ def count_age(scenario: Scenario) -> int:
 def measure_sizes(shards: Shards) -> Sizes:
     """A function: world -> training samples of all its clients, `[N]`."""
 
-    @lru_cache(maxsize=64)
+    @cache
     def sizes(world: int) -> IntArray:
         return shards.sizes(np.full(shards.number, world), np.arange(shards.number))
 
@@ -142,7 +142,7 @@ def expect_seconds(
     each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
     share = np.array([one.work for one in nets] or [1.0] * len(devices.clients.tiers))
 
-    @lru_cache(maxsize=64)
+    @cache
     def seconds(world: int) -> FloatArray:
         client, size = np.arange(devices.clients.number), sizes(world)
         tier, steps = devices.clients.tier_of(client), count_steps(size, local)

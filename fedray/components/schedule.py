@@ -8,7 +8,6 @@ state.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -153,18 +152,18 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
         models: K, which is also the length of an age in rounds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
-
-    @lru_cache(maxsize=64)
-    def cut(seed: int, age: int) -> list[IntArray]:
-        parts: list[IntArray] = []
-        for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
-            if n:
-                address = (c,) if tier.number % n == 0 else (c, age)
-                order = rng.stream(seed, "strata", *address).permutation(tier.number) + starts[c]
-                parts += np.array_split(order, n)
-        return parts
-
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
+    newest: dict[int, tuple[int, list[IntArray]]] = {}  # of each world's seed: an age, and its strata
+
+    def cut(seed: int, age: int) -> list[IntArray]:
+        if newest.get(seed, (None, []))[0] != age:
+            newest[seed] = age, []
+            for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
+                if n:
+                    address = (c,) if tier.number % n == 0 else (c, age)
+                    order = rng.stream(seed, "strata", *address).permutation(tier.number) + starts[c]
+                    newest[seed][1].extend(np.array_split(order, n))
+        return newest[seed][1]
 
     def draw(seed: int, t: int) -> Drawn:
         parts = cut(seed, t // models if uneven else 0)

@@ -14,6 +14,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,9 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
     """
     with np.errstate(divide="ignore"):
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
-    place: IntArray = np.argsort(key, kind="stable")[:number]
+    last = np.partition(key, number)[number] if number < len(key) else np.inf
+    some = np.flatnonzero(~(key > last))  # only those that may be among the first are sorted
+    place: IntArray = some[np.argsort(key[some], kind="stable")[:number]]
     return place
 
 
@@ -180,10 +183,14 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
+    @cache
+    def order_tier(seed: int, c: int) -> IntArray:
+        return rng.stream(seed, "fair ages", c).permutation(clients.tiers[c].number)
+
     def draw(seed: int, t: int) -> Drawn:
         picked = []
         for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
-            order = rng.stream(seed, "fair ages", c).permutation(tier.number)
+            order = order_tier(seed, c)
             place = (t // models * n + np.arange(n)) % max(tier.number, 1)
             picked.append(np.sort(order[place]) + starts[c])
         client = np.concatenate(picked).astype(np.int64)

@@ -73,6 +73,7 @@ class GeneratedShards:
         self._table = torch.from_numpy(table)  # [classes + pool, features]
         self._owners = owners or clients
         self._kinds = None if label_noise is None else label_noise.kinds(seeds, self._owners)
+        self._held: dict[int, IntArray] = {}  # of a world: where the withheld rows of each known client begin
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
         """Rows of each client before any are withheld, `[J]`."""
@@ -173,9 +174,11 @@ class GeneratedShards:
 
     def client_holdout(self, world: int, client: int) -> IntArray:
         """A range, because withheld rows come client after client."""
-        before = np.arange(client + 1)
-        size = count_withheld(self._total(np.full_like(before, world), before), self._hold_out)
-        return np.arange(int(size[:-1].sum()), int(size.sum()))
+        if world not in self._held:
+            known = np.arange(min(self.number, EVALUATED_CLIENTS))
+            size = count_withheld(self._total(np.full_like(known, world), known), self._hold_out)
+            self._held[world] = np.concatenate([[0], np.cumsum(size)])
+        return np.arange(*self._held[world][client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
         """Counts of the true labels, even where clients have wrong ones."""

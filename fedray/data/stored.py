@@ -196,7 +196,8 @@ class StoredShards:
         """The rows of the copy of the client's group."""
         if self._copies is None or not self._clusters:
             return None
-        each = len(self.test(world)[1]) // self._copies.clusters
+        rows = self.data.folds[self._folds[world]][1] if self.data.folds else self.data.test.y
+        each = len(rows) // self._copies.clusters
         first = each * int(self._clusters[world][client])
         return np.arange(first, first + each)
 
@@ -222,9 +223,9 @@ class StoredShards:
         """A range, because withheld rows come client after client."""
         if not self._held:
             return np.empty(0, np.int64)
-        size = self._held.size[world * self.number : (world + 1) * self.number]
-        first = int(size[:client].sum())
-        return np.arange(first, first + int(size[client]))
+        place = world * self.number
+        first = int(self._held.start[place + client] - self._held.start[place])
+        return np.arange(first, first + int(self._held.size[place + client]))
 
     def label_counts(self, world: int) -> IntArray:
         """Counts of the true labels, even where clients have wrong ones; of copies those that the group gives."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 MOST_FREE_ROWS = 1_000_000  # of a table, however small its files are: beyond them a row takes a byte or more
 MOST_ARRAY_BYTES = 1 << 28  # of the arrays of one archive, unpacked
 MOST_COLUMNS = 2_000
+THREADED_BYTES = 1 << 20  # of a file whose columns are read side by side; threads cost a small one more than they save
 RESTORE = "restore it, or run again"
 
 
@@ -113,11 +114,9 @@ def _read_parquet(content: bytes, wanted: Collection[str] | None, most: int) -> 
     if sum(chunk.total_uncompressed_size for chunk in columns) > MOST_FILE_BYTES:
         raise ValueError(f"it unpacks to more than {MOST_FILE_BYTES >> 20} MB")
     texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
-    reader = pa.BufferReader(content)
-    table = pq.read_table(
-        reader, columns=names, read_dictionary=texts, partitioning=None, page_checksum_verification=True
-    )
-    return _unfold_texts(table), rows
+    if texts:
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts, page_checksum_verification=True)
+    return _unfold_texts(file.read(columns=names, use_threads=len(content) > THREADED_BYTES)), rows
 
 
 def _unfold_texts(table: pa.Table) -> pa.Table:

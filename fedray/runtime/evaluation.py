@@ -11,7 +11,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -63,33 +63,44 @@ def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
     return [(world, first) for world, number in enumerate(numbers) for first in range(0, number, size)]
 
 
-def evaluate_piece(
+def evaluate_pieces(
     worker: Worker,
     state: State,
     kind: str,
-    piece: Piece,
+    pieces: Sequence[Piece],
     models: int,
     *,
     clients: Sequence[IntArray] | None = None,
-) -> Tensor:
-    """Evaluates the models of a world on one piece.
+) -> dict[Piece, Tensor]:
+    """Evaluates the models of worlds on some pieces.
 
     Args:
         worker: Computes.
         state: Holds the models.
         kind: As in `list_pieces`.
-        piece: The world, and the first row or client.
+        pieces: The world, and the first row or client, of each.
         models: Models of each world, K.
         clients: As in `list_pieces`.
 
     Returns:
-        Raw outputs `[K, n, C]` on a split, losses `[K, c]`, uncertainties `[2, c]`, or weights `[K, c]`.
+        By piece, raw outputs `[K, n, C]` on a split, losses `[K, c]`, uncertainties `[2, c]`, or weights `[K, c]`.
     """
-    world, first = piece
-    if kind not in (LOSSES, UNCERTAINTY, MIXTURES):
-        x, _ = worker.study.split(kind, world)
+    if kind in (LOSSES, UNCERTAINTY, MIXTURES):
+        return {piece: _evaluate_clients(worker, state, kind, piece, models, clients) for piece in pieces}
+    read = lru_cache(maxsize=1)(worker.study.split)  # once for all pieces of a world: its rows may be copies
+    found = {}
+    for world, first in pieces:
+        x = read(kind, world)[0][first : first + EVALUATED_ROWS]
         with failures.explain_no_client(kind, worker.study.skip):
-            return compute_outputs(worker, state, world, models, x[first : first + EVALUATED_ROWS]).cpu()
+            found[world, first] = compute_outputs(worker, state, world, models, x).cpu()
+    return found
+
+
+def _evaluate_clients(  # noqa: PLR0917
+    worker: Worker, state: State, kind: str, piece: Piece, models: int, clients: Sequence[IntArray] | None
+) -> Tensor:
+    """What `evaluate_pieces` returns for one piece of clients."""
+    world, first = piece
     known = np.arange(min(worker.study.clients.number, EVALUATED_CLIENTS)) if clients is None else clients[world]
     client = known[first : first + CLIENTS_A_PIECE]
     compute = {LOSSES: mean_losses, UNCERTAINTY: mean_uncertainty, MIXTURES: fit_mixtures}[kind]

@@ -60,10 +60,7 @@ class Inline:
         self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
     ) -> Pieces:
         pieces = evaluation.list_pieces(self.worker.study, kind, worlds, clients)
-        return {
-            piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models, clients=clients)
-            for piece in pieces
-        }
+        return evaluation.evaluate_pieces(self.worker, state, kind, pieces, models, clients=clients)
 
     def score_known_clients(self, state: State) -> Pieces:
         """Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client)."""

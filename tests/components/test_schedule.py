@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import Counter
 from fractions import Fraction
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_draws import record_streams
 
 from fedray.components.schedule import (
     KINDS,
@@ -249,3 +251,30 @@ def test_a_million_clients_are_sampled_in_no_time_and_space() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1_000_000, "a byte for each client"
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("per_round", [5, 7], ids=["even", "uneven"])
+def test_strata_keep_one_order_of_the_clients_a_world_however_many_ages_and_worlds_pass(
+    per_round: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uneven strata are cut in every age, even ones once; no more than the newest of a world is kept."""
+    addresses = record_streams(monkeypatch)
+    number, worlds, ages = 10_000, 3, 20
+    people = sample_strata(Clients((Tier("client", number),)), [per_round], models=2)
+    tracemalloc.start()
+    for t in range(2 * ages):
+        for seed in range(worlds):
+            people(seed, t)
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < (worlds + 1) * 8 * number
+    assert len(addresses) == len(set(addresses)) == worlds * (ages if number % per_round else 1)
+
+
+def test_strata_of_a_hundred_worlds_are_cut_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = record_streams(monkeypatch)
+    people = sample_strata(Clients((Tier("client", 10),)), [5], models=2)
+    for t in range(3):
+        for seed in range(100):
+            people(seed, t)
+    assert len(addresses) == 100

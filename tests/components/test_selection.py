@@ -5,19 +5,31 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from own_names import forgetting_names
+from recorded_draws import record_streams
 from small import copy_run, rows, scenario
 
 import fedray
+from fedray.assembly.selection import measure_sizes
 from fedray.components.schedule import KINDS, schedule
-from fedray.components.selection import KnownClients, by_examples, draw_in_turn, fair_ages, oort, power_of_choice
+from fedray.components.selection import (
+    KnownClients,
+    by_examples,
+    draw_in_turn,
+    draw_weighted,
+    fair_ages,
+    oort,
+    power_of_choice,
+)
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
+from fedray.data.shards import Shards
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.selection import SELECTION_SPECS
 
@@ -40,6 +52,41 @@ def draws(rule: Any, about: KnownClients, number: int, times: int = 400) -> np.n
 def test_clients_with_more_samples_are_drawn_more_often() -> None:
     often = draws(by_examples(), known(size=np.array([30] * 4 + [10] * 8)), 1, 2000)
     assert np.allclose(often[:4].sum(), 0.6, atol=0.05)
+
+
+@pytest.mark.parametrize("number", [0, 1, 10, 999, 1000])
+def test_a_draw_sorts_no_more_than_it_needs_and_is_the_head_of_the_whole_order(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = np.arange(1000.0) * (np.arange(1000) % 3 > 0)  # a third is 0: these come last, in order
+    whole = draw_weighted(weight, len(weight), rng.stream(0, "selection"))
+    sorted_rows, argsort = list[int](), np.argsort
+
+    def count(values: np.ndarray, **how: Any) -> np.ndarray:
+        sorted_rows.append(len(values))
+        return argsort(values, **how)
+
+    monkeypatch.setattr(np, "argsort", count)
+    assert draw_weighted(weight, number, rng.stream(0, "selection")).tolist() == whole[:number].tolist()
+    assert number > 600 or sorted_rows == [number + 1]
+
+
+def test_a_rule_orders_and_sizes_the_clients_once_however_many_worlds_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round of 100 worlds must not deal with all clients of each of them again."""
+    addresses, sized = record_streams(monkeypatch), list[int]()
+
+    def size(world: np.ndarray, client: np.ndarray) -> np.ndarray:
+        sized.append(int(world[0]))
+        return client
+
+    draw, sizes = fair_ages(TIERS, [2, 2], 3), measure_sizes(cast(Shards, SimpleNamespace(number=N, sizes=size)))
+    for t in range(3):
+        for world in range(100):
+            draw(world, t)
+            sizes(world)
+    assert len(addresses) == len(set(addresses)) == 200 and sized == list(range(100))
 
 
 def test_power_of_choice_takes_the_largest_losses_of_its_candidates_and_the_unknown_first() -> None:

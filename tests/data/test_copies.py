@@ -55,6 +55,16 @@ def test_a_client_is_tested_on_the_test_rows_of_its_group() -> None:
         assert torch.equal(x[rows], torch.from_numpy(turned))
 
 
+def test_whose_test_rows_a_client_has_is_found_without_reading_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation asks it of 10,000 clients."""
+    shards = shard(permute_labels=2)
+    whole = len(shards.test(0)[1])
+    asked: list[int] = []
+    monkeypatch.setattr(StoredShards, "test", lambda _self, world: asked.append(world))
+    found = [shards.cluster_test(0, client) for client in range(N)]
+    assert all(rows is not None and len(rows) == whole // 2 for rows in found) and not asked
+
+
 def test_a_group_means_the_same_by_its_labels_in_training_and_in_the_test() -> None:
     shards, shifts = shard(permute_labels=3), Shifts(permute_labels=3, copies=True)
     for world, seed in enumerate(SEEDS):

@@ -182,6 +182,23 @@ def test_the_rows_of_a_client_stay_its_own(tmp_path: Path) -> None:
     assert fedray.run(plain, data=other).summary["model_hash"] == by_file.summary["model_hash"]
 
 
+def test_tables_of_clients_are_joined_without_a_new_table_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took 2 ms a client, and 100,000 clients minutes."""
+    ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5, "bed": range(10)}, index=range(7, 17))
+    other = ward[["bed", "ill", "age"]].assign(more=0)  # another order, and a column that the first one lacks
+    made, init = list[int](), pd.DataFrame.__init__
+
+    def count(*arguments: Any, **how: Any) -> None:
+        made.append(1)
+        init(*arguments, **how)
+
+    monkeypatch.setattr(pd.DataFrame, "__init__", count)
+    data = adapt({f"w{i}": other if i % 3 == 2 else ward for i in range(60)}, target="ill")
+    assert len(made) < 60
+    assert data.train.group is not None and np.unique(data.train.group).tolist() == list(range(60))
+    assert {tuple(row) for row in data.train.x} <= {(1.0 + bed % 2, float(bed)) for bed in range(10)}
+
+
 def test_rows_that_are_large_lie_in_the_store_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).normal(size=(6000, 64)).astype(np.float32)
     data = adapt((x, np.arange(6000) % 3))

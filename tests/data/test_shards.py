@@ -12,6 +12,8 @@ import torch
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
+from fedray.data.generated import GeneratedShards
+from fedray.data.stored import StoredShards
 from fedray.data.types import Dataset, Split, regression
 
 
@@ -252,3 +254,38 @@ def test_columns_of_a_data_frame_are_fetched_as_rows() -> None:
     assert got.x.is_contiguous() and got.y.is_contiguous()
     assert np.array_equal(got.x.numpy(), x)
     assert all(part.is_contiguous() for part in shards.test(0))
+
+
+def test_the_withheld_rows_of_a_client_are_found_without_a_sum_over_the_others(digits: Dataset) -> None:
+    """An evaluation asks it of 10,000 clients."""
+    shards = build_shards(digits, "dirichlet", {"alpha": 0.5}, 30, [0, 1], hold_out=0.3)
+    assert isinstance(shards, StoredShards) and shards._held is not None
+    size, asked = shards._held.size, []
+
+    class Sizes:
+        def __getitem__(self, place: int) -> np.int64:
+            asked.append(place)
+            return np.int64(size[place])
+
+    shards._held.size = Sizes()  # type: ignore[assignment]  # a slice of it is no number, and is refused
+    for world in range(2):
+        rows = [shards.client_holdout(world, client) for client in range(30)]
+        assert np.array_equal(np.concatenate(rows), np.arange(len(shards.dealt.held[world].rows)))
+    assert asked == list(range(60))
+
+
+def test_the_withheld_rows_of_generated_clients_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_data("synthetic", samples=6, spread=0.5, features=3)
+    shards = build_shards(data, "natural", {}, 40, [0, 1], hold_out=0.3)
+    assert isinstance(shards, GeneratedShards)
+    sized, total = list[int](), shards._total
+
+    def count(world: np.ndarray, client: np.ndarray) -> np.ndarray:
+        sized.append(len(client))
+        return total(world, client)
+
+    monkeypatch.setattr(shards, "_total", count)
+    for world in range(2):
+        rows = np.concatenate([shards.client_holdout(world, client) for client in range(40)])
+        assert len(rows) == len(shards.holdout(world)[1]) and np.array_equal(rows, np.arange(len(rows)))
+    assert len(sized) <= 2 * 3

@@ -116,8 +116,9 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
             raise BadInput(
                 f"data: client {client} has no column {missing[0]}, but {names[0]} has: give all the same ones"
             )
-        parts.append(pd.DataFrame({key: frame[key].reset_index(drop=True) for key in first}))
-    whole = pd.concat([part.assign(**{column: i}) for i, part in enumerate(parts)], ignore_index=True)
+        parts.append(frame if list(frame) == first else frame[first])
+    whole = pd.concat(parts, ignore_index=True)
+    whole[column] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     whole.attrs["file"] = "the table of all clients"
     data = build_table(whole, None, reading._replace(group=column), name)
     assert data.train.group is not None

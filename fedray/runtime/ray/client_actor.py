@@ -206,8 +206,6 @@ class ClientActor:
             models: Models of each world, K.
             clients: Those of each world, where not the known ones are asked.
         """
-        state, some = messages.to_state(message), {"clients": clients}
-        return {
-            piece: evaluation.evaluate_piece(self.worker, state, kind, piece, models, **some).numpy()
-            for piece in pieces
-        }
+        state = messages.to_state(message)
+        found = evaluation.evaluate_pieces(self.worker, state, kind, pieces, models, clients=clients)
+        return {piece: values.numpy() for piece, values in found.items()}
