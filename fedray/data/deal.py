@@ -283,7 +283,8 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
     if name in partition.BY_COLUMN:
         wanted = options.get("column", "domain" if name == "domain" else "")
         if wanted not in data.columns:
-            known = ", ".join(data.columns) or "none"
-            raise BadInput(f"data.partition.column = {wanted}: no such column in {data.name}; its columns: {known}")
+            known = ", ".join(data.columns)
+            remedy = f"; its columns: {known}" if known else ", which has none: choose another partition"
+            raise BadInput(f"data.partition.column = {wanted}: no such column in {data.name}{remedy}")
         return data.columns[wanted]
     return data.train.y

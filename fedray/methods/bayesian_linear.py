@@ -46,7 +46,10 @@ class Posterior(NamedTuple):
 def bayesian_linear(setting: Setting) -> Method:
     """One linear model `[1, d]`, its posterior covariance `[d, d]` and noise variance in the state."""
     if setting.features is None:
-        raise BadInput("model.name: bayesian_linear needs one target and a linear network: choose linear or rbf")
+        raise BadInput(
+            "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf as "
+            "model.name, or other data"
+        )
     read, worlds = setting.features, len(setting.seeds)
     has_bias = len(setting.layout.names) > 1
     nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))

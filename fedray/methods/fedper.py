@@ -62,7 +62,9 @@ def fedrep(setting: Setting) -> Method:
     if not setting.private:
         raise BadInput("local.private = [], but FedRep trains a private head first: name it, or choose fedavg")
     if body >= epochs:
-        raise BadInput(f"method.body_epochs = {body}, but local.epochs is {epochs}: leave some for the head")
+        raise BadInput(
+            f"method.body_epochs = {body}, but local.epochs is {epochs}, and some are for the head: raise local.epochs"
+        )
     if local.steps == 1:
         raise BadInput("local.steps = 1, but FedRep trains the head, then the body: raise it to 2 at least")
     head = torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])

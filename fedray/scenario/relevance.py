@@ -40,6 +40,8 @@ _NOTHING = {  # a key that says "nothing is done" says the truth wherever it sta
     "server.coefficients": "fedavg",
     "schedule.kind": "permutation",
     "participation.selection.name": "uniform",
+    "participation.mode": "sync",
+    "model.objective": "auto",
     "participation.overcommit": 1,
     "participation.fraction": 1,
     "local.lr_decay": 1,

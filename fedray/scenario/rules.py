@@ -133,9 +133,14 @@ def _check_walk(scenario: Scenario) -> None:
         return
     if name in METHOD_SPECS and not METHOD_SPECS[name].walks:
         raise BadInput(f"schedule.kind = walk, but {name} has a server: leave it out, or choose random_walk")
-    everyone = keys.fraction in (None, 1.0) and keys.per_round in (None, scenario.clients.number)
-    for key, ok in (("fraction", everyone), ("overcommit", keys.overcommit == 1), ("dropout", not keys.dropout),
-                    ("deadline", keys.deadline is None)):  # fmt: skip
+    everyone = {
+        "fraction": keys.fraction in (None, 1.0),
+        "per_round": keys.per_round in (None, scenario.clients.number),
+        "overcommit": keys.overcommit == 1,
+        "dropout": not keys.dropout,
+        "deadline": keys.deadline is None,
+    }
+    for key, ok in everyone.items():
         if not ok:
             raise BadInput(
                 f"participation.{key} = {getattr(keys, key)}, but in a random walk the holders of models take part: "

@@ -49,9 +49,9 @@ class Measuring:
         progress.wall_seconds = time.perf_counter() - self.began
         if target is not None and progress.metrics:
             read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # refuses a name that is no metric
-        self.recorder.evaluated(progress, progress.metrics)
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)
+        self.recorder.evaluated(progress, progress.metrics)  # whoever watches may end the run here, which is then saved
 
     def count_rounds(self, seconds: FloatArray) -> int:
         """How many rounds may pass until the loop does more than record their jobs, at least 1.

@@ -101,7 +101,7 @@ def run_rounds(
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
     run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
-    if progress.round == 0:
+    if progress.round == 0 and not progress.metrics:  # with metrics it was measured, and the run is made longer
         run.measure()
     rules = study.evaluation
     if progress.round == 0 or (rules.every_seconds is None and progress.round % rules.every == 0):  # it was measured

@@ -168,3 +168,9 @@ def test_what_cannot_be_dealt_is_one_line(name: str, options: dict[str, Any], me
     with pytest.raises(BadInput) as error:
         deal(name, np.arange(100) % 8, **options)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_data_without_columns_ask_for_another_partition() -> None:
+    data = make_data(np.arange(30) % 8)._replace(columns={})
+    with pytest.raises(BadInput, match="no such column in made, which has none: choose another partition"):
+        build_shards(data, "column", {"column": "place"}, None, [0])

@@ -206,6 +206,12 @@ def test_bayesian_linear_refuses_a_deep_network() -> None:
         build_study(read_scenario(of("bayesian_linear")))
 
 
+def test_bayesian_linear_refuses_classes_by_naming_the_data() -> None:
+    """Its network is linear already: another one would not help."""
+    with pytest.raises(BadInput, match="bayesian_linear needs data with one real target"):
+        build_study(read_scenario({"method": "bayesian_linear", "data": {"name": "digits", "limit": 60}}))
+
+
 @pytest.mark.parametrize("name", ["centralized", "deep_ensemble"])
 def test_references_train_on_every_row(name: str) -> None:
     models = {"deep_ensemble": {"method": {"models": 3}, "model": {"objective": "gaussian_nll"}}}.get(name, {})

@@ -145,6 +145,10 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ),
     ("participation: {per_round: 0}", ["participation.per_round = 0 is out of range"]),
     ("participation: {per_round: 5, fraction: 0.1}", ["participation.fraction", "give one of the two"]),
+    (
+        "method: random_walk\nparticipation: {per_round: 5}",
+        ["participation.per_round = 5, but in a random walk the holders of models take part: leave it out"],
+    ),
     ("participation: {fraction: 0}", ["participation.fraction = 0 is out of range: give a number in (0, 1]"]),
     ("participation: {fraction: 1.1}", ["participation.fraction = 1.1 is out of range"]),
     ("compress: {ratio: 0}", ["compress.ratio = 0 is out of range: give a number in (0, 1]"]),

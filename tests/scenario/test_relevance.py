@@ -121,6 +121,14 @@ def test_a_key_that_an_override_makes_idle_is_a_warning_and_not_an_error() -> No
     assert len(said) == 1
 
 
+def test_the_remedy_of_a_mode_that_a_method_does_not_have_is_taken() -> None:
+    """`set it to sync` says the line, also where all rows are one client's."""
+    with pytest.raises(BadInput, match="participation.mode = async, but centralized .*: set it to sync"):
+        read_scenario({**of("centralized"), "participation": {"mode": "async"}})
+    assert read_scenario({**of("centralized"), "participation": {"mode": "sync"}}).participation.mode == "sync"
+    assert read_scenario({**of("adaboost_f"), "model": {"objective": "auto"}}).model.objective == "auto"
+
+
 def test_what_says_that_nothing_is_done_may_stand_anywhere() -> None:
     nothing = {"server": {"optimizer": "none", "robust": "none"}, "compress": {"kind": "dense", "adaptive": False}}
     found = read_scenario({**of("local_only"), **nothing, "local": {"momentum": 0, "optimizer": "adam"}})

@@ -14,9 +14,12 @@ from small import copy_run, rows, scenario, spell_out
 from torch import Tensor
 
 import fedray
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
+from fedray.experiments.run import run_scenario
 from fedray.methods import Scored
 from fedray.runtime import session
+from fedray.scenario.loader import read_scenario
 from fedray.simulation.stopping import Course, follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
@@ -111,6 +114,33 @@ def test_a_run_that_goes_on_forgets_a_best_round_that_is_still_to_come(
     with pytest.raises(FedrayError, match="keeps no best round"):
         _ = fedray.load(left).best
     assert fedray.resume(left, metrics={"tooth": sawtooth([0.7, 0.6])}).best.progress.round == 3
+
+
+def test_a_run_that_its_watcher_ends_at_its_best_round_knows_it_when_it_goes_on(tmp_path: Path) -> None:
+    """As a sweep ends a trial: round 1 is the best, and a round later patience is out."""
+    few = {"method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}, "rounds": 9, "report": False}
+    wanted = read_scenario(scenario(few, {"stop": {"metric": "nll", "patience": 1}, "checkpoint": {"best": "nll"}},
+                                    {"local": {"lr": 1.5}}))  # fmt: skip
+    whole = run_scenario(wanted, tmp_path / "whole", UserObjects(), lambda _: None)
+    assert 0 < whole["best"]["round"] == whole["rounds"] - 1
+
+    def end(snapshot: dict[str, Any]) -> None:
+        if snapshot["round"] == whole["best"]["round"]:
+            raise session.Enough("pruned")
+
+    with pytest.raises(session.Enough):
+        run_scenario(wanted, tmp_path / "left", UserObjects(), end)
+    resumed = fedray.resume(tmp_path / "left")
+    assert [resumed.summary[key] for key in ("rounds", "stopped", "best")] == [
+        whole[key] for key in ("rounds", "stopped", "best")
+    ]
+
+
+def test_a_run_of_no_round_that_is_made_longer_has_each_round_once(tmp_path: Path) -> None:
+    run({"rounds": 0}, out=tmp_path / "run")
+    longer = fedray.resume(tmp_path / "run", rounds=2)
+    assert longer.rounds["round"].to_pylist() == [0, 1, 2]
+    assert same(longer, run({"rounds": 2}))
 
 
 def doubt(scored: Scored) -> float:
