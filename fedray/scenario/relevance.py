@@ -12,7 +12,6 @@ Example:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from functools import cache
@@ -28,6 +27,7 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
+from fedray.scenario.neutral_values import NEUTRAL_VALUES
 from fedray.scenario.partition import CLIENT_KINDS, explain_idle_size
 from fedray.scenario.posterior_samples import explain_idle_invitation
 from fedray.scenario.schema import Scenario, section_types
@@ -35,24 +35,6 @@ from fedray.scenario.slices import explain_idle_width
 from fedray.scenario.spec import MethodSpec, Needs
 
 RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
-_NOTHING = {  # a key that says "nothing is done" says the truth wherever it stands
-    "server.weighting": "uniform",
-    "server.coefficients": "fedavg",
-    "schedule.kind": "permutation",
-    "participation.selection.name": "uniform",
-    "participation.mode": "sync",
-    "model.objective": "auto",
-    "participation.overcommit": 1,
-    "participation.fraction": 1,
-    "local.lr_decay": 1,
-    "local.schedule.kind": "constant",
-    "local.schedule.floor": 0,
-    "predict.gamma": math.inf,
-    "predict.average": "probabilities",
-    "vary": "all",
-    "clients.device": "auto",
-    "graph.transition": "uniform",
-}
 PROFILED = (".seconds_per_step", ".seconds_per_sample", ".uplink", ".downlink", ".latency", ".spread")
 _MEAN = ("server.weighting", "server.coefficients", "server.robust", "server.trim", "server.byzantine")
 _TRAINING = ("rounds", "local.", "compress.", "server.", "model.weight_sd", "model.objective", "predict.noise")
@@ -106,7 +88,7 @@ def says_nothing(key: str, value: Any) -> bool:
     """Whether the value of a key says that nothing is done, which is true wherever it stands."""
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
         return True
-    return (value == 0 and not key.startswith("predict.")) or _NOTHING.get(key) == value
+    return (value == 0 and not key.startswith("predict.")) or NEUTRAL_VALUES.get(key) == value
 
 
 def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
