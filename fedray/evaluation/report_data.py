@@ -33,6 +33,7 @@ from fedray.metrics.drift import Drift
 from fedray.simulation.interfaces import Pieces, Progress, Runtime
 from fedray.simulation.study import OOD, Study
 
+MOST_COMPARED_MEMBERS = 2_000  # pair by pair, as many as the page draws
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
 
 
@@ -78,9 +79,14 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
 
 
 def compare_members(members: FloatArray) -> FloatArray:
-    """Share of the samples on which two members choose different classes, `[K, K]`, from probabilities `[K, n, C]`."""
-    chosen = members.argmax(-1)
-    return np.array([[float((a != b).mean()) for b in chosen] for a in chosen])
+    """Share of the samples on which two members choose different classes, `[K, K]`, from probabilities `[K, n, C]`.
+
+    It is empty where there are more members than the page draws.
+    """
+    if len(members) > MOST_COMPARED_MEMBERS:
+        return np.empty((0, 0))
+    chosen = members.argmax(-1).astype(np.min_scalar_type(members.shape[-1]))
+    return np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1]
 
 
 def _class_arrays(study: Study, outputs: Tensor, y: IntArray, weights: FloatArray | None) -> dict[str, Any]:
