@@ -156,7 +156,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     return predict_means(study, world, outputs)
 
 
-def count_errors(study: Study, answers: FloatArray, y: Tensor) -> FloatArray:
+def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
     """For each row 1 where the answer is right and else 0, or the squared error, the mean over targets.
 
     Args:
