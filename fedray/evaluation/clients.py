@@ -156,7 +156,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     return predict_means(study, world, outputs)
 
 
-def count_errors(study: Study, answers: FloatArray, y: Tensor) -> FloatArray:
+def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
     """For each row 1 where the answer is right and else 0, or the squared error, the mean over targets.
 
     Args:
@@ -190,11 +190,11 @@ def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArr
     y = study.split(split, world)[1]
     find = _rows_of_clients(study, world, split)
     votes = _cast_narrow_votes(study, world, outputs)
-    found = np.full(len(weights), np.nan)
+    found, finite = np.full(len(weights), np.nan), bool(np.isfinite(votes).all())
     for client, row in enumerate(weights):
         own = find(client)
         if len(own.rows):
-            answers = np.tensordot(row.astype(votes.dtype), votes[:, own.rows], axes=1)
+            answers = ensemble.weigh_votes(row, votes, own.rows, finite=finite)
             found[client] = own.mean(count_errors(study, answers, y[torch.from_numpy(own.rows)]))
     return found if study.classes else np.sqrt(found)
 

@@ -86,7 +86,8 @@ def compare_members(members: FloatArray) -> FloatArray:
     if len(members) > MOST_COMPARED_MEMBERS:
         return np.empty((0, 0))
     chosen = members.argmax(-1).astype(np.min_scalar_type(members.shape[-1]))
-    return np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1]
+    pairs: FloatArray = np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1]
+    return pairs
 
 
 def _class_arrays(study: Study, outputs: Tensor, y: IntArray, weights: FloatArray | None) -> dict[str, Any]:

@@ -6,14 +6,14 @@ computed in float64.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedray.core.errors import BadInput
-from fedray.core.types import AverageKind, FloatArray
+from fedray.core.types import AverageKind, FloatArray, IntArray
 from fedray.metrics.arrays import to_floats
 
 
@@ -140,6 +140,27 @@ def mixture_moments(
     mean = _mean(rows, w)
     squares = (rows - mean) ** 2
     return Moments(mean, _mean(squares if variances is None else squares + to_floats(variances), w))
+
+
+def weigh_votes(
+    weights: FloatArray, votes: NDArray[np.floating[Any]], rows: IntArray, *, finite: bool = True
+) -> NDArray[np.floating[Any]]:
+    """The weighted votes of the members on some rows, `[n, C]`; one that has all the weight is read alone.
+
+    Args:
+        weights: Of the members, `[K]`.
+        votes: Of each member on all rows, `[K, N, C]`.
+        rows: Places of some rows, `[n]`.
+        finite: Whether all votes are: NaN of a member without weight makes the answer NaN.
+
+    Example:
+        >>> weigh_votes(np.array([0.0, 1.0]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
+        [[0.2, 0.8]]
+    """
+    best = int(weights.argmax())
+    if finite and weights[best] == 1.0 and np.count_nonzero(weights) == 1:
+        return np.asarray(votes[best, rows])
+    return np.asarray(np.tensordot(weights.astype(votes.dtype), votes[:, rows], axes=1))
 
 
 def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
