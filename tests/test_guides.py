@@ -28,7 +28,7 @@ TASKS = (
     "track_runs",
     "uncertainty",
 )  # the other pages have tests of their own
-HOW_TO = [ROOT / "docs" / "how-to" / f"{name}.md" for name in TASKS]
+HOW_TO = [*(ROOT / "docs" / "how-to" / f"{name}.md" for name in TASKS), ROOT / "docs" / "scale.md"]
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 every_page = pytest.mark.parametrize("path", HOW_TO, ids=[path.stem for path in HOW_TO])
 
