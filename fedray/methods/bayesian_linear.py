@@ -47,8 +47,8 @@ def bayesian_linear(setting: Setting) -> Method:
     """One linear model `[1, d]`, its posterior covariance `[d, d]` and noise variance in the state."""
     if setting.features is None:
         raise BadInput(
-            "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf as "
-            "model.name, or other data"
+            "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf "
+            "as model.name, or other data"
         )
     read, worlds = setting.features, len(setting.seeds)
     has_bias = len(setting.layout.names) > 1
