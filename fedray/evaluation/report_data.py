@@ -80,7 +80,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
 def compare_members(members: FloatArray) -> FloatArray:
     """Share of the samples on which two members choose different classes, `[K, K]`, from probabilities `[K, n, C]`."""
     chosen = members.argmax(-1)
-    return np.array([[float((a != b).mean()) for b in chosen] for a in chosen])
+    return np.array([(one != chosen).mean(axis=1) for one in chosen])
 
 
 def _class_arrays(study: Study, outputs: Tensor, y: IntArray, weights: FloatArray | None) -> dict[str, Any]:
