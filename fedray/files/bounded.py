@@ -113,11 +113,9 @@ def _read_parquet(content: bytes, wanted: Collection[str] | None, most: int) -> 
     if sum(chunk.total_uncompressed_size for chunk in columns) > MOST_FILE_BYTES:
         raise ValueError(f"it unpacks to more than {MOST_FILE_BYTES >> 20} MB")
     texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
-    reader = pa.BufferReader(content)
-    table = pq.read_table(
-        reader, columns=names, read_dictionary=texts, partitioning=None, page_checksum_verification=True
-    )
-    return _unfold_texts(table), rows
+    again = {"read_dictionary": texts, "page_checksum_verification": True, "pre_buffer": False}
+    table = pq.ParquetFile(pa.BufferReader(content), **again).read(columns=names, use_threads=False)
+    return _unfold_texts(table), rows  # a thread that still has the bytes when Python ends would abort the process
 
 
 def _unfold_texts(table: pa.Table) -> pa.Table:
