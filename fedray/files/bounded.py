@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 MOST_FREE_ROWS = 1_000_000  # of a table, however small its files are: beyond them a row takes a byte or more
 MOST_ARRAY_BYTES = 1 << 28  # of the arrays of one archive, unpacked
 MOST_COLUMNS = 2_000
-THREADED_BYTES = 1 << 20  # of a file whose columns are read side by side; threads cost a small one more than they save
 RESTORE = "restore it, or run again"
+_READING: dict[str, Any] = {"page_checksum_verification": True, "pre_buffer": False}
 
 
 def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
@@ -96,7 +96,7 @@ def _read_parquet(content: bytes, wanted: Collection[str] | None, most: int) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+    file = pq.ParquetFile(pa.BufferReader(content), **_READING)
     schema, groups = file.schema_arrow, range(file.metadata.num_row_groups)
     names = [name for name in schema.names if wanted is None or name in wanted]
     if len(set(names)) < len(names):
@@ -115,8 +115,9 @@ def _read_parquet(content: bytes, wanted: Collection[str] | None, most: int) -> 
         raise ValueError(f"it unpacks to more than {MOST_FILE_BYTES >> 20} MB")
     texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
     if texts:
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts, page_checksum_verification=True)
-    return _unfold_texts(file.read(columns=names, use_threads=len(content) > THREADED_BYTES)), rows
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts, **_READING)
+    table = file.read(columns=names, use_threads=False)
+    return _unfold_texts(table), rows  # a thread that still has the bytes when Python ends would abort the process
 
 
 def _unfold_texts(table: pa.Table) -> pa.Table:

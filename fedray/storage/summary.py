@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from fedray.files.bounded import read_parquet_files
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
 from fedray.simulation.stopping import BEST, collect_values
 from fedray.simulation.study import Study
 from fedray.storage.tables import read_table
 
+JOB_MODEL = ("replicate", "fold", "model")  # whose jobs are those of one model
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 
 
@@ -74,11 +76,11 @@ def count_lost_models(out: Path) -> int:
     parts = sorted((out / "clients.parquet").glob("part-*.parquet"))
     if not parts:
         return 0  # a method without local training
-    jobs = pq.read_table(parts, columns=["replicate", "fold", "model", "status"])
+    jobs = pa.concat_tables(read_parquet_files(parts, (*JOB_MODEL, "status")))
     jobs = jobs.append_column("used", pc.equal(jobs["status"], "ok"))
-    models = jobs.group_by(["replicate", "fold", "model"]).aggregate([("used", "any")])
-    lost = models.filter(pc.invert(models["used_any"])).group_by(["replicate", "fold"]).aggregate([([], "count_all")])
-    return max(lost["count_all"].to_pylist(), default=0)
+    models = jobs.group_by(list(JOB_MODEL), use_threads=False).aggregate([("used", "any")])
+    lost = models.filter(pc.invert(models["used_any"])).group_by(list(JOB_MODEL[:2]), use_threads=False)
+    return max(lost.aggregate([([], "count_all")])["count_all"].to_pylist(), default=0)
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:

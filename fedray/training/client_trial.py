@@ -92,6 +92,8 @@ def _find_refusal(net: Net, example: Tensor, local: Local, models: int) -> str |
     except Exception as error:  # whatever the code does: if it is broken, the loop meets the same error
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     loop = train_client_loop(net, block).final
+    if not loop.isfinite().all():
+        return None  # it diverges, as `local.lr` may have it: there is nothing to compare, and training says so
     change = 1e-6 + (loop - block.start).nan_to_num().abs().max()
     if not torch.allclose(lanes, loop, rtol=0.0, atol=float(_TOLERANCE * change), equal_nan=True):
         return "its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)"

@@ -14,7 +14,7 @@ from torch import Tensor
 import fedray
 from fedray.assembly.study import build_study
 from fedray.components.particles import find_direction
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.core.types import Net
 from fedray.runtime.inline import Inline
 from fedray.runtime.jobs import split_jobs
@@ -211,3 +211,9 @@ def test_what_does_not_combine_is_refused_in_one_line() -> None:
         fedray.run(scenario({"method": {"name": "dsvgd"}}), optimizer=torch.optim.SGD, report=False)
     with pytest.warns(ScenarioWarning, match=r"method\.models = 1 makes it an estimate of the posterior's mode"):
         fedray.run(keys({"rounds": 1}, models=1), report=False)
+
+
+def test_a_rate_that_diverges_is_no_fault_of_the_network() -> None:
+    """Two lanes that are tried on it have NaN at other places than one after the other."""
+    with pytest.raises(FedrayError, match=r"round 1: training diverged .*: lower local\.lr"):
+        fedray.run(keys({"local": {"lr": 1e30}}))

@@ -124,3 +124,17 @@ def test_what_was_there_before_is_there_afterwards() -> None:
         assert describe_end(signal.SIGINT, ending.read_advice()) == f"fedray: ended by SIGINT; {AGAIN}"
     assert current_ending() is not ending
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted by Linux")
+def test_a_table_that_was_read_leaves_no_thread_that_has_its_bytes_when_python_ends(tmp_path: Path) -> None:
+    """One that gives them back while Python is torn down aborts the process (apache/arrow issue 50482)."""
+    done = run_python(f"""
+import pyarrow as pa, pyarrow.parquet as pq
+from fedray.files.bounded import read_parquet_files
+path = Path({str(tmp_path)!r}) / "table.parquet"
+pq.write_table(pa.table({{"a": range(99), "b": ["x"] * 99, "c": [[0.5, 1.0]] * 99}}), path)
+before = os.listdir("/proc/self/task")
+print(read_parquet_files([path])[0].num_rows, os.listdir("/proc/self/task") == before)
+""")
+    assert (done.stdout, done.stderr) == ("99 True\n", "")
