@@ -108,7 +108,7 @@ def _check_unsummed_parts(out: Path, table: str, last: int) -> None:
         raise Damaged(f"{out / table} holds nothing up to round {last}", "")
     for path in parts:
         try:
-            pq.read_table(pa.BufferReader(read_or_explain(path, "")))
+            pq.ParquetFile(pa.BufferReader(read_or_explain(path, "")), pre_buffer=False).read(use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(f"{path} is damaged ({' '.join(str(error).split())[:100]})", "") from None
 
