@@ -37,7 +37,7 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
             --cells dirichlet_fedavg,dirichlet_fed_ensemble,dirichlet_shefl                   # 60
     done
     table shefl_table1b shefl_table1b_fmnist $cnn rounds=30                                   # 156
-    table shefl_wide shefl_table1a_fmnist replicates=3 runtime=inline --cells 'dirichlet_*,path_fedavg,path_fedprox,path_fed_ensemble,path_shefl' # 649
+    table shefl_wide shefl_table1a_fmnist replicates=3 runtime=inline              # 770
     table shefl_cifar10 shefl_table1a_cifar10 model.width=0.25 data.limit=10000 clients.number=20 \
         clients.tiers.hpc.number=10 clients.tiers.lpc.number=10 local.epochs=2 rounds=12 evaluate.every=4 replicates=1 \
         runtime=inline --cells dirichlet_fedavg,dirichlet_fed_ensemble,dirichlet_shefl        # 48
