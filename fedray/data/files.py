@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -114,17 +115,20 @@ def untar(name: str, source: Path, target: Path) -> None:
     Raises:
         BadInput: The archive is damaged or too large, or a member or a link would leave `target`.
     """
-    size = 0
-
-    def check_member(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
-        nonlocal size
-        size += member.size
-        _check_size(size)
-        return tarfile.data_filter(member, place)
-
+    size, root = 0, target.resolve()
     try:
         with tarfile.open(source) as archive:
-            archive.extractall(target, filter=check_member)
+            for member in archive:  # early releases of Python 3.11 have no filters of `extractall`
+                size += member.size
+                _check_size(size)
+                path = (root / member.name).resolve()
+                if not path.is_relative_to(root) or not (member.isreg() or member.isdir()):
+                    raise OSError(f"{member.name[:100]} is no file or folder inside it")
+                folder = path if member.isdir() else path.parent
+                folder.mkdir(parents=True, exist_ok=True)
+                if packed := archive.extractfile(member):
+                    with packed, path.open("wb") as out:
+                        shutil.copyfileobj(packed, out)
     except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
         raise explain_damage(name, source, error) from error
 
