@@ -113,7 +113,7 @@ def untar(name: str, source: Path, target: Path) -> None:
         target: The folder to write to.
 
     Raises:
-        BadInput: The archive is damaged or too large, or a member or a link would leave `target`.
+        BadInput: The archive is damaged or too large, or holds anything but files and folders inside `target`.
     """
     size, root = 0, target.resolve()
     try:

@@ -20,13 +20,11 @@ import os
 from itertools import count
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from fedray.core.errors import Damaged, DamageWarning, Unwritable, warn_user
+from fedray.files.bounded import read_parquet_files
 from fedray.files.checksums import TABLES, Vouched, check_vouched_parts, find_checkpoints, find_strangers, list_parts
 from fedray.files.plain import name_kind
-from fedray.files.sealed import read_or_explain, read_sealed
+from fedray.files.sealed import read_sealed
 from fedray.storage.checkpoint import load_checkpoint, read_checkpoint_parts
 
 SET_ASIDE = "set-aside"
@@ -106,11 +104,7 @@ def _check_unsummed_parts(out: Path, table: str, last: int) -> None:
     parts = [path for round, path in list_parts(out, table).items() if round <= last]
     if last and not parts and table != "client_scores.parquet":  # which only some runs have
         raise Damaged(f"{out / table} holds nothing up to round {last}", "")
-    for path in parts:
-        try:
-            pq.ParquetFile(pa.BufferReader(read_or_explain(path, "")), pre_buffer=False).read(use_threads=False)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise Damaged(f"{path} is damaged ({' '.join(str(error).split())[:100]})", "") from None
+    read_parquet_files(parts, remedy="")
 
 
 def _find_changed(path: Path) -> list[tuple[str, Path]]:

@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedray.files.bounded import read_parquet_files
+from fedray.files.checksums import list_parts
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
 from fedray.simulation.stopping import BEST, collect_values
@@ -73,14 +74,15 @@ def count_lost_models(out: Path) -> int:
     Args:
         out: The run directory, with all its jobs.
     """
-    parts = sorted((out / "clients.parquet").glob("part-*.parquet"))
-    if not parts:
-        return 0  # a method without local training
-    jobs = pa.concat_tables(read_parquet_files(parts, (*JOB_MODEL, "status")))
-    jobs = jobs.append_column("used", pc.equal(jobs["status"], "ok"))
-    models = jobs.group_by(list(JOB_MODEL), use_threads=False).aggregate([("used", "any")])
-    lost = models.filter(pc.invert(models["used_any"])).group_by(list(JOB_MODEL[:2]), use_threads=False)
-    return max(lost.aggregate([([], "count_all")])["count_all"].to_pylist(), default=0)
+    model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
+    for path in list_parts(out, "clients.parquet").values():  # one after another: they may be long
+        jobs = read_parquet_files([path], (*JOB_MODEL, "status"))[0]
+        jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
+        for row in jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist():
+            key = tuple(row[name] for name in JOB_MODEL)
+            used[key] = used.get(key, False) or row["ok_any"]
+    lost = Counter(key[:2] for key, taken in used.items() if not taken)
+    return max(lost.values(), default=0)
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:

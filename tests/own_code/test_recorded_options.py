@@ -70,10 +70,10 @@ def choose(known: KnownClients, number: int, generator: np.random.Generator, opt
 RULES = {"partition": (deal, "data.partition", "shuffled"), "selection": (choose, "participation.selection", "drawn")}
 
 
-def run_with(kind: str, option: str) -> None:
+def run_with(kind: str, option: str) -> fedray.Run:
     section, rule = RULES[kind][1].split("."), {"name": "mine", option: False}
     few = {"rounds": 1, "participation": {"per_round": 3}}
-    fedray.run(scenario(few, {section[0]: {section[1]: rule}}), report=False)
+    return fedray.run(scenario(few, {section[0]: {section[1]: rule}}), report=False)
 
 
 @pytest.mark.parametrize("kind", RULES)
@@ -90,8 +90,11 @@ def test_an_option_that_an_own_rule_does_not_read_is_refused(kind: str) -> None:
 @pytest.mark.parametrize("kind", RULES)
 def test_a_declared_option_need_not_be_read(kind: str) -> None:
     rule, _, option = RULES[kind]
+    fedray.register(kind, "mine", rule, options={option: True})
+    with pytest.raises(BadInput, match="later is not a key"):
+        run_with(kind, "later")
     fedray.register(kind, "mine", rule, options={option: True, "later": True})
-    run_with(kind, "later")
+    assert run_with(kind, "later").summary["rounds"] == 1
 
 
 def test_declared_options_have_defaults_and_kinds() -> None:
