@@ -57,6 +57,7 @@ ROWS = {
     "memory": BenchRow("studies", "measure_memory"),
     "million": BenchRow("studies", "measure_million"),
     "startup": BenchRow("startup", "measure_startup"),
+    "gpu": BenchRow("gpu", "measure_gpu"),
 }
 
 
@@ -77,9 +78,10 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None])
     lines = [describe_machine(), "", *HEAD.splitlines()]
     show("\n".join(lines))
     for name in only or ROWS:
-        for result in measure_row(name, quick):
-            lines.append(format_row(result))
-            show(lines[-1])
+        results = measure_row(name, quick)
+        for line in map(format_row, results) if results else [f"| {name} | not measured: no GPU here | | | | |"]:
+            lines.append(line)
+            show(line)
     return "\n".join(lines) + "\n"
 
 

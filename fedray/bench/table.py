@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from fedray.core.version import __version__
+
 
 class BenchResult(NamedTuple):
     """One measured figure.
@@ -63,9 +65,17 @@ def describe_machine() -> str:
     """Where this ran, as a line."""
     cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
     load = f", load average {os.getloadavg()[0]:.1f} at the start"
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fedray", "torch", "numpy", "ray"))
+    versions = ", ".join([f"fedray {__version__}", *filter(None, map(_find_version, ("torch", "numpy", "ray")))])
     when = time.strftime("%Y-%m-%d")
     return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load}"
+
+
+def _find_version(package: str) -> str | None:
+    """A package and its version; None where it is not installed."""
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -39,7 +39,7 @@ class Fetched(NamedTuple):
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
         """The labels or targets of rows of x, `[...]`; `job` says whose rows they are and broadcasts to their shape."""
         index = rows if self.first is None else rows + self.first[job]
-        return self.y.index_select(0, index.flatten()).view(*index.shape, *self.y.shape[1:])
+        return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])
 
 
 class Standardization(NamedTuple):

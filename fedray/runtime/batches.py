@@ -25,6 +25,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.types import IntArray, Plan
 from fedray.runtime.mixture import Shares
+from fedray.runtime.resident import Resident
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
 
@@ -52,6 +53,7 @@ def deal_data(
     key: rng.Keys,
     batch_size: int | None,
     move: Callable[[Tensor], Tensor],
+    resident: Resident | None = None,
     shares: Shares | None = None,
 ) -> DealtData:
     """Deals the rows of each lane's client into batches.
@@ -64,6 +66,7 @@ def deal_data(
         key: Address of each lane, `[W]`.
         batch_size: Samples of a step; None: all of the client's.
         move: Moves a tensor to where it is used, in the type of the study's networks.
+        resident: Where the rows lie from which batches are gathered; None: in main memory.
         shares: How the clients weigh their samples; None: all of a batch weigh the same.
     """
     shards = study.shards
@@ -74,12 +77,13 @@ def deal_data(
         place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
         weight = weight * shares.of_places(plan, lanes.deal_batches(place, size, steps, width, key).index)
     world = torch.from_numpy(plan.world)
+    x_rows, y_rows = (fetched.x, fetched.y) if resident is None else resident.place(fetched.x, fetched.y)
+    placed = fetched._replace(x=x_rows, y=y_rows)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         at = index[lo:hi]
-        flat = at.flatten()
-        x = fetched.x.index_select(0, flat).view(*at.shape, *fetched.x.shape[1:])
-        y = fetched.labels(at, torch.arange(at.shape[1])[:, None])
+        x = x_rows.index_select(0, at.flatten().to(x_rows.device)).view(*at.shape, *x_rows.shape[1:])
+        y = placed.labels(at, torch.arange(at.shape[1])[:, None])
         x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
         y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
         return move(x), move(y)

@@ -37,6 +37,7 @@ from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.runtime.jobs import Jobs, batch_address, count_together
 from fedray.runtime.mixture import Shares
+from fedray.runtime.resident import Resident
 from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
@@ -79,6 +80,7 @@ class Worker:
         tiers: How those of each tier are, where tiers train slices of the network; else empty.
         threads: Blocks that are trained at the same time, at least 1.
         parts: The workers of a stack's parts, or the one that fits learners; None for every other study.
+        resident: The clients' rows on the device.
         private: The private vectors of the clients that live here.
         store: All private vectors: `private`, or those of the parts of a stack.
     """
@@ -94,6 +96,7 @@ class Worker:
         calls_module = study.method.phase.curvature is not None  # which holds the weights of one lane at a time
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
+        self.resident = Resident(self.device)
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorker = parts or self.private
 
@@ -259,8 +262,8 @@ class Worker:
 
     def _deal(self, jobs: Jobs, local: Local) -> DealtData:
         """The batches of a block."""
-        some, size = (jobs.plan, jobs.size, jobs.steps), local.batch_size
-        return deal_data(self.study, *some, key=jobs.key, batch_size=size, move=self.to_device, shares=jobs.shares)
+        deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, shares=jobs.shares)
+        return deal(batch_size=local.batch_size, move=self.to_device, resident=self.resident)
 
     def to_device(self, x: Tensor) -> Tensor:
         """A tensor on the worker's device; floating-point numbers get the type of the study's networks."""
@@ -284,7 +287,8 @@ class Worker:
         rows, counters = rows.to(self.device), counters.to(self.device)
         if self.engine.evaluates == "torch" and models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
-        inputs = self.to_device(self.study.shards.normalize(x[None], torch.tensor([world])))
+        raw = x.to(self.device)[None]  # bytes are fewer than the numbers that they become
+        inputs = self.to_device(self.study.shards.normalize(raw, torch.tensor([world])))
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
 
         def answer(some: slice) -> Tensor:

@@ -65,12 +65,12 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool) -> tuple[Tensor, 
     total = block.start.new_zeros(())
 
     def descend(module: nn.Module) -> None:
-        for s, (x, y, weight) in enumerate(_lane_batches(block, lane, last)):
+        for s, (x, y, weight, alike) in enumerate(_lane_batches(block, lane, last)):
             keys = dropout.key_batch(block.keys[lane], s, len(x)) if block.drops else None
             with nullcontext() if keys is None else dropout.dropping(module, keys):
                 out = module(x)
             check_outputs(net, out, len(x), " in training")
-            loss, factor = sum_losses(net.objective, out, y, weight)
+            loss, factor = sum_losses(net.objective, out, y, weight, alike)
             grads = torch.autograd.grad(loss, params, factor, materialize_grads=True)
             with torch.no_grad():
                 step(params, grads, None)
@@ -82,23 +82,30 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool) -> tuple[Tensor, 
     return row, torch.stack(list(counters.values())) if counters else block.counters[lane], total
 
 
-def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Inputs, targets and weights of each step of a lane, without padding, which normalisation must not see."""
+def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
+    """Inputs, targets and weights of each step of a lane, without padding, which normalisation must not see.
+
+    The last of a step says whether its weights are alike. Both are asked once a lane: a question to a GPU waits for it.
+    """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
-    reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last
-    weights = block.weight[:, lane].unbind()
+    weights = block.weight[:steps, lane]
+    reals = (weights > 0).sum(1).tolist()  # padding comes last
+    alike = ((weights == weights[:, :1]) | (weights == 0)).all(1).tolist()
+    each = weights.unbind()
     for a, b in block.pieces(0, int(block.steps[0])):
         if a >= steps:
             return
         inputs, targets = (part[:, lane].unbind() for part in block.read(a, b))
         for s in range(a, min(b, steps)):
-            x, y, weight = inputs[s - a].detach(), targets[s - a], weights[s]  # detached: a module may write into x
+            x, y, weight = inputs[s - a].detach(), targets[s - a], each[s]  # detached: a module may write into x
             if reals[s] < batch:
                 x, y, weight = x[: reals[s]], y[: reals[s]], weight[: reals[s]]
-            yield to_channels_last(x) if last else x, y, weight
+            yield to_channels_last(x) if last else x, y, weight, alike[s]
 
 
-def sum_losses(objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+def sum_losses(
+    objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
+) -> tuple[Tensor, Tensor | None]:
     """The loss of a batch and a factor that belongs to it, None for 1.
 
     Torch's own function has fewer operations than `per_sample`, where there is one.
@@ -108,8 +115,9 @@ def sum_losses(objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor)
         outputs: Raw outputs, `[B, C]`.
         y: Class numbers `[B]`, or targets.
         weight: Weight of each sample, `[B]`.
+        alike: Whether all weights are the same.
     """
-    if objective == "cross_entropy" and bool((weight == weight[0]).all()):
+    if objective == "cross_entropy" and alike:
         return F.cross_entropy(outputs, y, reduction="sum"), weight[0]
     return (per_sample(objective, outputs, y) * weight).sum(), None
 

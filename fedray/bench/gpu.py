@@ -1,0 +1,128 @@
+"""Rows on a GPU: wall seconds of a steady round over those of the plain loop on the same GPU.
+
+Both have the networks and the clients' rows there. The plain loop trains one client after another, as one writes it.
+
+Example:
+    >>> [work.what for work in WORKS][:1]
+    ['10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10']
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedray.assembly.user_objects import UserObjects
+from fedray.bench import bare, works
+from fedray.bench.measure import Work, take_turns
+from fedray.bench.table import BenchResult
+from fedray.bench.works import BenchWork, simulate
+from fedray.models.vision import resnet18
+from fedray.runtime.environment import device_of
+from fedray.runtime.inline import Inline
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.study import Study
+
+
+class GpuWork(NamedTuple):
+    """What a row trains.
+
+    Attributes:
+        what: in words.
+        make: makes it.
+        repeats: laps of one round of each.
+    """
+
+    what: str
+    make: Callable[[], BenchWork]
+    repeats: int
+
+
+def small_resnet() -> nn.Module:
+    """ResNet-18 with BatchNorm, for images of 32 x 32: 11 million parameters."""
+    return resnet18((3, 32, 32), 10)
+
+
+def pictures() -> BenchWork:
+    """20 clients of 160 images of 32 x 32 in three colors, 10 a round, batches of 16."""
+    keys = works.fedavg_scenario(20, 10, batch_size=16)
+    data = works.noise(20 * 160, (3, 32, 32))
+    return BenchWork(read_scenario(keys), UserObjects(data=data, model=small_resnet), small_resnet)
+
+
+WORKS = (
+    GpuWork(
+        "10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10",
+        lambda: works.small_clients(10_000, 1000),
+        3,
+    ),
+    GpuWork(
+        "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10",
+        lambda: works.images(works.small_cnn, per_round=100),
+        3,
+    ),
+    GpuWork("the same with CNN 32-64-fc128", lambda: works.images(works.plain_wide_cnn, per_round=100), 2),
+    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", pictures, 3),
+)
+
+
+def measure_gpu(quick: bool) -> list[BenchResult]:
+    """What fedray costs over the plain loop on a GPU; nothing is measured where there is none."""
+    return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
+
+
+def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
+    """Measures fedray and the plain loop by turns."""
+    device = device_of(1.0)
+    made = work.make()
+    study = made.study()
+    plain, runtime = make_gpu_laps(study, made, device), Inline(study, device)
+    fedray, _ = simulate(study, runtime)
+    repeats = work.repeats if quick else 3 * work.repeats
+    plain_cost, fedray_cost = take_turns([(plain, 1), (fedray, 1)], repeats, choose=statistics.median)
+    engine = runtime.worker.engine
+    note = (
+        f"plain {1e3 * plain_cost.wall:.1f}, fedray {1e3 * fedray_cost.wall:.1f} ms a round (engine {engine.name}, "
+        f"W <= {engine.width}); {torch.cuda.get_device_name()}; weights differ by "
+        f"{compare_on_gpu(made, device):.0e} of the update"
+    )
+    return BenchResult(work.what, fedray_cost.wall / plain_cost.wall, "", None, False, None, note)
+
+
+def make_gpu_laps(study: Study, work: BenchWork, device: str) -> Work:
+    """Rounds of the plain loop on a device."""
+    world = move_federation(study, work, device)
+    choose, deal = bare.draw_at_random(world, study)
+
+    def laps(rounds: int) -> None:
+        for t in range(rounds):
+            bare.plain_round(world, t, choose, deal)
+        torch.cuda.synchronize()
+
+    return laps
+
+
+def move_federation(study: Study, work: BenchWork, device: str) -> bare.Federation:
+    """The plain loop's model and data, on a device."""
+    world = bare.make_federation(study, work.module)
+    return world._replace(
+        model=world.model.to(device), clients=[(x.to(device), y.to(device)) for x, y in world.clients]
+    )
+
+
+def compare_on_gpu(work: BenchWork, device: str) -> float:
+    """|w_fedray - w_plain| / |update| after one round on the same batches, both on the device."""
+    study = work.study()
+    more, progress = simulate(study, Inline(study, device))
+    first = progress.state.models.double()
+    more(1)
+    plain = move_federation(study, work, device)
+    bare.plain_round(plain, 0, *bare.draw_as_simulated(study, 0))
+    named = dict(plain.model.named_parameters()) | dict(plain.model.named_buffers())
+    row = torch.cat([named[name].detach().flatten().cpu() for name in study.net.layout.names]).double()
+    return float((progress.state.models[0].double() - row).norm() / np.maximum((row - first[0]).norm(), 1e-30))

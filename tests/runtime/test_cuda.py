@@ -1,0 +1,37 @@
+"""Whole runs on a GPU, where there is one: every method computes what it computes on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from method_cases import CASES, make_case
+
+import fedray
+from fedray.assembly.user_objects import UserObjects
+from fedray.experiments.run import run_scenario
+from fedray.scenario.loader import read_scenario
+
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device here", allow_module_level=True)
+
+
+def run(name: str, out: Path, gpus: float) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The last models of a case, and its summary."""
+    keys = make_case(name)
+    tiers = keys["clients"].get("tiers", {"all": {"share": 1.0}})
+    if gpus:
+        keys["clients"] = keys["clients"] | {"tiers": {tier: one | {"num_gpus": gpus} for tier, one in tiers.items()}}
+    summary = run_scenario(read_scenario(keys, explicit=False), out, UserObjects(), lambda _snapshot: None)
+    return fedray.load(out).progress.state.models, summary
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "classifiers" not in name])
+def test_a_method_computes_on_a_gpu_what_it_computes_on_the_cpu(name: str, tmp_path: Path) -> None:
+    on_cpu, _ = run(name, tmp_path / "cpu", gpus=0)
+    on_gpu, first = run(name, tmp_path / "gpu", gpus=1)
+    _, second = run(name, tmp_path / "again", gpus=1)
+    assert first["state_hash"] == second["state_hash"]
+    assert (on_gpu - on_cpu).norm() < 1e-3 * on_cpu.norm()

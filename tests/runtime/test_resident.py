@@ -1,0 +1,42 @@
+"""The clients' rows on a GPU: copied once, kept while they are used, left in main memory where they are too many.
+
+The device `meta` stands for one that has its own memory: where no GPU is, its tensors have shapes and no numbers.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from fedray.runtime import resident
+from fedray.runtime.resident import Resident
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Resident:
+    monkeypatch.setattr(resident, "count_free_bytes", lambda _device: 4_000)
+    return Resident(torch.device("meta"))
+
+
+def test_rows_are_copied_once(elsewhere: Resident) -> None:
+    x, y = torch.zeros(10, 4), torch.zeros(10, dtype=torch.int64)
+    first, again = elsewhere.place(x, y), elsewhere.place(x, y)
+    assert first[0].device.type == first[1].device.type == "meta" and first[0].shape == x.shape
+    assert all(a is b for a, b in zip(first, again, strict=True))
+
+
+def test_a_copy_goes_with_the_rows(elsewhere: Resident) -> None:
+    x, y = torch.zeros(10, 4), torch.zeros(10)
+    elsewhere.place(x, y)
+    assert len(elsewhere._copies) == 2
+    del x
+    gc.collect()
+    assert len(elsewhere._copies) == 1
+
+
+def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: Resident) -> None:
+    x, y = torch.zeros(250), torch.zeros(1)  # 1,004 bytes of 4,000
+    assert elsewhere.place(x, y)[0] is x and elsewhere.place(x, y)[1] is y
+    assert elsewhere.place(x[:249], y)[0].device.type == "meta"
