@@ -48,7 +48,7 @@ def small_resnet() -> nn.Module:
     return resnet18((3, 32, 32), 10)
 
 
-def pictures() -> BenchWork:
+def color_pictures() -> BenchWork:
     """20 clients of 160 images of 32 x 32 in three colors, 10 a round, batches of 16."""
     keys = works.fedavg_scenario(20, 10, batch_size=16)
     data = works.noise(20 * 160, (3, 32, 32))
@@ -67,7 +67,7 @@ WORKS = (
         3,
     ),
     GpuWork("the same with CNN 32-64-fc128", lambda: works.images(works.plain_wide_cnn, per_round=100), 2),
-    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", pictures, 3),
+    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures, 3),
 )
 
 

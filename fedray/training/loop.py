@@ -28,6 +28,7 @@ from fedray.models.loss import per_sample
 from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, to_channels_last
 from fedray.training.optimizer import make_optimizer
+from fedray.training.recorded import RecordedStep, can_record, recording_stream
 
 
 def train_loop(net: Net, block: Block) -> Trained:
@@ -43,12 +44,14 @@ def train_loop(net: Net, block: Block) -> Trained:
         net, tuple(read(*block.pieces(0, int(block.steps[0]))[0])[0].shape[3:]), block.start.dtype
     )
     net.module.train()
-    done = [_train_lane(net, block, lane, last) for lane in range(len(block.start))]
+    recorded = not block.drops and can_record(net.module, block.local, block.start.device)
+    with recording_stream(block.start.device, recorded):
+        done = [_train_lane(net, block, lane, last, recorded) for lane in range(len(block.start))]
     final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
     return Trained(final, counters, loss)
 
 
-def _train_lane(net: Net, block: Block, lane: int, last: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses; `last`: channels are last."""
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
@@ -65,16 +68,20 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool) -> tuple[Tensor, 
     total = block.start.new_zeros(())
 
     def descend(module: nn.Module) -> None:
-        for s, (x, y, weight, alike) in enumerate(_lane_batches(block, lane, last)):
-            keys = dropout.key_batch(block.keys[lane], s, len(x)) if block.drops else None
-            with nullcontext() if keys is None else dropout.dropping(module, keys):
-                out = module(x)
+        def take_step(x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
+            out = module(x)
             check_outputs(net, out, len(x), " in training")
             loss, factor = sum_losses(net.objective, out, y, weight, alike)
             grads = torch.autograd.grad(loss, params, factor, materialize_grads=True)
             with torch.no_grad():
                 step(params, grads, None)
             total.add_(loss.detach() if factor is None else loss.detach() * factor)
+
+        take = RecordedStep(take_step, block.weight.shape[2]) if recorded else take_step
+        for s, batch in enumerate(_lane_batches(block, lane, last)):
+            keys = dropout.key_batch(block.keys[lane], s, len(batch[0])) if block.drops else None
+            with nullcontext() if keys is None else dropout.dropping(module, keys):
+                take(*batch)
 
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
         call_with(net.module, {**named, **counters}, descend)

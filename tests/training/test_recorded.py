@@ -1,0 +1,90 @@
+"""Steps that are recorded on a GPU: which may be, and that a replayed step is the step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from blocks import LOCALS, make_block
+from torch import Tensor, nn
+
+from fedray.core.method import Local
+from fedray.models.net import net_of
+from fedray.models.vision import resnet18
+from fedray.runtime.environment import device_of
+from fedray.training import loop
+from fedray.training.loop import train_loop
+from fedray.training.recorded import AS_WRITTEN, RecordedStep, can_record
+
+CUDA = torch.device("cuda")
+
+
+def plain() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3)
+    )  # fmt: skip
+
+
+def test_known_layers_and_sgd_are_recorded_and_what_may_differ_in_each_step_is_not() -> None:
+    class Own(nn.Module):
+        pass
+
+    assert can_record(plain(), Local(momentum=0.9, pull=0.1), CUDA)
+    assert can_record(resnet18((3, 32, 32), 10, width=0.1), Local(), CUDA)
+    assert not can_record(plain(), Local(), torch.device("cpu"))
+    assert not can_record(plain(), Local(optimizer="adam"), CUDA)
+    assert not can_record(nn.Sequential(plain(), nn.Dropout(0.1)), Local(), CUDA)
+    assert not can_record(nn.Sequential(plain(), Own()), Local(), CUDA)
+
+
+class Replay:
+    """Stands for a graph: it calls the step on the inputs that were recorded."""
+
+    def __init__(self, recorded: RecordedStep) -> None:
+        self.recorded, self.times = recorded, 0
+
+    def replay(self) -> None:
+        self.times += 1
+        x, y, weight = self.recorded._inputs
+        self.recorded._step(x, y, weight, True)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_every_step_sees_its_own_batch_and_only_full_ones_are_replayed(
+    works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def step(x: Tensor, y: Tensor, weight: Tensor, _alike: bool) -> None:
+        seen.append(float(x.sum() * y.sum() * weight.sum()))
+
+    recorded = RecordedStep(step, 2)
+    graph = Replay(recorded)
+    monkeypatch.setattr(RecordedStep, "_record", lambda _self: graph if works else None)
+    sizes = [2, 1, 2, 2, 2, 1, 2]
+    for s, size in enumerate(sizes):
+        recorded(torch.full((size,), s + 1.0), torch.ones(size), torch.full((size,), 1 / size), True)
+    recorded(torch.full((2,), 9.0), torch.ones(2), torch.tensor([0.7, 0.3]), False)
+    assert np.allclose(seen, [(s + 1.0) * size * size for s, size in enumerate(sizes)] + [36.0])
+    assert graph.times == (sizes.count(2) - AS_WRITTEN + 1 if works else 0)  # the short batch counts as one before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "prox"])
+def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device_of(1.0)
+    net = net_of(plain, "own", "cross_entropy", 3)
+    block = make_block(net, (3, 8, 8), LOCALS[kind], [17, 20, 9, 20], torch.float32, epochs=4)
+
+    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        x, y = block.read(lo, hi)
+        return x.cuda(), y.cuda()
+
+    net.module.cuda()
+    counters = torch.zeros(len(block.start), 1, dtype=torch.int64).cuda()
+    moved = block._replace(start=block.start.cuda(), counters=counters, read=read, weight=block.weight.cuda())
+    replayed = train_loop(net, moved)
+    monkeypatch.setattr(loop, "can_record", lambda *_: False)
+    written = train_loop(net, moved)
+    assert torch.equal(replayed.final, written.final) and torch.equal(replayed.loss, written.loss)
+    assert torch.equal(replayed.counters, written.counters)
