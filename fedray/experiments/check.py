@@ -131,7 +131,8 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
     for device in devices:
         for one in trained:
             engine = choose_study_engine(one, device)
-            yield "engine", f"{engine.name} on {device}, up to {engine.width} lanes ({engine.why})"
+            precise = " with TF32" if device == "cuda" and scenario.clients.tf32 else ""
+            yield "engine", f"{engine.name} on {device}{precise}, up to {engine.width} lanes ({engine.why})"
     library = native.load_library()
     if study.lanes != "torch" and isinstance(library, native.Missing):
         yield "kernels", f"none: {library.why}"

@@ -212,7 +212,8 @@ def run_inline(
 def _open_inline(scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
     """The runtime of this process alone, which is closed at the end, and facts on it."""
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    with closing(Inline(study, device_of(gpus, scenario.clients.device))) as runtime:
+    device = device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32)
+    with closing(Inline(study, device)) as runtime:
         yield runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
 
 

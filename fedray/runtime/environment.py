@@ -138,12 +138,13 @@ def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
             )
 
 
-def device_of(gpus: float, device: str = "auto") -> str:
+def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
     """The torch device of a process: `cuda` where it holds a GPU or a share of one, and is to use it; else `cpu`.
 
     Args:
         gpus: The GPU, or the share of it, that the process holds; 0 for none.
         device: `clients.device`: `cpu` leaves a GPU alone.
+        tf32: `clients.tf32`: whether products and convolutions there round their inputs to 10 bits.
     """
     import torch
 
@@ -152,7 +153,7 @@ def device_of(gpus: float, device: str = "auto") -> str:
     if gpus > 0 and not torch.cuda.is_available():
         raise BadInput(f"clients.tiers.NAME.num_gpus = {gpus:g}, but torch sees no CUDA device here: set it to 0")
     if gpus > 0:
-        _fix_cuda_arithmetic()
+        _fix_cuda_arithmetic(tf32)
     return "cuda" if gpus > 0 else "cpu"
 
 
@@ -185,8 +186,8 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
     return sum(bool(tier.num_gpus) for tier in tiers) if device == "cpu" else None
 
 
-def _fix_cuda_arithmetic() -> None:
-    """Makes CUDA compute in full float32 and add in one order.
+def _fix_cuda_arithmetic(tf32: bool) -> None:
+    """Makes CUDA add in one order, and compute in full float32 unless TF32 is asked for.
 
     By torch's defaults convolutions round their inputs to 10 bits (TF32) and may add gradients by atomics, so that two
     equal runs end in different bits. So do some operations of a user's own modules; one that knows no other way says so
@@ -194,8 +195,9 @@ def _fix_cuda_arithmetic() -> None:
     """
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it

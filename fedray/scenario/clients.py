@@ -76,6 +76,8 @@ class ClientKeys:
         availability: when clients can be asked: `always`, or `diurnal` (each for half of every day).
         device: where tiers with GPUs compute: `auto`: on these GPUs; `cpu`: GPUs are reserved and not used, to try out
             on any machine how actors share them.
+        tf32: whether matrix products and convolutions on GPUs round their inputs to 10 bits (TF32): deep networks train
+            two to four times as fast, and to other numbers.
         tiers: the classes of devices by name.
     """
 
@@ -86,6 +88,7 @@ class ClientKeys:
     profile: Annotated[str | None, _V(maybe(one_of("phones")))] = None
     availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
     device: Annotated[str, _V(validators.device)] = "auto"
+    tf32: Annotated[bool, _V(flag)] = False
     tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
 
 

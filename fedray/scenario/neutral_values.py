@@ -26,5 +26,6 @@ NEUTRAL_VALUES: dict[str, Any] = {
     "predict.average": "probabilities",
     "vary": "all",
     "clients.device": "auto",
+    "clients.tf32": False,
     "graph.transition": "uniform",
 }

@@ -246,6 +246,7 @@ def _by_population(key: str, scenario: Scenario) -> str:
     tiers = list(scenario.clients.tiers.values()) or [TierKeys()]
     keys, full, permuted = scenario.clients, _is_full(scenario), scenario.schedule.kind == "permutation"
     links = len({one.uplink for one in tiers}) > 1 or keys.trace is not None or keys.profile is not None
+    gpus = any(one.num_gpus for one in tiers)
     tested = {
         "server.coefficients": (len(tiers) == 1, "there is one tier of clients"),
         "compress.adaptive": (not links, "all uplinks are alike"),
@@ -261,7 +262,11 @@ def _by_population(key: str, scenario: Scenario) -> str:
         "local.lr": (bool(scenario.local.lr_grid), "local.lr_grid takes its place"),
         "local.lr_decay_every": (scenario.local.lr_decay == 1, "local.lr_decay is 1"),
         "vary": (scenario.replicates == 1, "replicates is 1"),
-        "clients.device": (not any(one.num_gpus for one in tiers), "no tier has GPUs (clients.tiers.*.num_gpus)"),
+        "clients.device": (not gpus, "no tier has GPUs (clients.tiers.*.num_gpus)"),
+        "clients.tf32": (
+            not gpus or keys.device == "cpu",
+            "clients.device is cpu" if gpus else "no tier has GPUs (clients.tiers.*.num_gpus)",
+        ),
     }
     named = "participation.selection" if key.startswith("participation.selection.") else key
     idle, why = tested.get(named, (False, ""))

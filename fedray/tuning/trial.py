@@ -260,7 +260,7 @@ def score_models(
         identity.check_identity(folder, describe_study(trained, own, study))
     progress, private = load_study_checkpoint(folder, study)
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    runtime = Inline(study, device_of(gpus, scenario.clients.device))
+    runtime = Inline(study, device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32))
     runtime.restore(private)
     rows = make_evaluator(study, runtime, test=test)(progress)
     return [row for w, row in enumerate(rows) if replicate in (None, study.place(w)[0])]

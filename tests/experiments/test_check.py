@@ -94,6 +94,15 @@ def test_check_tries_gpus_without_gpus(tmp_path: Path, monkeypatch: pytest.Monke
     assert " on cpu, " in result.out and " on cuda" not in result.out
 
 
+def test_tf32_is_refused_where_no_gpu_computes(tmp_path: Path) -> None:
+    tiers = {"gpu": {"number": 4, "num_gpus": 0.25}}
+    keys: dict[str, Any] = {"clients": {"number": 4, "tf32": True}}
+    assert "clients.tf32" in run_command("check", file(tmp_path, scenario(keys))).err
+    keys = {"runtime": "ray", "clients": {"number": 4, "device": "cpu", "tf32": True, "tiers": tiers}}
+    err = run_command("check", file(tmp_path, scenario(keys))).err
+    assert "clients.tf32" in err and "clients.device is cpu" in err
+
+
 def test_check_passes_no_custom_resource_that_the_machine_lacks(tmp_path: Path) -> None:
     keys = scenario({"runtime": "ray", "clients": {"tiers": {"lab": {"resources": {"lab": 1}}}}})
     assert "resources names lab, which this machine lacks" in run_command("check", file(tmp_path, keys)).err

@@ -1,6 +1,7 @@
 """A process computes alike wherever it runs."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ def restored_flags() -> Iterator[None]:
     """The switches of torch, set back after the test."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
-    strict = torch.are_deterministic_algorithms_enabled()
+    deterministic: Any = torch.utils.deterministic
+    strict, fills = torch.are_deterministic_algorithms_enabled(), deterministic.fill_uninitialized_memory
     yield
     torch.use_deterministic_algorithms(strict)
+    deterministic.fill_uninitialized_memory = fills
     matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
 
 
@@ -29,6 +32,14 @@ def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch: pytest.Monk
     assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
     assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
     assert WORKER["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+@pytest.mark.usefixtures("restored_flags")
+def test_tf32_is_what_each_scenario_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for wanted in (True, False):
+        device_of(1.0, tf32=wanted)
+        assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == wanted
 
 
 def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ class ClientActor:
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):
-            device = device_of(self.gpus, self.scenario.clients.device)
+            device = device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
             if device == "cuda":
                 limit_gpu_memory(self.gpus)
             return make_worker(study, device, max(1, int(self.cpus)))
