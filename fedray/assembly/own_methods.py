@@ -206,6 +206,7 @@ def _guard_server(server: Server, where: str, correction: Correction | None) -> 
         init=_guard(where, "server.init", server.init, check_init),
         reduce=_guard(where, "server.reduce", server.reduce, lambda found, _: results.check_stats(found)),
         step=_guard(where, "server.step", server.step, lambda found, state, *_: _check_next(found, state)),
+        on_device=False,  # somebody's own function reads tensors in main memory
     )
 
 
@@ -224,6 +225,7 @@ def _guard_compress(compress: Compress, where: str) -> Compress:
     return compress._replace(
         bytes=_guard(where, "compress.bytes", compress.bytes, check_bytes),
         apply=_guard(where, "compress.apply", compress.apply, check_apply),
+        on_device=False,
     )
 
 

@@ -59,15 +59,15 @@ WORKS = (
     GpuWork(
         "10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10",
         lambda: works.small_clients(10_000, 1000),
-        3,
+        1,
     ),
     GpuWork(
         "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10",
         lambda: works.images(works.small_cnn, per_round=100),
-        3,
+        1,
     ),
-    GpuWork("the same with CNN 32-64-fc128", lambda: works.images(works.plain_wide_cnn, per_round=100), 2),
-    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures, 3),
+    GpuWork("the same with CNN 32-64-fc128", lambda: works.images(works.plain_wide_cnn, per_round=100), 1),
+    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures, 1),
 )
 
 

@@ -35,7 +35,7 @@ def dense(layout: Layout) -> Compress:
     def every(client: IntArray, _tier: IntArray) -> IntArray:
         return np.full(len(client), size, dtype=np.int64)
 
-    return Compress(every, lambda uploads: Compressed(uploads.delta), lossless=True)
+    return Compress(every, lambda uploads: Compressed(uploads.delta), lossless=True, on_device=True)
 
 
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
@@ -104,7 +104,7 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
             row.masked_fill_(~find_largest(row, int(k[j])), 0.0)
         return Compressed(delta)
 
-    return Compress(size, apply)
+    return Compress(size, apply, on_device=True)
 
 
 def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
@@ -152,7 +152,7 @@ def int8(layout: Layout) -> Compress:
             part.div_(scale).round_().mul_(scale)
         return Compressed(delta)
 
-    return Compress(lambda client, _tier: np.full(len(client), bytes_, dtype=np.int64), apply)
+    return Compress(lambda client, _tier: np.full(len(client), bytes_, dtype=np.int64), apply, on_device=True)
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:

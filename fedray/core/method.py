@@ -46,6 +46,7 @@ class Server(NamedTuple):
         step: The state after round t, from the state before it and all statistics of the round.
         keeps: Whether the statistics hold the uploads themselves, and not only sums of them.
         columns: Whether `step` computes each of the d numbers from its own column of state and statistics alone.
+        on_device: Whether `reduce` takes deltas that lie on a GPU, where they were trained.
     """
 
     init: Callable[[Tensor], dict[str, Tensor]]
@@ -53,6 +54,7 @@ class Server(NamedTuple):
     step: Callable[[State, Stats, int], State]
     keeps: bool = False
     columns: bool = False
+    on_device: bool = False
 
 
 class Compressed(NamedTuple):
@@ -75,12 +77,14 @@ class Compress(NamedTuple):
         apply: The compression itself.
         own: Names of the private vectors that it keeps at the clients (error feedback).
         lossless: Whether the server reads exactly what the clients computed.
+        on_device: Whether `apply` takes deltas that lie on a GPU, where they were trained.
     """
 
     bytes: Callable[[IntArray, IntArray], IntArray]
     apply: Callable[[Uploads], Compressed]
     own: tuple[str, ...] = ()
     lossless: bool = False
+    on_device: bool = False
 
 
 class Walk(NamedTuple):

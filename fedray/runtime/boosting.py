@@ -8,7 +8,7 @@ Example:
     >>> from fedray.scenario.loader import read_scenario
     >>> study = build_study(read_scenario({"method": {"name": "adaboost_f"}, "rounds": 2, "clients": {"number": 3}}))
     >>> empty, counters = torch.zeros(1, study.net.layout.d), torch.zeros(1, 0)
-    >>> LearnerWorker(study, "cpu").forward(empty, counters, 0, torch.zeros(5, 64)).shape
+    >>> LearnerWorker(study).forward(empty, counters, 0, torch.zeros(5, 64)).shape
     torch.Size([1, 5, 10])
 """
 
@@ -69,8 +69,8 @@ class LearnerWorker:
 
     workers: tuple[Worker, ...] = ()
 
-    def __init__(self, study: Study, device: str) -> None:
-        self.study, self.plain = study, Worker(study, device)
+    def __init__(self, study: Study) -> None:
+        self.study, self.plain = study, Worker(study)
         self._row: dict[int, Tensor] = {}  # the ensemble of each world, as it was sent last
         self._weights: dict[tuple[int, int], KnownWeights] = {}
         self._classes: dict[tuple[int, int], IntArray] = {}  # what the learners of a pool say of a client's rows

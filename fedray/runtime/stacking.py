@@ -52,7 +52,7 @@ def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
         'mlp'
     """
     if study.method.phase.fitting is not None:
-        return Worker(study, device, 1, LearnerWorker(study, device))
+        return Worker(study, "cpu", 1, LearnerWorker(study))  # learners do not compute on GPUs
     return Worker(study, device, threads, StackWorkers(study, device, threads) if study.parts else None)
 
 

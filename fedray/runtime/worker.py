@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import Overflow
-from fedray.core.exact_sum import check_finite, merge_stats
+from fedray.core.exact_sum import check_finite, map_arrays, merge_stats
 from fedray.core.method import MIXTURE, PARTICLES, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
 from fedray.models import dropout
@@ -145,7 +145,7 @@ class Worker:
                     stats = merge_stats([stats, reduced])  # at once: the sums of all blocks would fill the memory
                     loss[index] = summed.double().cpu().numpy() / steps[index]
                 errors |= failed
-        return stats, JobRows(loss, failures.shorten_tracebacks(errors))
+        return map_arrays(stats, Tensor.cpu), JobRows(loss, failures.shorten_tracebacks(errors))
 
     def _train_block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Uploads, Tensor]:
         """Trains one block of lanes, from data to uploads and losses `[W]`; it writes nothing."""
@@ -184,7 +184,8 @@ class Worker:
             before, own[name] = own[name], local.correction.update(own[name], shared, delta, rate)
             beside = own[name] - before
         sent = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
-        uploads = self._pack_uploads(real, delta, sent, own, beside)
+        placed = phase.server.on_device and phase.compress.on_device and not own and real.flight is None
+        uploads = self._pack_uploads(real, delta if placed else delta.cpu(), sent, own, beside)
         return uploads._replace(columns=columns), trained.loss[: len(real.size)]
 
     def _make_block(
@@ -207,10 +208,10 @@ class Worker:
     def _pack_uploads(
         self, jobs: Jobs, delta: Tensor, counters: Tensor, own: dict[str, Tensor], beside: Tensor | None
     ) -> Uploads:
-        """The uploads of a block in main memory, without the copy that was trained beside a lone job."""
+        """The uploads of a block, without the copy that was trained beside a lone job."""
         n = len(jobs.size)
         return Uploads(
-            delta=delta[:n].cpu(),
+            delta=delta[:n],
             client=jobs.plan.client,
             model=jobs.plan.model,
             world=jobs.plan.world,
@@ -283,8 +284,7 @@ class Worker:
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)
-        models = len(rows)
-        rows, counters = rows.to(self.device), counters.to(self.device)
+        models, rows, counters = len(rows), rows.to(self.device), counters.to(self.device)
         if self.engine.evaluates == "torch" and models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
         raw = x.to(self.device)[None]  # bytes are fewer than the numbers that they become

@@ -75,7 +75,7 @@ def parts(study: Study, state: State) -> dict[str, torch.Tensor]:
 
 def weights(study: Study, state: State, t: int) -> list[np.ndarray]:
     """The weights of each client's rows before round t, computed afresh."""
-    worker = LearnerWorker(study, "cpu")
+    worker = LearnerWorker(study)
     return [worker._weigh(t, state, i, 0, worker._read(0, i))[0] for i in range(study.clients.number)]
 
 
@@ -119,7 +119,7 @@ def test_the_weights_of_all_clients_rows_add_up_to_one(method: str) -> None:
 
 def wrong_rows(study: Study, learners: torch.Tensor) -> list[np.ndarray]:
     """On which rows of each client a committee `[S, n, 3]` is wrong."""
-    worker = LearnerWorker(study, "cpu")
+    worker = LearnerWorker(study)
     each = [worker._read(0, i) for i in range(study.clients.number)]
     return [(vote(classify_rows(learners, one.x), CLASSES) != one.y).numpy() for one in each]
 
@@ -133,7 +133,7 @@ def test_a_round_is_the_papers(method: str) -> None:
     pool = states[1].extra.get(CANDIDATES)
     for t in range(ROUNDS):
         if pool is None:
-            fresh = LearnerWorker(study, "cpu")
+            fresh = LearnerWorker(study)
             sent = [fresh._fit(t, states[t], i, 0)[0]["learners"].rows[0, 0, i] for i in range(CLIENTS)]
             found = torch.stack(sent)
             candidates = found[:, 0][None] if method == "distboost_f" else found
@@ -217,7 +217,7 @@ def test_a_process_that_knows_another_ensemble_weighs_the_rows_afresh() -> None:
     states, _ = boost(study, 3)
     phase, other = study.method.phase, states[3]._replace(models=states[2].models)
     jobs = size_jobs(study, phase, phase.schedule(3, other))
-    worker, fresh = LearnerWorker(study, "cpu"), LearnerWorker(study, "cpu")
+    worker, fresh = LearnerWorker(study), LearnerWorker(study)
     worker.train(3, jobs, states[3])
     found, wanted = (one.train(3, jobs, other)[0]["learners"].rows for one in (worker, fresh))
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
@@ -327,7 +327,7 @@ def test_a_run_of_learners_cannot_be_made_longer(tmp_path: Path) -> None:
 def test_the_rows_of_all_clients_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not in every job, which would ask for the sizes of N clients."""
     study = study_of("adaboost_f")
-    worker, asked = LearnerWorker(study, "cpu"), []
+    worker, asked = LearnerWorker(study), []
     sizes = type(study.shards).sizes
 
     def count(*given: Any) -> Any:
