@@ -145,6 +145,9 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
         gpus: The GPU, or the share of it, that the process holds; 0 for none.
         device: `clients.device`: `cpu` leaves a GPU alone.
         tf32: `clients.tf32`: whether products and convolutions there round their inputs to 10 bits.
+
+    Raises:
+        BadInput: torch sees no GPU, or TF32 is asked of one that is too old for it.
     """
     import torch
 
@@ -153,6 +156,7 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
     if gpus > 0 and not torch.cuda.is_available():
         raise BadInput(f"clients.tiers.NAME.num_gpus = {gpus:g}, but torch sees no CUDA device here: set it to 0")
     if gpus > 0:
+        _refuse_old_gpu(tf32)
         _fix_cuda_arithmetic(tf32)
     return "cuda" if gpus > 0 else "cpu"
 
@@ -184,6 +188,14 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
         1
     """
     return sum(bool(tier.num_gpus) for tier in tiers) if device == "cpu" else None
+
+
+def _refuse_old_gpu(tf32: bool) -> None:
+    """Refuses TF32 on a GPU from before Ampere (compute capability 8.0), where CUDA ignores the switch."""
+    import torch
+
+    if tf32 and torch.cuda.get_device_capability() < (8, 0):
+        raise BadInput(f"clients.tf32 = true, but {torch.cuda.get_device_name()} has no TF32: leave it out")
 
 
 def _fix_cuda_arithmetic(tf32: bool) -> None:

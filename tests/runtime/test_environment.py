@@ -8,6 +8,7 @@ import torch
 
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import WORKER, device_of, limit_gpu_memory
+from fedray.runtime.worker_info import _say_tf32
 
 
 @pytest.fixture
@@ -36,10 +37,25 @@ def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("restored_flags")
 def test_tf32_is_what_each_scenario_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may train one after another; determinism stays in each."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     for wanted in (True, False):
         device_of(1.0, tf32=wanted)
         assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == wanted
+        assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
+        assert _say_tf32(torch.device("cuda")) == ({"tf32": True} if wanted else {})
+        assert _say_tf32(torch.device("cpu")) == {}
+
+
+@pytest.mark.usefixtures("restored_flags")
+def test_tf32_is_refused_on_a_gpu_that_would_ignore_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    with pytest.raises(BadInput, match="clients.tf32 = true, but Tesla T4 has no TF32: leave it out"):
+        device_of(1.0, tf32=True)
+    assert device_of(1.0) == "cuda"
 
 
 def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
