@@ -11,6 +11,7 @@ import ctypes
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -207,8 +208,13 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
     """
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.allow_tf32 = tf32
+    with warnings.catch_warnings():  # torch 2.9 advises fp32_precision, which earlier releases lack
+        warnings.filterwarnings("ignore", "Please use the new API settings")
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+    if getattr(torch.backends, "fp32_precision", None) is not None:  # it would decide where cuDNN's flag is False
+        for part in ("conv", "rnn"):
+            getattr(torch.backends.cudnn, part).fp32_precision = "tf32" if tf32 else "ieee"
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -103,6 +103,17 @@ def test_tf32_is_refused_where_no_gpu_computes(tmp_path: Path) -> None:
     assert "clients.tf32" in err and "clients.device is cpu" in err
 
 
+def test_check_refuses_tf32_on_a_gpu_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fedray run` refuses it, and check asked for full float32."""
+    asked: list[bool] = []
+    monkeypatch.setattr(check, "device_of", lambda _gpus, _device, *, tf32: asked.append(tf32))
+    for wanted in (False, True):
+        tiers = {"gpu": {"number": 4, "num_gpus": 1}}
+        keys = scenario({"runtime": "inline", "clients": {"number": 4, "tf32": wanted, "tiers": tiers}})
+        assert (" on cuda with TF32, " in run_command("check", file(tmp_path, keys)).out) == wanted
+    assert asked == [False, True]
+
+
 def test_check_passes_no_custom_resource_that_the_machine_lacks(tmp_path: Path) -> None:
     keys = scenario({"runtime": "ray", "clients": {"tiers": {"lab": {"resources": {"lab": 1}}}}})
     assert "resources names lab, which this machine lacks" in run_command("check", file(tmp_path, keys)).err
