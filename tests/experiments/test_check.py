@@ -103,8 +103,8 @@ def test_tf32_is_refused_where_no_gpu_computes(tmp_path: Path) -> None:
     assert "clients.tf32" in err and "clients.device is cpu" in err
 
 
-def test_check_refuses_tf32_on_a_gpu_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fedray run` refuses it, and check asked for full float32."""
+def test_check_asks_a_gpu_for_what_run_asks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked for full float32 always, so that a GPU without TF32 passed and `fedray run` refused it."""
     asked: list[bool] = []
     monkeypatch.setattr(check, "device_of", lambda _gpus, _device, *, tf32: asked.append(tf32))
     for wanted in (False, True):
