@@ -204,7 +204,7 @@ def test_tf32_acts_where_a_gpu_multiplies_matrices() -> None:
     for keys, why in (
         ({"clients": {"number": 4, "tf32": True}}, r"no tier has GPUs \(clients.tiers.\*.num_gpus\): leave it out"),
         ({"clients": {**gpus, "device": "cpu"}}, "clients.device is cpu: leave it out"),
-        (learners, "in adaboost_f clients fit method.learner, and multiply no matrices: leave it out"),
+        (learners, "in adaboost_f clients fit method.learner, and trees multiply no matrices: leave it out"),
     ):
         with pytest.raises(BadInput, match=f"clients.tf32 = true cannot act, because {why}"):
             read_scenario(keys)
