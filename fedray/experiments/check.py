@@ -51,7 +51,8 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
     """
     study = build_study(scenario)
     if choose_runtime(scenario, study, address).name == "inline":
-        device_of(max(tier.num_gpus for tier in study.clients.tiers), scenario.clients.device)
+        most = max(tier.num_gpus for tier in study.clients.tiers)
+        device_of(most, scenario.clients.device, tf32=scenario.clients.tf32)
     elif address is None:
         check_machine(study.clients.tiers, _count_gpus_here(scenario, study))
     warn_of_study(scenario, study)

@@ -11,6 +11,7 @@ import ctypes
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,6 +146,9 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
         gpus: The GPU, or the share of it, that the process holds; 0 for none.
         device: `clients.device`: `cpu` leaves a GPU alone.
         tf32: `clients.tf32`: whether products and convolutions there round their inputs to 10 bits.
+
+    Raises:
+        BadInput: torch sees no GPU, or TF32 is asked of one that is too old for it.
     """
     import torch
 
@@ -153,6 +157,7 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
     if gpus > 0 and not torch.cuda.is_available():
         raise BadInput(f"clients.tiers.NAME.num_gpus = {gpus:g}, but torch sees no CUDA device here: set it to 0")
     if gpus > 0:
+        _refuse_old_gpu(tf32)
         _fix_cuda_arithmetic(tf32)
     return "cuda" if gpus > 0 else "cpu"
 
@@ -186,6 +191,14 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
     return sum(bool(tier.num_gpus) for tier in tiers) if device == "cpu" else None
 
 
+def _refuse_old_gpu(tf32: bool) -> None:
+    """Refuses TF32 on a GPU from before Ampere (compute capability 8.0), where CUDA ignores the switch."""
+    import torch
+
+    if tf32 and torch.cuda.get_device_capability() < (8, 0):
+        raise BadInput(f"clients.tf32 = true, but {torch.cuda.get_device_name()} has no TF32: leave it out")
+
+
 def _fix_cuda_arithmetic(tf32: bool) -> None:
     """Makes CUDA add in one order, and compute in full float32 unless TF32 is asked for.
 
@@ -195,8 +208,13 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
     """
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.allow_tf32 = tf32
+    with warnings.catch_warnings():  # torch 2.9 advises fp32_precision, which earlier releases lack
+        warnings.filterwarnings("ignore", "Please use the new API settings")
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+    if getattr(torch.backends, "fp32_precision", None) is not None:  # it would decide where cuDNN's flag is False
+        for part in ("conv", "rnn"):
+            getattr(torch.backends.cudnn, part).fp32_precision = "tf32" if tf32 else "ieee"
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from fedray.assembly.students import has_compiled_students
 from fedray.core import native
 from fedray.core.errors import FedrayWarning, warn_user
@@ -38,6 +40,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
             "width": engine.width,
             "why": engine.why,
             "device": device.type,
+            **_say_tf32(device),
             "evaluates": engine.evaluates,
         },
         "lanes_independent": check_invariance(
@@ -45,6 +48,12 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
         ),
         "kernels": native.hash_library() or "none",
     }
+
+
+def _say_tf32(device: torch.device) -> dict[str, bool]:
+    """What the manifest says where products and convolutions on a GPU round their inputs; nothing elsewhere."""
+    rounds = device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
+    return {"tf32": True} if rounds else {}
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,6 +26,9 @@ FREE_KEYS = ("data.root", "clients.per_actor", "clients.actors", "clients.device
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 # What may change when a run goes on: what a client's failure does, and the rounds, which have a word of their own.
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
+# Keys that are younger than runs and sweeps that go on -> the value that says what was done before there was the key.
+# Where they have it they are left out, so that no identity and no hash of a training moves.
+VALUES_OF_BEFORE: dict[str, Any] = {"clients.tf32": False}
 IDENTITY_FILE = "identity.json"  # in a run directory
 RECORDED = "identity"  # key of the manifest: whether the run has such a file
 FORMAT = 1  # of this file; another number means that a newer fedray wrote it
@@ -52,7 +55,8 @@ def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         tree: plain values, as `scenario.yaml` holds them.
     """
-    return {key: value for key, value in flatten(tree).items() if not is_free(key)}
+    keys = {key: value for key, value in flatten(tree).items() if not is_free(key)}
+    return {key: value for key, value in keys.items() if VALUES_OF_BEFORE.get(key, UNSET) != value}
 
 
 def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
@@ -74,7 +78,8 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> Chang
     """
     now = list_result_keys(tree)
     for key in [*began, *(key for key in now if key not in began)]:
-        old, new = began.get(key, UNSET), now.get(key, UNSET)
+        unset = _text(VALUES_OF_BEFORE[key]) if key in VALUES_OF_BEFORE else UNSET
+        old, new = began.get(key, unset), now.get(key, unset)
         if old != new:
             return ChangedKey(key, old, new)
     return None

@@ -123,6 +123,8 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
     usual = method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", _NAMED["selection"])
     if out["participation"]["selection"] == _NAMED["selection"] == usual:  # files of before there was a choice lack it
         del out["participation"]["selection"]
+    if not out["clients"]["tf32"]:  # the same
+        del out["clients"]["tf32"]
     return out
 
 

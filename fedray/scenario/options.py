@@ -208,6 +208,8 @@ _ALIAS = {
     "cpus": "clients.tiers.NAME.num_cpus",
     "num_cpus": "clients.tiers.NAME.num_cpus",
     "device": "clients.device",
+    "tf32": "clients.tf32",
+    "allow_tf32": "clients.tf32",
     "count": "clients.number",
     "temperature": "predict.gamma",
     "network": "model",

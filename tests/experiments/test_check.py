@@ -157,3 +157,14 @@ def test_clients_that_choose_are_not_said_to_follow_a_schedule(tmp_path: Path) -
     assert "schedule permutation" in run_command("check", given).out
     shown = run_command("check", given, "method=ifca").out
     assert "clients choose their models" in shown and "schedule" not in shown
+
+
+def test_check_asks_a_gpu_for_what_run_asks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked for full float32 always, so that a GPU without TF32 passed and `fedray run` refused it."""
+    asked: list[bool] = []
+    monkeypatch.setattr(check, "device_of", lambda _gpus, _device, *, tf32: asked.append(tf32))
+    for wanted in (False, True):
+        tiers = {"gpu": {"number": 4, "num_gpus": 1}}
+        keys = scenario({"runtime": "inline", "clients": {"number": 4, "tf32": wanted, "tiers": tiers}})
+        assert (" on cuda with TF32, " in run_command("check", file(tmp_path, keys)).out) == wanted
+    assert asked == [False, True]

@@ -1,5 +1,6 @@
 """A process computes alike wherever it runs."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import WORKER, device_of, limit_gpu_memory
+from fedray.runtime.worker_info import _say_tf32
 
 
 @pytest.fixture
@@ -36,10 +38,59 @@ def test_cuda_computes_in_float32_and_adds_in_one_order(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("restored_flags")
 def test_tf32_is_what_each_scenario_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may train one after another; determinism stays in each."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     for wanted in (True, False):
         device_of(1.0, tf32=wanted)
         assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == wanted
+        assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
+        assert _say_tf32(torch.device("cuda")) == ({"tf32": True} if wanted else {})
+        assert _say_tf32(torch.device("cpu")) == {}
+
+
+@pytest.mark.usefixtures("restored_flags")
+def test_convolutions_were_rounded_where_torch_had_been_told_so_for_all_backends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A module of the user's may set `torch.backends.fp32_precision`: cuDNN's older flag gives way to it."""
+    if getattr(torch.backends, "fp32_precision", None) is None:
+        pytest.skip("this torch has one switch alone")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    cudnn: Any = torch.backends.cudnn
+    for everywhere in ("tf32", "ieee"):
+        monkeypatch.setattr(torch.backends, "fp32_precision", everywhere)
+        for wanted in (True, False, True, False):
+            device_of(1.0, tf32=wanted)
+            each = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+            assert [one.fp32_precision for one in each] == ["tf32" if wanted else "ieee"] * 3
+            assert cudnn.allow_tf32 == wanted  # the older flag does not complain of a mixture
+
+
+@pytest.mark.usefixtures("restored_flags")
+def test_the_advice_of_torch_on_its_newer_switch_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases from 2.9 on say it once in a process; warnings are errors here."""
+    flag, advised = vars(type(torch.backends.cudnn))["allow_tf32"], list[bool]()
+
+    def advise(value: bool) -> None:
+        advised.append(value)
+        warnings.warn("Please use the new API settings to control TF32 behavior, such as ...", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with monkeypatch.context() as older:
+        older.setattr(flag, "setter", advise)
+        assert device_of(1.0) == "cuda" and advised == [False]
+
+
+@pytest.mark.usefixtures("restored_flags")
+def test_tf32_is_refused_on_a_gpu_that_would_ignore_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    with pytest.raises(BadInput, match="clients.tf32 = true, but Tesla T4 has no TF32: leave it out"):
+        device_of(1.0, tf32=True)
+    assert device_of(1.0) == "cuda"
 
 
 def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,8 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("lr: 0.1", ["did you mean local.lr?"]),
     ("weight_decay: 0.1", ["did you mean local.weight_decay?"]),
     ("device: cuda", ["did you mean clients.device?"]),
+    ("tf32: true", ["did you mean clients.tf32?"]),
+    ("allow_tf32: true", ["did you mean clients.tf32?"]),
     ("gpus: 1", ["did you mean clients.tiers.NAME.num_gpus?"]),
     ("clients: {tiers: {a: {gpus: 1}}}", ["did you mean clients.tiers.a.num_gpus?"]),
     ("zzz: 1", ["zzz is not a key of a scenario: choose one of seed, rounds,"]),

@@ -19,7 +19,7 @@ from fedray.scenario.schema import section_fields, section_types
 
 NEVER = (  # they say where, when or how visibly something is computed, and change no result
     "runtime", "report", "loggers", "checkpoint.", "evaluate.", "clients.per_actor", "clients.actors", "clients.device",
-    "clients.tf32",    "client_timeout", "on_client_error", "data.root", "table", "published", "lanes", "own", "stop",
+    "client_timeout", "on_client_error", "data.root", "table", "published", "lanes", "own", "stop",
 )  # fmt: skip
 CLOSE = {  # they act, but not in two rounds of this size, or only on what `Run.predict` answers to one client
     "predict.gamma": "predict(client=...)",
@@ -70,6 +70,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
             "width": 0.5,
         }.items()
     ],
+    "clients.tf32": [{"clients.tf32": True}],
     "participation.per_round": [{"participation.per_round": 3}],
     "participation.fraction": [{"participation.fraction": 0.5}],
     "participation.selection.name": [

@@ -195,3 +195,27 @@ def test_the_command_line_says_it_in_one_line_of_standard_error(tmp_path: Path) 
         assert done.err.count("fedray: note: predict.gamma cannot act, because method.models is 1\n") == 1
     done = run_command("check", QUICKSTART, "compress.ratio=0.5")
     assert (done.status, done.err.count("\n")) == (2, 1)
+
+
+def test_tf32_acts_where_a_gpu_multiplies_matrices() -> None:
+    gpus = {"number": 4, "tf32": True, "tiers": {"gpu": {"num_gpus": 1}}}
+    assert read_scenario({"clients": gpus}).clients.tf32
+    learners = {**of("adaboost_f"), "clients": gpus}
+    for keys, why in (
+        ({"clients": {"number": 4, "tf32": True}}, r"no tier has GPUs \(clients.tiers.\*.num_gpus\): leave it out"),
+        ({"clients": {**gpus, "device": "cpu"}}, "clients.device is cpu: leave it out"),
+        (learners, "in adaboost_f clients fit method.learner, and trees multiply no matrices: leave it out"),
+    ):
+        with pytest.raises(BadInput, match=f"clients.tf32 = true cannot act, because {why}"):
+            read_scenario(keys)
+    assert not read_scenario({"clients": {"number": 4, "tf32": False}}).clients.tf32
+
+
+def test_a_scenario_without_tf32_is_written_as_it_was_before_the_key() -> None:
+    """A resumed sweep compares the text of trials, and deletes those of other values."""
+    tiers = {"gpu": {"num_gpus": 1}}
+    plain, off, on = (
+        read_scenario({"clients": {"tiers": tiers, **keys}}) for keys in ({}, {"tf32": False}, {"tf32": True})
+    )
+    assert dump_scenario(plain) == dump_scenario(off) and "tf32" not in dump_scenario(plain)
+    assert to_plain(on)["clients"]["tf32"] is True and read_scenario(dump_scenario(on)) == on != plain

@@ -62,6 +62,8 @@ def test_check_names_the_engine_of_the_device_that_will_be_used(
     mixed = run_command("check", file, tiers).out
     assert "conv on cpu, up to 1 lanes" in mixed
     assert "conv on cuda, up to 256 lanes" in mixed
+    rounding = run_command("check", file, tiers, "clients.tf32=true").out
+    assert "conv on cpu, up to 1 lanes" in rounding and "conv on cuda with TF32, up to 256 lanes" in rounding
 
 
 def test_wide_networks_with_large_weights_pass(tmp_path: Path) -> None:
