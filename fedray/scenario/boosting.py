@@ -27,6 +27,7 @@ UNREAD = {  # sections that act on gradients, networks or deltas -> why they do 
     "predict.average": "the learners vote",
     "predict.gamma": "the learners vote, with weights of their own",
     "lanes": "clients fit method.learner, and no network",
+    "clients.tf32": "clients fit method.learner, and trees multiply no matrices",
     "vary": "an ensemble of learners begins empty, and has no first models",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -195,3 +196,25 @@ def test_the_command_line_says_it_in_one_line_of_standard_error(tmp_path: Path) 
         assert done.err.count("fedray: note: predict.gamma cannot act, because method.models is 1\n") == 1
     done = run_command("check", QUICKSTART, "compress.ratio=0.5")
     assert (done.status, done.err.count("\n")) == (2, 1)
+
+
+TIER_OF_GPUS = {"gpu": {"number": 4, "num_gpus": 0.25}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"clients": {}}, "no tier has GPUs (clients.tiers.*.num_gpus)"),
+        ({"clients": {"device": "cpu", "tiers": TIER_OF_GPUS}}, "clients.device is cpu"),
+        (
+            {"method": {"name": "adaboost_f"}, "clients": {"tiers": TIER_OF_GPUS}},
+            "in adaboost_f clients fit method.learner, and trees multiply no matrices",
+        ),
+    ],
+)
+def test_tf32_is_refused_where_no_gpu_multiplies(keys: dict[str, Any], why: str) -> None:
+    plain: dict[str, Any] = {**keys, "clients": {**keys["clients"], "number": 4, "tf32": False}}
+    read_scenario(plain)
+    line = f"clients.tf32 = true cannot act, because {why}: leave it out"
+    with pytest.raises(BadInput, match=re.escape(line)):
+        read_scenario(plain, {"clients.tf32": True})
