@@ -94,13 +94,18 @@ def test_check_tries_gpus_without_gpus(tmp_path: Path, monkeypatch: pytest.Monke
     assert " on cpu, " in result.out and " on cuda" not in result.out
 
 
-def test_tf32_is_refused_where_no_gpu_computes(tmp_path: Path) -> None:
-    tiers = {"gpu": {"number": 4, "num_gpus": 0.25}}
-    keys: dict[str, Any] = {"clients": {"number": 4, "tf32": True}}
-    assert "clients.tf32" in run_command("check", file(tmp_path, scenario(keys))).err
-    keys = {"runtime": "ray", "clients": {"number": 4, "device": "cpu", "tf32": True, "tiers": tiers}}
-    err = run_command("check", file(tmp_path, scenario(keys))).err
-    assert "clients.tf32" in err and "clients.device is cpu" in err
+TIER_OF_GPUS = {"gpu": {"number": 4, "num_gpus": 0.25}}
+
+
+def test_check_says_where_tf32_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the tier with GPUs rounds, and only where it is asked to."""
+    monkeypatch.setattr(check, "count_gpus", lambda: 1)
+    tiers = {**TIER_OF_GPUS, "cpu": {"number": 2}}
+    for tf32 in (True, False):
+        keys = {"runtime": "ray", "clients": {"number": 6, "tf32": tf32, "tiers": tiers}}
+        result = run_command("check", file(tmp_path, scenario(keys)))
+        assert " on cpu, up to" in result.out, result.err
+        assert (" on cuda with TF32, up to" in result.out) == tf32 == (" on cuda, up to" not in result.out)
 
 
 def test_check_passes_no_custom_resource_that_the_machine_lacks(tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ if not torch.cuda.is_available():
 def run(name: str, out: Path, gpus: float) -> tuple[torch.Tensor, dict[str, Any]]:
     """The last models of a case, and its summary."""
     keys = make_case(name)
-    tiers = keys["clients"].get("tiers", {"all": {"share": 1.0}})
     if gpus:
-        keys["clients"] = keys["clients"] | {"tiers": {tier: one | {"num_gpus": gpus} for tier, one in tiers.items()}}
+        names = list(read_scenario(keys, explicit=False).clients.tiers)  # of SHEFL, say, which has tiers of its own
+        given = keys["clients"].get("tiers", {} if names else {"all": {"share": 1.0}})
+        tiers = {tier: {**given.get(tier, {}), "num_gpus": gpus} for tier in names or given}
+        keys["clients"] = keys["clients"] | {"tiers": tiers}
     summary = run_scenario(read_scenario(keys, explicit=False), out, UserObjects(), lambda _snapshot: None)
     return fedray.load(out).progress.state.models, summary
 
