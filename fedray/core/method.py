@@ -128,8 +128,7 @@ class Local:
             (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
         windows: What the client sends instead of its last iterate; None: that iterate.
         particles: How a client's K models move together; None: each by itself.
-        finish: (models `[W, d]` before the first step, behind the last one) -> what clients who made steps send and
-            keep, `[W, d]`; None: what they have trained.
+        finish: (models `[W, d]` before and behind all steps) -> what clients send and keep, `[W, d]`; None: the latter.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
