@@ -158,8 +158,8 @@ def test_clients_with_models_of_their_own_have_the_same_sets_in_actors(tmp_path:
 def test_losses_choose_the_same_clients_and_own_functions_deal_the_same_rows(tmp_path: Path) -> None:
     """Selection by Oort, a partition and a schedule of one's own, and turned images."""
 
-    def deal(labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
-        return np.array_split(np.random.default_rng().permutation(len(labels)), clients)  # called once a run
+    def deal(labels: Any, clients: int, generator: Any, _options: Any) -> Any:
+        return np.array_split(generator.permutation(len(labels)), clients)
 
     def assign(models: int, _rows: str) -> Any:
         return lambda now, drawn, m, _state: (np.arange(len(m)), (drawn.client + now.t) % models)
