@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 from fedray.core.method import Local
+from fedray.core.types import Layout
 from fedray.models.net import state_dict
 from fedray.simulation.study import Study
 from fedray.training import block
@@ -88,13 +89,14 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
     return 0.5 * (z - y).square().sum(-1).mean()
 
 
-def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0) -> Federation:
+def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
     """A world of a study for the plain loop: its first model, and its clients' data, standardized beforehand.
 
     Args:
         study: the study.
         module: makes the network.
         world: which world, from 0.
+        device: where model and data lie.
     """
     model = module().to(study.dtype)
     layout = study.net.layout
@@ -107,9 +109,9 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
         rows = fetched.rows[0, : int(fetched.size[0])]
         x = study.shards.normalize(fetched.x[rows][None], worlds)[0]
         y = study.shards.targets(fetched.y[rows][None], worlds)[0]
-        clients.append((_to_type(x, study.dtype), _to_type(y, study.dtype)))
+        clients.append((_to_type(x, study.dtype).to(device), _to_type(y, study.dtype).to(device)))
     loss = nn.functional.cross_entropy if study.classes else half_mse
-    return Federation(model, clients, loss, study.method.phase.local)
+    return Federation(model.to(device), clients, loss, study.method.phase.local)
 
 
 def _to_type(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -151,6 +153,7 @@ def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatc
     return choose, deal
 
 
-def flatten_parameters(model: nn.Module) -> Tensor:
-    """All parameters as one row `[d]`, float64."""
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).double()
+def flatten_model(layout: Layout, model: nn.Module) -> Tensor:
+    """Parameters and buffers as one row `[d]`, float64, in main memory."""
+    named = dict(model.named_parameters()) | dict(model.named_buffers())
+    return torch.cat([named[name].detach().flatten() for name in layout.names]).double().cpu()

@@ -13,20 +13,19 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from fedray.assembly.user_objects import UserObjects
-from fedray.bench import bare, works
-from fedray.bench.measure import Work, take_turns
+from fedray.bench import works
+from fedray.bench.measure import take_turns
+from fedray.bench.ratios import make_plain_laps, measure_weight_difference
 from fedray.bench.table import BenchResult
 from fedray.bench.works import BenchWork, simulate
 from fedray.models.vision import resnet18
 from fedray.runtime.environment import device_of
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.study import Study
 
 
 class GpuWork(NamedTuple):
@@ -81,7 +80,7 @@ def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
     device = device_of(1.0)
     made = work.make()
     study = made.study()
-    plain, runtime = make_gpu_laps(study, made, device), Inline(study, device)
+    plain, runtime = make_plain_laps(study, made, device), Inline(study, device)
     fedray, _ = simulate(study, runtime)
     repeats = work.repeats if quick else 3 * work.repeats
     plain_cost, fedray_cost = take_turns([(plain, 1), (fedray, 1)], repeats, choose=statistics.median)
@@ -89,40 +88,6 @@ def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
     note = (
         f"plain {1e3 * plain_cost.wall:.1f}, fedray {1e3 * fedray_cost.wall:.1f} ms a round (engine {engine.name}, "
         f"W <= {engine.width}); {torch.cuda.get_device_name()}; weights differ by "
-        f"{compare_on_gpu(made, device):.0e} of the update"
+        f"{measure_weight_difference(made, torch.float32, device):.0e} of the update"
     )
     return BenchResult(work.what, fedray_cost.wall / plain_cost.wall, "", None, False, None, note)
-
-
-def make_gpu_laps(study: Study, work: BenchWork, device: str) -> Work:
-    """Rounds of the plain loop on a device."""
-    world = move_federation(study, work, device)
-    choose, deal = bare.draw_at_random(world, study)
-
-    def laps(rounds: int) -> None:
-        for t in range(rounds):
-            bare.plain_round(world, t, choose, deal)
-        torch.cuda.synchronize()
-
-    return laps
-
-
-def move_federation(study: Study, work: BenchWork, device: str) -> bare.Federation:
-    """The plain loop's model and data, on a device."""
-    world = bare.make_federation(study, work.module)
-    return world._replace(
-        model=world.model.to(device), clients=[(x.to(device), y.to(device)) for x, y in world.clients]
-    )
-
-
-def compare_on_gpu(work: BenchWork, device: str) -> float:
-    """|w_fedray - w_plain| / |update| after one round on the same batches, both on the device."""
-    study = work.study()
-    more, progress = simulate(study, Inline(study, device))
-    first = progress.state.models.double()
-    more(1)
-    plain = move_federation(study, work, device)
-    bare.plain_round(plain, 0, *bare.draw_as_simulated(study, 0))
-    named = dict(plain.model.named_parameters()) | dict(plain.model.named_buffers())
-    row = torch.cat([named[name].detach().flatten().cpu() for name in study.net.layout.names]).double()
-    return float((progress.state.models[0].double() - row).norm() / np.maximum((row - first[0]).norm(), 1e-30))

@@ -17,6 +17,7 @@ from fedray.bench import bare, works
 from fedray.bench.measure import Work, measure_peak, pin_to_one_core, take_turns
 from fedray.bench.table import BenchResult
 from fedray.bench.works import BenchWork, simulate
+from fedray.runtime.inline import Inline
 from fedray.simulation.study import Study
 from fedray.training.block import count_steps
 from fedray.training.choice import choose_engine
@@ -117,15 +118,17 @@ def measure_ratio(
     return BenchResult(what, ratio, "", target, False, wall, note)
 
 
-def make_plain_laps(study: Study, work: BenchWork) -> Work:
-    """Rounds of the plain loop, in every world of the study."""
-    worlds = [bare.make_federation(study, work.module, world) for world in range(study.worlds)]
+def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu") -> Work:
+    """Rounds of the plain loop, in every world of the study, on a device."""
+    worlds = [bare.make_federation(study, work.module, world, device) for world in range(study.worlds)]
     draws = [bare.draw_at_random(world, study) for world in worlds]
 
     def laps(rounds: int) -> None:
         for t in range(rounds):
             for world, (choose, deal) in zip(worlds, draws, strict=True):
                 bare.plain_round(world, t, choose, deal)
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return laps
 
@@ -142,17 +145,17 @@ def count_flops(study: Study, work: BenchWork) -> float:
     return float(counter.get_total_flops() * passes.sum())
 
 
-def measure_weight_difference(work: BenchWork, dtype: torch.dtype) -> float:
-    """|w_fedray - w_plain| / |update| after one round on the same batches, in the worst world."""
+def measure_weight_difference(work: BenchWork, dtype: torch.dtype, device: str = "cpu") -> float:
+    """|w_fedray - w_plain| / |update| after one round on the same batches, in the worst world; both on the device."""
     study = work.study(dtype=dtype)
-    run, progress = simulate(study)
+    run, progress = simulate(study, Inline(study, device))
     first = progress.state.models.double()
     run(1)
     worst = 0.0
     for world in range(study.worlds):
-        plain = bare.make_federation(study, work.module, world)
+        plain = bare.make_federation(study, work.module, world, device)
         bare.plain_round(plain, 0, *bare.draw_as_simulated(study, world))
-        row = bare.flatten_parameters(plain.model)
+        row = bare.flatten_model(study.net.layout, plain.model)
         update = (row - first[world]).norm()
         worst = max(worst, float((progress.state.models[world].double() - row).norm() / update))
     return worst

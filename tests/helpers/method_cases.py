@@ -9,15 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-BASE: dict[str, Any] = {
-    "rounds": 4,
-    "runtime": "inline",
-    "data": {"name": "digits", "limit": 240, "partition": {"name": "dirichlet", "alpha": 1.0}},
-    "model": {"name": "mlp", "hidden": [8]},
-    "clients": {"number": 6},
-    "local": {"lr": 0.05, "batch_size": 8, "epochs": 1},
-    "report": False,  # pictures change no bit
-}
+from small import SCENARIO
+
+BASE: dict[str, Any] = SCENARIO | {"report": False}  # pictures change no bit
 TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5, "uplink": 2e5, "spread": 0.5}}
 BASES = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [4], "models": 2}]
 WIDTHS = {"strong": {"number": 2}, "middle": {"number": 2, "width": 0.5}, "weak": {"number": 2, "width": 0.25}}
