@@ -6,8 +6,9 @@ restart from the mean; the sample is the uploads themselves (`bootstrap`, the pa
 
 Deviations:
     1. Observation noise: the paper prints none for networks; `predict.noise: residual` adds the clients' mean training
-       residual variance, each client's that of its own upload (of the mean, for `omc` and linear models). Both readings
-       of the NLL are reported (`nll_none`, `nll_residual`).
+       residual variance, each client's that of its own upload. With `residuals: mean` it is that of the mean, which did
+       not see a client's rows last and leaves more (so do `omc` and linear models). The NLLs without and with it are
+       reported (`nll_none`, `nll_residual`).
     2. The variance is computed over deltas: the same number with less cancellation.
     3. `samples` draws for `omc`; the paper draws as many as there are clients (the default).
     4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit: the published scores
@@ -34,6 +35,7 @@ import torch
 
 from fedray.components import posterior
 from fedray.components.schedule import permutation
+from fedray.core.errors import BadInput
 from fedray.core.method import Answer, Method, Pooled
 from fedray.core.types import State
 from fedray.methods.base import federated
@@ -43,7 +45,11 @@ TARGET = "target_variance"
 
 
 def fedag(setting: Setting) -> Method:
-    """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation)."""
+    """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation).
+
+    Raises:
+        BadInput: a linear model, whose residuals are those of the mean anyway, is asked for them.
+    """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
     how = posterior.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
@@ -52,13 +58,19 @@ def fedag(setting: Setting) -> Method:
         server=posterior.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
         down_vectors=2,  # mu and sigma
     )
+    of_mean = setting.options["residuals"] == "mean"
     if setting.features is not None and setting.models == 1:
+        if of_mean:
+            raise BadInput("method.residuals = mean cannot act, because those of a linear model are: leave it out")
         prepare = partial(remember_target_variance, len(setting.seeds)) if setting.options["beta"] == "target" else None
         return Method("fedag", phase, answer_in_closed_form, prepare)
-    return Method("fedag", phase, lambda state: answer_with_sample(state, setting.models, setting.clients.number))
+    answer = partial(answer_with_sample, models=setting.models, clients=setting.clients.number, of_mean=of_mean)
+    return Method("fedag", phase, answer)
 
 
-def answer_with_sample(state: State, models: int, clients: int, name: str = "sample") -> Answer:
+def answer_with_sample(
+    state: State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
+) -> Answer:
     """Every member of every model's sample answers (eqs. 4-5).
 
     Args:
@@ -66,6 +78,7 @@ def answer_with_sample(state: State, models: int, clients: int, name: str = "sam
         models: K.
         clients: N.
         name: of the sample in the state.
+        of_mean: whether the training residuals are those of the means (`method.residuals: mean`), not of the sample.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
@@ -75,7 +88,7 @@ def answer_with_sample(state: State, models: int, clients: int, name: str = "sam
     owner = None
     if name == "sample":  # a second upload of client i in a buffer is kept as that of i + N
         sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
-        owner = np.where(sender < 0, sender, sender % clients)
+        owner = np.full_like(sender, -1) if of_mean else np.where(sender < 0, sender, sender % clients)
     return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64), owner=owner)
 
 

@@ -121,6 +121,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
             "sampling": Option("bootstrap", one_of("bootstrap", "omc")),
             "samples": Option("clients", either("clients", whole(1, 10**4)), Needs("method.sampling", ("omc",))),
             "beta": Option("residual", one_of("residual", "target"), Needs("model.name", ("linear", "rbf"))),
+            "residuals": Option("uploads", one_of("uploads", "mean"), Needs("method.sampling", ("bootstrap",))),
         },
         defaults={
             **_ONE,

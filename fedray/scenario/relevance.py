@@ -234,7 +234,7 @@ def _by_data(key: str, scenario: Scenario, own: Collection[str]) -> str:
     if key == "data.test_fraction" and "test" in scenario.data.options:
         return "data.test names the test rows"
     task = "" if "data" in own else "regression" if name.startswith("uci/") else data_spec_of(name).task
-    if key == "predict.noise" and task == "classification":
+    if key in ("predict.noise", "method.residuals") and task == "classification":
         return f"{name} has classes"
     if key == "predict.noise" and scenario.predict.noise == "residual" and scenario.model.objective == "gaussian_nll":
         return "model.objective is gaussian_nll, whose networks say by themselves how large the noise is"

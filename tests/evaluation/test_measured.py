@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedray
-from fedray.core.errors import FedrayWarning
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import State
 from fedray.evaluation import measured
 from fedray.runtime.evaluation import mean_losses
@@ -75,6 +75,18 @@ def test_a_client_may_be_twice_in_the_buffer_of_fedag() -> None:
     assert set(answer.owner[0]) == {1, 2}  # a second upload was that of client 4 or 5
     variances = find_variances(run, answer.state, answer.models)
     assert read_residual(run) == pytest.approx(variances[np.arange(3), answer.owner[0]].mean())
+
+
+def test_the_residuals_of_fedags_mean_are_its_own_at_every_client_and_change_nothing_else() -> None:
+    keys = {**QUIET, **CUBIC, "predict": {"noise": "residual"}}
+    runs = [fedray.run({**keys, "method": {"name": "fedag", "residuals": of}}) for of in ("uploads", "mean")]
+    uploads, mean = (run.summary["metrics"] for run in runs)
+    assert read_residual(runs[1]) == pytest.approx(find_variances(runs[1], runs[1].progress.state, 1).mean())
+    assert read_residual(runs[1]) > 1.1 * read_residual(runs[0])
+    assert mean["sharpness"]["mean"] > uploads["sharpness"]["mean"]
+    assert all(mean[name] == uploads[name] for name in ("rmse", "nll_none"))
+    with pytest.raises(BadInput, match=r"method.residuals = mean cannot act, because those of a linear model are"):
+        fedray.run({**keys, "method": {"name": "fedag", "residuals": "mean"}, "model": "linear"})
 
 
 def test_fedag_finds_its_residuals_wherever_its_clients_are_in_a_large_population(

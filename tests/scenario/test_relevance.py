@@ -47,6 +47,8 @@ SILENT: list[tuple[str, dict[str, Any]]] = [  # the key, and the scenario in whi
     ("graph.probability", {**WALK, "graph": {"probability": 0.5}}),
     ("method.samples", of("fedag", samples=5)),
     ("method.beta", of("fedag", beta="residual")),
+    ("method.residuals", of("fedag", sampling="omc", residuals="mean")),
+    ("method.residuals", of("fedag", residuals="mean")),
     ("method.fold_number", of("stacking", fold_number=3)),
     ("method.meta_lr", of("stacking", meta="average", meta_lr=0.1)),
     ("method.meta_rounds", of("stacking", meta="average", meta_rounds=3)),
