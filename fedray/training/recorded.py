@@ -3,7 +3,7 @@
 A step of ResNet-18 with batch 16 is some four hundred kernels, which keep a GPU busy for 2 to 5 ms; to start them one
 after another takes the host 6 to 10. So the step of a lane is recorded once and replayed: the same kernels in the same
 order, and so the same bits. Only what is known to do the same in every step is recorded: networks of torch's and
-torchvision's own layers that draw no random numbers, and SGD.
+torchvision's own layers that draw no random numbers and ask the GPU nothing, and SGD.
 
 Example:
     >>> can_record(nn.Sequential(nn.Linear(4, 2)), Local(), torch.device("cpu"))
@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.method import Local
+from fedray.training.trace import find_changed_call
 
 AS_WRITTEN = 2  # steps before the recorded one, in which libraries choose their algorithms
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 _LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph: the next one takes its memory, and it is not replayed again
 Step = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether all weights are the same)
 
@@ -38,9 +39,17 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
     """
     if device.type != "cuda" or local.optimizer != "sgd":
         return False
-    parts = list(module.modules())
-    known = all(type(part).__module__.startswith(_KNOWN) for part in parts)
-    return known and not any(isinstance(part, _RANDOM) for part in parts)
+    return find_changed_call(module) is None and all(map(_is_alike_in_all_steps, module.modules()))
+
+
+def _is_alike_in_all_steps(part: nn.Module) -> bool:
+    """Whether what a layer does is known, and the same in every step, without a question of the host's to the GPU."""
+    if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
+        return False
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # a step's weight is 1 / its number
+        return False
+    draws = bool(getattr(part, "drop_rate", 0))  # dropout of torchvision's DenseNet, which is no layer
+    return not draws and getattr(part, "max_norm", None) is None  # an embedding that looks for rows that are too long
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torchvision
 from blocks import LOCALS, make_block
 from torch import Tensor, nn
 
@@ -35,6 +36,27 @@ def test_known_layers_and_sgd_are_recorded_and_what_may_differ_in_each_step_is_n
     assert not can_record(plain(), Local(optimizer="adam"), CUDA)
     assert not can_record(nn.Sequential(plain(), nn.Dropout(0.1)), Local(), CUDA)
     assert not can_record(nn.Sequential(plain(), Own()), Local(), CUDA)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        nn.FractionalMaxPool2d(2, output_ratio=0.5),
+        nn.BatchNorm2d(3, momentum=None),
+        nn.Embedding(5, 2, max_norm=1.0),
+        torchvision.models.DenseNet(4, (1,), 4, drop_rate=0.2),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_known_layers_that_draw_or_ask_the_gpu_are_not_recorded(part: nn.Module) -> None:
+    assert not can_record(nn.Sequential(plain(), part), Local(), CUDA)
+
+
+def test_a_network_is_not_recorded_where_a_call_does_more_than_its_layers_say() -> None:
+    hooked, replaced = plain(), plain()
+    hooked[1].register_forward_hook(lambda *_: None)
+    replaced.forward = lambda x: x.flatten(1)[:, :3]  # type: ignore[method-assign]
+    assert not can_record(hooked, Local(), CUDA) and not can_record(replaced, Local(), CUDA)
 
 
 class Replay:
