@@ -60,9 +60,11 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
         return
     before, stream = torch.cuda.current_stream(device), _stream_of(device)
     stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        yield
-    before.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:  # after a failure, too, memory that the steps still read is used again
+        before.wait_stream(stream)
 
 
 @lru_cache
@@ -101,13 +103,15 @@ class RecordedStep:
     def _record(self) -> torch.cuda.CUDAGraph | None:
         """The step on its own inputs; nothing is computed. None where torch cannot record it."""
         graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
-        graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
         try:
+            graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
             self._step(x, y, weight, True)
-        except RuntimeError:
+            graph.capture_end()
+        except BaseException as error:  # `client_timeout`, say; a stream that stays recording computes nothing any more
             with suppress(RuntimeError):
                 graph.capture_end()
-            return None
-        graph.capture_end()
+            if isinstance(error, RuntimeError):
+                return None
+            raise
         _LAST[:] = [graph]
         return graph

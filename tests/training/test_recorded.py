@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,7 @@ from fedray.core.method import Local
 from fedray.models.net import net_of
 from fedray.models.vision import resnet18
 from fedray.runtime.environment import device_of
-from fedray.training import loop
+from fedray.training import loop, recorded
 from fedray.training.loop import train_loop
 from fedray.training.recorded import AS_WRITTEN, RecordedStep, can_record
 
@@ -62,13 +65,13 @@ def test_a_network_is_not_recorded_where_a_call_does_more_than_its_layers_say() 
 class Replay:
     """Stands for a graph: it calls the step on the inputs that were recorded."""
 
-    def __init__(self, recorded: RecordedStep) -> None:
-        self.recorded, self.times = recorded, 0
+    def __init__(self, step: RecordedStep) -> None:
+        self.step, self.times = step, 0
 
     def replay(self) -> None:
         self.times += 1
-        x, y, weight = self.recorded._inputs
-        self.recorded._step(x, y, weight, True)
+        x, y, weight = self.step._inputs
+        self.step._step(x, y, weight, True)
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -80,15 +83,72 @@ def test_every_step_sees_its_own_batch_and_only_full_ones_are_replayed(
     def step(x: Tensor, y: Tensor, weight: Tensor, _alike: bool) -> None:
         seen.append(float(x.sum() * y.sum() * weight.sum()))
 
-    recorded = RecordedStep(step, 2)
-    graph = Replay(recorded)
+    take = RecordedStep(step, 2)
+    graph = Replay(take)
     monkeypatch.setattr(RecordedStep, "_record", lambda _self: graph if works else None)
     sizes = [2, 1, 2, 2, 2, 1, 2]
     for s, size in enumerate(sizes):
-        recorded(torch.full((size,), s + 1.0), torch.ones(size), torch.full((size,), 1 / size), True)
-    recorded(torch.full((2,), 9.0), torch.ones(2), torch.tensor([0.7, 0.3]), False)
+        take(torch.full((size,), s + 1.0), torch.ones(size), torch.full((size,), 1 / size), True)
+    take(torch.full((2,), 9.0), torch.ones(2), torch.tensor([0.7, 0.3]), False)
     assert np.allclose(seen, [(s + 1.0) * size * size for s, size in enumerate(sizes)] + [36.0])
     assert graph.times == (sizes.count(2) - AS_WRITTEN + 1 if works else 0)  # the short batch counts as one before
+
+
+class Graph:
+    """Stands for a CUDA graph whose recording may end badly."""
+
+    def __init__(self, ends: bool) -> None:
+        self.ends, self.recording = ends, False
+
+    def capture_begin(self, *, pool: object) -> None:
+        assert pool is None
+        self.recording = True
+
+    def capture_end(self) -> None:
+        self.recording = False
+        if not self.ends:
+            raise RuntimeError("invalid capture")
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(None, False), (RuntimeError("it asks the GPU"), False), (TimeoutError("it took longer"), True)],
+    ids=["invalid", "refused", "timeout"],
+)
+def test_a_recording_that_fails_ends(error: Exception | None, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, seen = Graph(ends), list[float]()
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(recorded, "_LAST", [])
+
+    def step(x: Tensor, _y: Tensor, _weight: Tensor, _alike: bool) -> None:
+        if not graph.recording:
+            seen.append(float(x[0]))
+        elif error is not None:
+            raise error
+
+    take = RecordedStep(step, 1)
+    with pytest.raises(TimeoutError) if isinstance(error, TimeoutError) else nullcontext():
+        for s in range(4):
+            take(torch.tensor([float(s)]), torch.ones(1), torch.ones(1), True)
+    assert not graph.recording and not recorded._LAST
+    assert seen == ([0.0, 1.0] if isinstance(error, TimeoutError) else [0.0, 1.0, 2.0, 3.0])
+
+
+def test_what_follows_waits_for_the_steps_after_a_failure_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, stream = Mock(), Mock()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: before)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(recorded, "_stream_of", lambda _device: stream)
+
+    def fail() -> None:
+        with recorded.recording_stream(CUDA, wanted=True):
+            stream.wait_stream.assert_called_once_with(before)
+            before.wait_stream.assert_not_called()
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        fail()
+    before.wait_stream.assert_called_once_with(stream)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
