@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from fedray.core.method import Local
 from fedray.training.trace import find_changed_call
 
-AS_WRITTEN = 2  # steps before the recorded one, in which libraries choose their algorithms
+AS_WRITTEN = 2  # steps before the recorded one: libraries choose their algorithms, and momentum begins at zeros
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
-_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph: the next one takes its memory, and it is not replayed again
-Step = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether all weights are the same)
+_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph, kept for its memory, which the next one takes over
+TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether weights are alike)
 
 
 def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
@@ -77,7 +77,7 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
 class RecordedStep:
     """Calls a step, and replays it where the batch is full; within `recording_stream`."""
 
-    def __init__(self, step: Step, batch: int) -> None:
+    def __init__(self, step: TakeStep, batch: int) -> None:
         """Takes the step and the rows of a full batch."""
         self._step, self._batch = step, batch
         self._before = AS_WRITTEN
@@ -86,8 +86,8 @@ class RecordedStep:
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
         """One step."""
-        if len(x) < self._batch or not alike or self._before:
-            self._before -= self._before > 0
+        if self._before or len(x) < self._batch or not alike:
+            self._before = max(0, self._before - 1)
             self._step(x, y, weight, alike)
             return
         if not self._inputs:

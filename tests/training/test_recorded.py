@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,14 +15,17 @@ from blocks import LOCALS, make_block
 from torch import Tensor, nn
 
 from fedray.core.method import Local
+from fedray.core.types import Net
 from fedray.models.net import net_of
-from fedray.models.vision import resnet18
+from fedray.models.vision import densenet, resnet18
 from fedray.runtime.environment import device_of
 from fedray.training import loop, recorded
+from fedray.training.block import Block
 from fedray.training.loop import train_loop
 from fedray.training.recorded import AS_WRITTEN, RecordedStep, can_record
 
 CUDA = torch.device("cuda")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
 def plain() -> nn.Sequential:
@@ -151,22 +156,109 @@ def test_what_follows_waits_for_the_steps_after_a_failure_too(monkeypatch: pytes
     before.wait_stream.assert_called_once_with(stream)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "prox"])
-def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device_of(1.0)
-    net = net_of(plain, "own", "cross_entropy", 3)
-    block = make_block(net, (3, 8, 8), LOCALS[kind], [17, 20, 9, 20], torch.float32, epochs=4)
+def tokens() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Embedding(10, 2), nn.Flatten(), nn.Linear(2 * 192, 3))
+
+
+def groups() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 3))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "plain": plain,
+    "groups": groups,
+    "tokens": tokens,
+    "resnet18": lambda: resnet18((3, 8, 8), 3, width=0.1),
+    "densenet": lambda: densenet((3, 8, 8), 3, blocks=(1, 1), growth=4),
+}
+
+
+def on_device(network: str, kind: str, device: str) -> tuple[Net, Block]:
+    """A network and four lanes on a device, whose epochs end in a short batch, or have none."""
+    net = net_of(NETWORKS[network], "own", "cross_entropy", 3)
+    block = make_block(net, (3, 8, 8), LOCALS[kind], [18, 20, 10, 20], torch.float32, epochs=2)
+    net.module.to(device)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         x, y = block.read(lo, hi)
-        return x.cuda(), y.cuda()
+        return (x.abs().long() if network == "tokens" else x).to(device), y.to(device)
 
-    net.module.cuda()
-    counters = torch.zeros(len(block.start), 1, dtype=torch.int64).cuda()
-    moved = block._replace(start=block.start.cuda(), counters=counters, read=read, weight=block.weight.cuda())
-    replayed = train_loop(net, moved)
+    counters = torch.zeros(len(block.start), len(net.layout.counters), dtype=torch.int64, device=device)
+    start, weight = block.start.to(device), block.weight.to(device)
+    return net, block._replace(start=start, counters=counters, read=read, weight=weight)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "prox"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(
+    device: str, network: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round after round with another rate. On the CPU a stand-in of the graph replays."""
+    recordings: list[object] = []
+    record = RecordedStep._record if device == "cuda" else Replay
+
+    def watch(step: RecordedStep) -> Any:
+        recordings.append(record(step))
+        return recordings[-1]
+
+    monkeypatch.setattr(RecordedStep, "_record", watch)
+    if device == "cuda":
+        device_of(1.0)
+    else:
+        monkeypatch.setattr(loop, "can_record", lambda *_: True)
+        monkeypatch.setattr(loop, "recording_stream", lambda *_: nullcontext())
+    net, block = on_device(network, kind, device)
+    rounds = [block._replace(lr=lr) for lr in (0.05, 0.02)]
+    replayed = [train_loop(net, one) for one in rounds]
+    assert len(recordings) == 2 * len(block.start) and None not in recordings
     monkeypatch.setattr(loop, "can_record", lambda *_: False)
-    written = train_loop(net, moved)
-    assert torch.equal(replayed.final, written.final) and torch.equal(replayed.loss, written.loss)
-    assert torch.equal(replayed.counters, written.counters)
+    for one, found in zip(rounds, replayed, strict=True):
+        assert all(map(torch.equal, found, train_loop(net, one)))
+    assert not torch.equal(replayed[0].final, replayed[1].final)
+
+
+@needs_gpu
+def test_graphs_of_many_lanes_take_the_memory_of_one() -> None:
+    device_of(1.0)
+    net, block = on_device("resnet18", "momentum", "cuda")
+    taken = []
+    for _ in range(4):
+        train_loop(net, block)
+        torch.cuda.synchronize()
+        taken.append(torch.cuda.memory_reserved())
+    assert taken[1] == taken[3]
+
+
+@needs_gpu
+@pytest.mark.parametrize("error", [RuntimeError("it cannot be recorded"), TimeoutError("it took longer")])
+def test_a_gpu_trains_on_after_a_recording_that_failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    device_of(1.0)
+    net, block = on_device("plain", "momentum", "cuda")
+    before = train_loop(net, block)
+    losses = loop.sum_losses
+
+    def fail(*given: Any) -> Any:
+        if torch.cuda.is_current_stream_capturing():
+            raise error
+        return losses(*given)
+
+    monkeypatch.setattr(loop, "sum_losses", fail)
+    if isinstance(error, TimeoutError):
+        with pytest.raises(TimeoutError):
+            train_loop(net, block)
+    else:
+        assert all(map(torch.equal, before, train_loop(net, block)))
+    monkeypatch.setattr(loop, "sum_losses", losses)
+    assert all(map(torch.equal, before, train_loop(net, block)))
+
+
+@needs_gpu
+def test_a_gpu_trains_on_after_a_layer_asked_it_while_it_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    device_of(1.0)
+    monkeypatch.setitem(NETWORKS, "asks", lambda: nn.Sequential(nn.BatchNorm2d(3, momentum=None), plain()))
+    net, block = on_device("asks", "sgd", "cuda")
+    written = train_loop(net, block)
+    monkeypatch.setattr(loop, "can_record", lambda *_: True)
+    for _ in range(2):
+        assert all(map(torch.equal, written, train_loop(net, block)))
