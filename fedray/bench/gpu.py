@@ -9,7 +9,6 @@ Example:
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,12 +33,10 @@ class GpuWork(NamedTuple):
     Attributes:
         what: in words.
         make: makes it.
-        repeats: laps of one round of each.
     """
 
     what: str
     make: Callable[[], BenchWork]
-    repeats: int
 
 
 def small_resnet() -> nn.Module:
@@ -58,15 +55,13 @@ WORKS = (
     GpuWork(
         "10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10",
         lambda: works.small_clients(10_000, 1000),
-        1,
     ),
     GpuWork(
         "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10",
         lambda: works.images(works.small_cnn, per_round=100),
-        1,
     ),
-    GpuWork("the same with CNN 32-64-fc128", lambda: works.images(works.plain_wide_cnn, per_round=100), 1),
-    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures, 1),
+    GpuWork("the same with CNN 32-64-fc128", lambda: works.images(works.plain_wide_cnn, per_round=100)),
+    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures),
 )
 
 
@@ -76,14 +71,13 @@ def measure_gpu(quick: bool) -> list[BenchResult]:
 
 
 def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
-    """Measures fedray and the plain loop by turns."""
+    """Measures fedray and the plain loop by turns, in laps of one round."""
     device = device_of(1.0)
     made = work.make()
     study = made.study()
     plain, runtime = make_plain_laps(study, made, device), Inline(study, device)
     fedray, _ = simulate(study, runtime)
-    repeats = work.repeats if quick else 3 * work.repeats
-    plain_cost, fedray_cost = take_turns([(plain, 1), (fedray, 1)], repeats, choose=statistics.median)
+    plain_cost, fedray_cost = take_turns([(plain, 1), (fedray, 1)], 1 if quick else 3)
     engine = runtime.worker.engine
     note = (
         f"plain {1e3 * plain_cost.wall:.1f}, fedray {1e3 * fedray_cost.wall:.1f} ms a round (engine {engine.name}, "

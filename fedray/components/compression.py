@@ -147,7 +147,8 @@ def int8(layout: Layout) -> Compress:
         delta = uploads.delta.clone()
         for a, b in pairwise(edges):
             part = delta[:, a:b]
-            scale = part.abs().amax(1, keepdim=True) / 127.0
+            most = part.abs().amax(1, keepdim=True)
+            scale = most / torch.full_like(most, 127.0)  # by a number CUDA does not divide: it rounds 1 / 127 before
             scale = torch.where(scale > 0, scale, torch.ones_like(scale))
             part.div_(scale).round_().mul_(scale)
         return Compressed(delta)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-SHARE = 0.25  # of the memory that is free there
+SHARE = 0.25  # of the memory that this process may still take there
 
 
 class Resident:
@@ -23,7 +23,7 @@ class Resident:
         self._copies = WeakTensorKeyDictionary()
 
     def place(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows where batches are gathered: on a GPU, copied once, unless they fill more than a quarter of its memory.
+        """Rows where batches are gathered: on a GPU, copied once, unless they fill over a quarter of its free memory.
 
         Args:
             x: Raw inputs, `[n, ...]`.
@@ -44,5 +44,8 @@ class Resident:
 
 
 def count_free_bytes(device: torch.device) -> int:
-    """Memory of a GPU that nobody uses."""
-    return int(torch.cuda.mem_get_info(device)[0])
+    """Memory of a GPU that nobody uses and this process may take: it may be held to a share (`limit_gpu_memory`)."""
+    free, total = torch.cuda.mem_get_info(device)
+    find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # early releases of torch lack it
+    share = 1.0 if find_share is None else find_share(device)
+    return min(free, int(share * total) - torch.cuda.memory_reserved(device))

@@ -74,6 +74,8 @@ class StackWorkers:
             if part.voter is None
         }
         self.workers = list(self._worker.values())
+        for worker in self.workers:  # all parts read the same rows, which lie on a GPU once
+            worker.resident = self.workers[0].resident
         if not all(is_shareable(worker.engine) for worker in self.workers):
             for worker in self.workers:  # the threads of one worker would use the networks of the others
                 worker.threads = 1

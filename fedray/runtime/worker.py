@@ -184,8 +184,8 @@ class Worker:
             before, own[name] = own[name], local.correction.update(own[name], shared, delta, rate)
             beside = own[name] - before
         sent = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
-        placed = phase.server.on_device and phase.compress.on_device and not own and real.flight is None
-        uploads = self._pack_uploads(real, delta if placed else delta.cpu(), sent, own, beside)
+        stay = phase.server.on_device and phase.compress.on_device and not own and real.flight is None  # where they are
+        uploads = self._pack_uploads(real, delta if stay else delta.cpu(), sent, own, beside)
         return uploads._replace(columns=columns), trained.loss[: len(real.size)]
 
     def _make_block(

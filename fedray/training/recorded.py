@@ -3,7 +3,7 @@
 A step of ResNet-18 with batch 16 is some four hundred kernels, which keep a GPU busy for 2 to 5 ms; to start them one
 after another takes the host 6 to 10. So the step of a lane is recorded once and replayed: the same kernels in the same
 order, and so the same bits. Only what is known to do the same in every step is recorded: networks of torch's and
-torchvision's own layers that draw no random numbers, and SGD.
+torchvision's own layers that draw no random numbers and ask the GPU nothing, and SGD.
 
 Example:
     >>> can_record(nn.Sequential(nn.Linear(4, 2)), Local(), torch.device("cpu"))
@@ -20,12 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.method import Local
+from fedray.training.trace import find_changed_call
 
-AS_WRITTEN = 2  # steps before the recorded one, in which libraries choose their algorithms
+AS_WRITTEN = 2  # steps before the recorded one: libraries choose their algorithms, and momentum begins at zeros
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
-_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph: the next one takes its memory, and it is not replayed again
-Step = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether all weights are the same)
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph, kept for its memory, which the next one takes over
+TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether weights are alike)
 
 
 def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
@@ -38,9 +39,17 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
     """
     if device.type != "cuda" or local.optimizer != "sgd":
         return False
-    parts = list(module.modules())
-    known = all(type(part).__module__.startswith(_KNOWN) for part in parts)
-    return known and not any(isinstance(part, _RANDOM) for part in parts)
+    return find_changed_call(module) is None and all(map(_is_alike_in_all_steps, module.modules()))
+
+
+def _is_alike_in_all_steps(part: nn.Module) -> bool:
+    """Whether what a layer does is known, and the same in every step, without a question of the host's to the GPU."""
+    if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
+        return False
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # a step's weight is 1 / its number
+        return False
+    draws = bool(getattr(part, "drop_rate", 0))  # dropout of torchvision's DenseNet, which is no layer
+    return not draws and getattr(part, "max_norm", None) is None  # an embedding that looks for rows that are too long
 
 
 @contextmanager
@@ -51,9 +60,11 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
         return
     before, stream = torch.cuda.current_stream(device), _stream_of(device)
     stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        yield
-    before.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:  # after a failure, too, memory that the steps still read is used again
+        before.wait_stream(stream)
 
 
 @lru_cache
@@ -66,7 +77,7 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
 class RecordedStep:
     """Calls a step, and replays it where the batch is full; within `recording_stream`."""
 
-    def __init__(self, step: Step, batch: int) -> None:
+    def __init__(self, step: TakeStep, batch: int) -> None:
         """Takes the step and the rows of a full batch."""
         self._step, self._batch = step, batch
         self._before = AS_WRITTEN
@@ -75,8 +86,8 @@ class RecordedStep:
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
         """One step."""
-        if len(x) < self._batch or not alike or self._before:
-            self._before -= self._before > 0
+        if self._before or len(x) < self._batch or not alike:
+            self._before = max(0, self._before - 1)
             self._step(x, y, weight, alike)
             return
         if not self._inputs:
@@ -92,13 +103,15 @@ class RecordedStep:
     def _record(self) -> torch.cuda.CUDAGraph | None:
         """The step on its own inputs; nothing is computed. None where torch cannot record it."""
         graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
-        graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
         try:
+            graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
             self._step(x, y, weight, True)
-        except RuntimeError:
+            graph.capture_end()
+        except BaseException as error:  # `client_timeout`, say; a stream that stays recording computes nothing any more
             with suppress(RuntimeError):
                 graph.capture_end()
-            return None
-        graph.capture_end()
+            if isinstance(error, RuntimeError):
+                return None
+            raise
         _LAST[:] = [graph]
         return graph

@@ -124,9 +124,10 @@ def train_jobs(jobs: Sequence[TrialTask]) -> list[Outcome]:
     """Trains (or finishes, or only reads) the run directories of some jobs, several of them side by side.
 
     Each is trained as if it were alone, to the bit; they share lanes, and the seconds they took are divided among them.
+    Trials with and without TF32 train one after another, because a process computes all products in one way.
     """
-    if len(jobs) == 1:
-        return [_run_job(jobs[0])]
+    if len(jobs) == 1 or len({job.scenario.clients.tf32 for job in jobs}) > 1:
+        return [_run_job(job) for job in jobs]
     joint, began = JointTraining(), time.perf_counter()
     outcomes = joint.run([partial(_run_job, job, joint) for job in jobs])
     share = (time.perf_counter() - began) / max(sum(outcome.seconds for outcome in outcomes), 1e-9)

@@ -31,6 +31,7 @@ PLAIN = Layout(("weight", "bias"), ((7, 5), (7,)), trainable=42)
 BUFFERED = Layout(("weight", "bias", "mean", "var"), ((6, 4), (6,), (6,), (6,)), trainable=30, counters=("batches",))
 LAYOUTS = [PLAIN, BUFFERED]
 HPC, LPC = Tier("hpc", 10, models_per_round=None), Tier("lpc", 10)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "buffers"])
 
 
@@ -246,6 +247,30 @@ def test_int8_is_one_byte_a_parameter_and_a_scale_a_tensor(layout: Layout) -> No
             assert torch.equal(sent[:, start:end], delta[:, start:end])
         start = end
     assert promised(int8(layout)) == size + len(whole_part(layout, delta[0]))
+
+
+def divide_as_cuda(x: Tensor, by: Tensor | float) -> Tensor:
+    """By a number: times its reciprocal, which may cost the last bit."""
+    return torch.true_divide(x, by) if isinstance(by, Tensor) else x * (1.0 / torch.tensor(by, dtype=x.dtype))
+
+
+@every_layout
+@pytest.mark.parametrize("device", ["stand-in", pytest.param("cuda", marks=needs_gpu)])
+def test_what_may_be_compressed_on_a_gpu_has_the_bits_of_the_cpu_there(
+    device: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delta = gaussian(layout, 300)
+    delta[:9] = delta[:9].round()  # ties
+    for compress in (dense(layout), top_k(layout, constant(9)), int8(layout)):
+        assert compress.on_device
+        expected = compress.apply(uploads(delta)).delta
+        if device == "cuda":
+            found = compress.apply(uploads(delta.cuda())).delta.cpu()
+        else:
+            with monkeypatch.context() as patched:
+                patched.setattr(Tensor, "__truediv__", divide_as_cuda)
+                found = compress.apply(uploads(delta)).delta
+        assert torch.equal(found, expected)
 
 
 # random k

@@ -182,3 +182,17 @@ def test_a_weight_that_is_no_whole_number_made_sums_that_depend_on_the_order() -
     with pytest.raises(BadInput, match=r"^exact_sum: a weight is 0\.3: give whole numbers, such as training rows"):
         exact_sum(rows, group, 1, torch.tensor([2.0, 0.3]))
     assert exact_sum(rows, group, 1, torch.tensor([2.0, 3.0])).value().item() == 5.0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("limbs", [1, 2])
+@pytest.mark.parametrize("square", [False, True])
+def test_a_gpu_adds_to_the_same_bits(limbs: int, square: bool) -> None:
+    rng = np.random.default_rng(limbs)
+    x = torch.from_numpy((rng.normal(size=(40, 3_000)) * rng.choice(SIZES, size=(40, 1))).astype(np.float32))
+    group, weight = torch.from_numpy(rng.integers(0, GROUPS, 40)), torch.from_numpy(rng.integers(1, 40, 40))
+    if square:
+        x = x.clamp(-100.0, 100.0)
+    here, there = (exact_sum(one, group, GROUPS, weight, limbs=limbs, square=square) for one in (x, x.cuda()))
+    assert here.limbs.keys() == there.limbs.keys()
+    assert all(torch.equal(part, there.limbs[limb].cpu()) for limb, part in here.limbs.items())

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 import torch
+from method_cases import make_case
 
+from fedray.assembly.study import build_study
 from fedray.runtime import resident
 from fedray.runtime.resident import Resident
+from fedray.runtime.stacking import make_worker
+from fedray.scenario.loader import read_scenario
 
 
 @pytest.fixture
@@ -40,3 +45,24 @@ def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: Resident)
     x, y = torch.zeros(250), torch.zeros(1)  # 1,004 bytes of 4,000
     assert elsewhere.place(x, y)[0] is x and elsewhere.place(x, y)[1] is y
     assert elsewhere.place(x[:249], y)[0].device.type == "meta"
+
+
+def test_the_parts_of_a_stack_share_the_copies_of_their_rows() -> None:
+    study = build_study(read_scenario(make_case("stacking"), explicit=False))
+    parts = make_worker(study).parts
+    assert parts is not None
+    rows = [part.study.shards.fetch(np.array([0]), np.array([0])).x for part in study.parts[:-1]]
+    assert len(rows) == 2 and rows[0] is rows[1]
+    assert len({worker.resident for worker in parts.workers}) == 1 and len(parts.workers) == 3
+
+
+@pytest.mark.parametrize(("share", "taken", "left"), [(1.0, 100, 600), (0.25, 100, 150), (0.25, 300, -50)])
+def test_a_process_that_holds_a_share_of_a_gpu_counts_no_more_than_its_share(
+    share: float, taken: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (600, 1_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: taken)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _device: share, raising=False)
+    assert resident.count_free_bytes(torch.device("cuda")) == left
+    monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
+    assert resident.count_free_bytes(torch.device("cuda")) == 600

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
+import torchvision
 from blocks import LOCALS, make_block
 from torch import Tensor, nn
 
 from fedray.core.method import Local
+from fedray.core.types import Net
 from fedray.models.net import net_of
-from fedray.models.vision import resnet18
+from fedray.models.vision import densenet, resnet18
 from fedray.runtime.environment import device_of
-from fedray.training import loop
+from fedray.training import loop, recorded
+from fedray.training.block import Block
 from fedray.training.loop import train_loop
 from fedray.training.recorded import AS_WRITTEN, RecordedStep, can_record
 
 CUDA = torch.device("cuda")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
 def plain() -> nn.Sequential:
@@ -37,16 +46,37 @@ def test_known_layers_and_sgd_are_recorded_and_what_may_differ_in_each_step_is_n
     assert not can_record(nn.Sequential(plain(), Own()), Local(), CUDA)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        nn.FractionalMaxPool2d(2, output_ratio=0.5),
+        nn.BatchNorm2d(3, momentum=None),
+        nn.Embedding(5, 2, max_norm=1.0),
+        torchvision.models.DenseNet(4, (1,), 4, drop_rate=0.2),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_known_layers_that_draw_or_ask_the_gpu_are_not_recorded(part: nn.Module) -> None:
+    assert not can_record(nn.Sequential(plain(), part), Local(), CUDA)
+
+
+def test_a_network_is_not_recorded_where_a_call_does_more_than_its_layers_say() -> None:
+    hooked, replaced = plain(), plain()
+    hooked[1].register_forward_hook(lambda *_: None)
+    replaced.forward = lambda x: x.flatten(1)[:, :3]  # type: ignore[method-assign]
+    assert not can_record(hooked, Local(), CUDA) and not can_record(replaced, Local(), CUDA)
+
+
 class Replay:
     """Stands for a graph: it calls the step on the inputs that were recorded."""
 
-    def __init__(self, recorded: RecordedStep) -> None:
-        self.recorded, self.times = recorded, 0
+    def __init__(self, step: RecordedStep) -> None:
+        self.step, self.times = step, 0
 
     def replay(self) -> None:
         self.times += 1
-        x, y, weight = self.recorded._inputs
-        self.recorded._step(x, y, weight, True)
+        x, y, weight = self.step._inputs
+        self.step._step(x, y, weight, True)
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -58,33 +88,177 @@ def test_every_step_sees_its_own_batch_and_only_full_ones_are_replayed(
     def step(x: Tensor, y: Tensor, weight: Tensor, _alike: bool) -> None:
         seen.append(float(x.sum() * y.sum() * weight.sum()))
 
-    recorded = RecordedStep(step, 2)
-    graph = Replay(recorded)
+    take = RecordedStep(step, 2)
+    graph = Replay(take)
     monkeypatch.setattr(RecordedStep, "_record", lambda _self: graph if works else None)
     sizes = [2, 1, 2, 2, 2, 1, 2]
     for s, size in enumerate(sizes):
-        recorded(torch.full((size,), s + 1.0), torch.ones(size), torch.full((size,), 1 / size), True)
-    recorded(torch.full((2,), 9.0), torch.ones(2), torch.tensor([0.7, 0.3]), False)
+        take(torch.full((size,), s + 1.0), torch.ones(size), torch.full((size,), 1 / size), True)
+    take(torch.full((2,), 9.0), torch.ones(2), torch.tensor([0.7, 0.3]), False)
     assert np.allclose(seen, [(s + 1.0) * size * size for s, size in enumerate(sizes)] + [36.0])
     assert graph.times == (sizes.count(2) - AS_WRITTEN + 1 if works else 0)  # the short batch counts as one before
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "prox"])
-def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device_of(1.0)
-    net = net_of(plain, "own", "cross_entropy", 3)
-    block = make_block(net, (3, 8, 8), LOCALS[kind], [17, 20, 9, 20], torch.float32, epochs=4)
+class Graph:
+    """Stands for a CUDA graph whose recording may end badly."""
+
+    def __init__(self, ends: bool) -> None:
+        self.ends, self.recording = ends, False
+
+    def capture_begin(self, *, pool: object) -> None:
+        assert pool is None
+        self.recording = True
+
+    def capture_end(self) -> None:
+        self.recording = False
+        if not self.ends:
+            raise RuntimeError("invalid capture")
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(None, False), (RuntimeError("it asks the GPU"), False), (TimeoutError("it took longer"), True)],
+    ids=["invalid", "refused", "timeout"],
+)
+def test_a_recording_that_fails_ends(error: Exception | None, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, seen = Graph(ends), list[float]()
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(recorded, "_LAST", [])
+
+    def step(x: Tensor, _y: Tensor, _weight: Tensor, _alike: bool) -> None:
+        if not graph.recording:
+            seen.append(float(x[0]))
+        elif error is not None:
+            raise error
+
+    take = RecordedStep(step, 1)
+    with pytest.raises(TimeoutError) if isinstance(error, TimeoutError) else nullcontext():
+        for s in range(4):
+            take(torch.tensor([float(s)]), torch.ones(1), torch.ones(1), True)
+    assert not graph.recording and not recorded._LAST
+    assert seen == ([0.0, 1.0] if isinstance(error, TimeoutError) else [0.0, 1.0, 2.0, 3.0])
+
+
+def test_what_follows_waits_for_the_steps_after_a_failure_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, stream = Mock(), Mock()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: before)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
+    monkeypatch.setattr(recorded, "_stream_of", lambda _device: stream)
+
+    def fail() -> None:
+        with recorded.recording_stream(CUDA, wanted=True):
+            stream.wait_stream.assert_called_once_with(before)
+            before.wait_stream.assert_not_called()
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        fail()
+    before.wait_stream.assert_called_once_with(stream)
+
+
+def tokens() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Embedding(10, 2), nn.Flatten(), nn.Linear(2 * 192, 3))
+
+
+def groups() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 3))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "plain": plain,
+    "groups": groups,
+    "tokens": tokens,
+    "resnet18": lambda: resnet18((3, 8, 8), 3, width=0.1),
+    "densenet": lambda: densenet((3, 8, 8), 3, blocks=(1, 1), growth=4),
+}
+
+
+def on_device(network: str, kind: str, device: str) -> tuple[Net, Block]:
+    """A network and four lanes on a device, whose epochs end in a short batch, or have none."""
+    net = net_of(NETWORKS[network], "own", "cross_entropy", 3)
+    block = make_block(net, (3, 8, 8), LOCALS[kind], [18, 20, 10, 20], torch.float32, epochs=2)
+    net.module.to(device)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         x, y = block.read(lo, hi)
-        return x.cuda(), y.cuda()
+        return (x.abs().long() if network == "tokens" else x).to(device), y.to(device)
 
-    net.module.cuda()
-    counters = torch.zeros(len(block.start), 1, dtype=torch.int64).cuda()
-    moved = block._replace(start=block.start.cuda(), counters=counters, read=read, weight=block.weight.cuda())
-    replayed = train_loop(net, moved)
+    counters = torch.zeros(len(block.start), len(net.layout.counters), dtype=torch.int64, device=device)
+    start, weight = block.start.to(device), block.weight.to(device)
+    return net, block._replace(start=start, counters=counters, read=read, weight=weight)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "prox"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(
+    device: str, network: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round after round with another rate. On the CPU a stand-in of the graph replays."""
+    recordings: list[object] = []
+    record = RecordedStep._record if device == "cuda" else Replay
+
+    def watch(step: RecordedStep) -> Any:
+        recordings.append(record(step))
+        return recordings[-1]
+
+    monkeypatch.setattr(RecordedStep, "_record", watch)
+    if device == "cuda":
+        device_of(1.0)
+    else:
+        monkeypatch.setattr(loop, "can_record", lambda *_: True)
+        monkeypatch.setattr(loop, "recording_stream", lambda *_: nullcontext())
+    net, block = on_device(network, kind, device)
+    rounds = [block._replace(lr=lr) for lr in (0.05, 0.02)]
+    replayed = [train_loop(net, one) for one in rounds]
+    assert len(recordings) == 2 * len(block.start) and None not in recordings
     monkeypatch.setattr(loop, "can_record", lambda *_: False)
-    written = train_loop(net, moved)
-    assert torch.equal(replayed.final, written.final) and torch.equal(replayed.loss, written.loss)
-    assert torch.equal(replayed.counters, written.counters)
+    for one, found in zip(rounds, replayed, strict=True):
+        assert all(map(torch.equal, found, train_loop(net, one)))
+    assert not torch.equal(replayed[0].final, replayed[1].final)
+
+
+@needs_gpu
+def test_graphs_of_many_lanes_take_the_memory_of_one() -> None:
+    device_of(1.0)
+    net, block = on_device("resnet18", "momentum", "cuda")
+    taken = []
+    for _ in range(4):
+        train_loop(net, block)
+        torch.cuda.synchronize()
+        taken.append(torch.cuda.memory_reserved())
+    assert taken[1] == taken[3]
+
+
+@needs_gpu
+@pytest.mark.parametrize("error", [RuntimeError("it cannot be recorded"), TimeoutError("it took longer")])
+def test_a_gpu_trains_on_after_a_recording_that_failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    device_of(1.0)
+    net, block = on_device("plain", "momentum", "cuda")
+    before = train_loop(net, block)
+    losses = loop.sum_losses
+
+    def fail(*given: Any) -> Any:
+        if torch.cuda.is_current_stream_capturing():
+            raise error
+        return losses(*given)
+
+    monkeypatch.setattr(loop, "sum_losses", fail)
+    if isinstance(error, TimeoutError):
+        with pytest.raises(TimeoutError):
+            train_loop(net, block)
+    else:
+        assert all(map(torch.equal, before, train_loop(net, block)))
+    monkeypatch.setattr(loop, "sum_losses", losses)
+    assert all(map(torch.equal, before, train_loop(net, block)))
+
+
+@needs_gpu
+def test_a_gpu_trains_on_after_a_layer_asked_it_while_it_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    device_of(1.0)
+    monkeypatch.setitem(NETWORKS, "asks", lambda: nn.Sequential(nn.BatchNorm2d(3, momentum=None), plain()))
+    net, block = on_device("asks", "sgd", "cuda")
+    written = train_loop(net, block)
+    monkeypatch.setattr(loop, "can_record", lambda *_: True)
+    for _ in range(2):
+        assert all(map(torch.equal, written, train_loop(net, block)))

@@ -23,6 +23,7 @@ from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.checksums import find_checkpoints
+from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
@@ -560,3 +561,26 @@ def test_a_pruned_trial_has_no_standard_error_as_it_has_no_value(tmp_path: Path)
     for row in trials:
         value, error = row["values"]["accuracy"], row["standard_errors"]["accuracy"]
         assert (value is None) == (error is None) == (row["state"] == "pruned")
+
+
+@pytest.mark.parametrize(("values", "side_by_side"), [((True, True), True), ((True, False), False)])
+def test_trials_with_and_without_tf32_do_not_train_side_by_side(
+    values: tuple[bool, bool], side_by_side: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The switch of torch is one for the process: all trials took the value of the one that began last."""
+    seen: list[bool] = []
+
+    def train(_task: training.TrialTask, joint: Any = None) -> training.Outcome:
+        seen.append(joint is not None)
+        return training.Outcome("complete", [1.0])
+
+    monkeypatch.setattr(training, "_run_job", train)
+    tiers = {"gpu": {"num_gpus": 1}}
+    tasks = [
+        training.TrialTask(
+            number, read_scenario({"clients": {"number": 4, "tf32": tf32, "tiers": tiers}}), Path(), (), UserObjects()
+        )
+        for number, tf32 in enumerate(values)
+    ]
+    assert len(training.train_jobs(tasks)) == 2
+    assert seen == [side_by_side] * 2
