@@ -155,3 +155,14 @@ def test_weights_of_clients_that_answer_with_their_own_model_are_said_not_to_act
         compose(own, clients | {"predict": {"gamma": 0.1}})
     with nothing_said():
         compose(own, clients | {"predict": {"gamma": math.inf}})
+
+
+def test_a_number_of_models_that_a_method_does_not_read_was_silent() -> None:
+    def a_model_a_client(setting: Setting) -> Method:
+        return Method("own", federated(replace(setting, models=setting.clients.number)))
+
+    with pytest.warns(ScenarioWarning, match=r"method\.models = 2 cannot act, because own trains 3 models"):
+        compose(a_model_a_client, {"method": {"models": 2}})
+    with nothing_said():
+        compose(a_model_a_client, {"method": {"models": 3}})
+        compose(a_model_a_client, {"method": {"models": None}})
