@@ -36,7 +36,7 @@ def make_architectures(scenario: Scenario, classes: int, clients: Clients, netwo
         network: makes the network of a scenario.
 
     Raises:
-        BadInput: there are no classes, or a network would have no client.
+        BadInput: there are no classes, or more networks than clients. That of a tier without clients is the server's.
     """
     networks = scenario.method.options["networks"]
     if not classes:
@@ -52,10 +52,10 @@ def make_architectures(scenario: Scenario, classes: int, clients: Clients, netwo
     tiers = [tier.name for tier in clients.tiers]
     bases = []
     for i, one in enumerate(networks):
-        options = {key: value for key, value in one.items() if key not in ("name", "tier")}
+        options = {key: value for key, value in one.items() if key not in ("name", "tier", "answers")}
         net = network(replace(scenario, model=ModelKeys(one["name"], options=options)))
         members = _in_turn(i, len(networks)) if "tier" not in one else _of_tier(clients, tiers.index(one["tier"]))
-        bases.append(Base(net, scenario.method.models, members=members))
+        bases.append(Base(net, scenario.method.models, members=members, answers=one.get("answers", True)))
     return Stack(
         bases=tuple(bases),
         meta=None,

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import torch
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Method
 from fedray.core.types import Clients
 from fedray.methods.setting import Setting
@@ -86,7 +86,8 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
                 f"{mode}, but the phase of {method.name} has {name}, which is for rounds: set the mode to sync, or "
                 f"leave {name} out"
             )
-    if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(pieces.models, pieces.layout.d))):
+    rows = pieces.models * len(pieces.seeds)
+    if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(rows, pieces.layout.d))):
         raise BadInput(
             f"{mode} mixes single uploads into the model, but the server of {method.name} keeps more than the model "
             "(server.optimizer, server.robust, or its own): set it to buffered"
@@ -97,6 +98,19 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
     ]
     least = worlds * (pieces.models if rule.mode == "semi" else 1)
     groups = max(least, min(worlds * each, MOST_NUMBERS // max(1, pieces.layout.d)))
-    grouped = compose(replace(pieces, models=1, seeds=tuple(range(groups))))
+    grouped = _compose_groups(pieces, groups, compose, mode)
     server = phase.server._replace(reduce=grouped.phase.server.reduce)
     return replace(method, phase=replace(phase, server=server, groups=groups))
+
+
+def _compose_groups(pieces: Setting, groups: int, compose: Callable[[Setting], Method], mode: str) -> Method:
+    """The method with one model in as many worlds as there are groups; a user's own may refuse that."""
+    try:
+        return compose(replace(pieces, models=1, seeds=tuple(range(groups)), own_method=""))
+    except FedrayError as error:
+        if not pieces.own_method:
+            raise
+        raise BadInput(
+            f"{mode} composes {pieces.own_method} once more, with setting.models = 1 in {groups} worlds, which it "
+            f"refuses ({error}): set it to sync, or let it take one model"
+        ) from error

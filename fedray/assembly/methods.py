@@ -22,7 +22,7 @@ from fedray.assembly.distillation import make_fuser, make_learner, make_score, m
 from fedray.assembly.fens import make_fens
 from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.models import make_network
-from fedray.assembly.own_keys import refuse_unread_code, warn_of_unread_keys
+from fedray.assembly.own_keys import refuse_unread_code, warn_of_idle_keys, warn_of_unread_keys
 from fedray.assembly.own_methods import guard_method
 from fedray.assembly.own_schedule import guard_schedule
 from fedray.assembly.posterior_samples import make_samples
@@ -167,8 +167,9 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
     if users:
         refuse_unread_code(pieces.local, method)
         warn_of_unread_keys(scenario, pieces, make_local(read_scenario({})), method, compose)
+        warn_of_idle_keys(scenario, pieces, method, compose)
     if scenario.participation.mode != "sync":
-        return add_groups(scenario, pieces, method, compose)
+        return add_groups(scenario, replace(pieces, own_method=users), method, compose)
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)

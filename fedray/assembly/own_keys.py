@@ -12,7 +12,8 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import FunctionType
 
@@ -22,7 +23,8 @@ from fedray.core.method import Local, Method
 from fedray.core.text import quote_value
 from fedray.methods.setting import Setting
 from fedray.own_code.source_code import read_closure
-from fedray.scenario.schema import Scenario
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.schema import MethodKeys, Scenario
 
 _KEYS = (  # of the section `local`, which are fields of `Local` too
     "optimizer",
@@ -120,3 +122,49 @@ def warn_of_unread_keys(
 def _fields(method: Method, key: str) -> list[object]:
     """A field of every local training of a method."""
     return [getattr(local, key) for local in (method.phase.local, *method.phase.personal)]
+
+
+def warn_of_idle_keys(
+    scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]
+) -> None:
+    """Says which keys beside `local` a method answers, or counts bytes, without.
+
+    Args:
+        scenario: has the keys.
+        pieces: of the method.
+        method: the user's own.
+        compose: makes it from other pieces.
+    """
+    asked, trained = scenario.method.models, method.phase.models
+    if asked not in (trained, _usual_models(scenario)):
+        warn_user(
+            f"method.models = {asked} cannot act, because {method.name} trains {trained} models: leave it out, or let "
+            "the method read setting.models"
+        )
+    if method.one_model_per_client and math.isfinite(scenario.predict.gamma):
+        warn_user(
+            f"predict.gamma = {scenario.predict.gamma:g} cannot act, because a known client of {method.name} answers "
+            "with a model of its own: leave it out"
+        )
+    if pieces.compress is not None and any(phase.traffic is not None for phase in method.parts or (method.phase,)):
+        try:
+            idle = _count_first_round(method) == _count_first_round(compose(replace(pieces, compress=None)))
+        except FedrayError:  # it needs the key, or a state
+            return
+        if idle:
+            warn_user(
+                f"compress.kind = {scenario.compress.kind} changes the uploads of {method.name}, but not the bytes "
+                "that its traffic counts: leave it out, or let traffic count them (phase.compress.bytes)"
+            )
+
+
+def _count_first_round(method: Method) -> list[list[int]]:
+    """The bytes up of each job of the first round, as the `traffic` of each phase counts them."""
+    phases = method.parts or (method.phase,)
+    return [one.traffic(0, one.schedule(0, None))[0].tolist() for one in phases if one.traffic is not None]
+
+
+def _usual_models(scenario: Scenario) -> int:
+    """K where a scenario does not say it: what the method was registered with, or that of any other."""
+    registered: Mapping[str, int] = method_spec_of(scenario.method.name).defaults.get("method", {})
+    return registered.get("models", MethodKeys().models)

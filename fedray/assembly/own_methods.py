@@ -75,15 +75,15 @@ def guard_method(
         raise BadInput(f"{where}: name = {method.name!r}: give the method a name")
     require(where, "phase", method.phase, Phase)
     require(where, "parts", method.parts, tuple)
-    if method.one_model_per_client and isinstance(method.phase, Phase) and method.phase.models != clients:
-        raise BadInput(
-            f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients} clients: set "
-            f"method.models = {clients}"
-        )
     about = _Method(where, worlds, clients, layers)
     for i, part in enumerate(method.parts):
         require(where, f"parts[{i}]", part, Phase)
     fitted: Method = fit_parts(method, stack, where)
+    if method.one_model_per_client and method.phase.models != clients:
+        raise BadInput(
+            f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients} clients: set "
+            f"method.models = {clients}"
+        )
     phase, parts = _guard_phase(fitted.phase, about), tuple(_guard_phase(part, about) for part in fitted.parts)
     fields = _guard_fields(fitted, where, method_checks(worlds, phase.models))
     return replace(fitted, phase=phase, parts=parts, **fields)

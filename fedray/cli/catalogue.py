@@ -14,6 +14,12 @@ import click
 from fedray.cli import options
 from fedray.own_code.user_modules import import_modules
 
+_NONE = {  # what has names of users only
+    "metrics": "none of your own: --import the module that registers them; `fedray list columns` has fedray's",
+    "callbacks": "none: --import the module that registers yours",
+    "losses": "none of your own: --import the module that registers them",
+}
+
 
 @click.command(name="list")
 @click.argument(
@@ -61,6 +67,8 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
             click.echo(f"{title}:")
             for name, meaning in known.items():
                 click.echo(f"  {name:18} {meaning}")
+            if not known:
+                click.echo(f"  {_NONE[title]}")
 
 
 def _print_columns() -> None:

@@ -188,10 +188,10 @@ class Phase:
         memory: Those of them that a model trains with, and does not answer with (PVI).
         personal: Extra local trainings, one personal model each, pulled towards the received one (Ditto).
         walk: Which client holds which model, where there is no server; None with a server.
-        sizes: Training samples of each job; None means those of its client.
-        steps: Optimizer steps of each job; None means those of `local`.
-        traffic: Bytes of each job; None means from the server to the client and back.
-        remember: What the state keeps of a round's jobs whose uploads the server used; None means nothing.
+        sizes: plan -> training samples of each job `[J]`; None means those of its client.
+        steps: (plan, sizes) -> steps of each job and samples in them, `[J]` each, for the clock; None: as `local`.
+        traffic: (round, plan) -> bytes up and down of each job, `[J]` each; None: from the server and back.
+        remember: (round, state after it, plan of the jobs that counted, losses `[J]`) -> state; None keeps nothing.
         choose: (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None: it stays as it is.
         mixture: Whether clients weigh their samples by all K models before they train (FedEM).
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
@@ -271,7 +271,7 @@ class Method:
         name: As in the scenario.
         phase: The federated training.
         answer: The models that answer for a state; None means the trained models themselves.
-        prepare: The first state from the data (closed forms); None means freshly drawn models.
+        prepare: (state behind `Server.init`, `pooled(world)`: all training rows) -> the first state; None: as drawn.
         one_model_per_client: Whether known client i answers with model i.
         parts: Of a stack: the training of each base, then that of the meta model.
         join: Of a stack: what its parts learn from each other behind their own servers' steps; None: nothing.

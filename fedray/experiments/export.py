@@ -19,6 +19,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedray.core.types import State
+from fedray.evaluation.stacking import find_bases
 from fedray.files.plain import make_parent, write_atomically, write_json
 from fedray.models.net import whole_state_dict
 from fedray.simulation.study import Study
@@ -67,10 +68,11 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
         that are exported, where there are several: `average`, what is averaged over them, and their `weights`, which
-        sum to 1, by replicate and fold.
+        sum to 1, by replicate and fold. Of a stack, which is one module, `bases` are the weights of its base models
+        in the average, where no meta model answers.
     """
     if study.parts:
-        return {"models": "exported"}  # one module with all its parts
+        return {"models": "exported"} | _describe_bases(study)
     answer, models = study.answer(state), study.method.phase.models
     if answer.models != models or not torch.equal(answer.state.models, state.models):
         return {"models": "others"}
@@ -81,6 +83,15 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
         "average": study.evaluation.average if study.classes else "outputs",
         "weights": {_name_world(study, world): each for world, each in enumerate(shares)},
     }
+
+
+def _describe_bases(study: Study) -> dict[str, Any]:
+    """What is averaged over the networks of a stack; empty where something else joins them."""
+    bases = find_bases(study)
+    if len(bases) < len(study.parts) or bases[0].combine is not None:
+        return {}
+    heard = sum(part.answers for part in bases)
+    return {"average": "probabilities", "bases": [part.answers / heard for part in bases]}
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:

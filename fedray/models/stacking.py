@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,12 +46,14 @@ class Base(NamedTuple):
         models: How many models of it an ensemble has.
         voter: A classifier instead of a trained network; `net` is then a `voting_net`. None for a network.
         members: The clients that have this architecture; None: all of them.
+        answers: Whether it has a part in the mean that answers where there is no meta model.
     """
 
     net: Net
     models: int = 1
     voter: Voter | None = None
     members: Members | None = None
+    answers: bool = True
 
 
 class Stack(NamedTuple):
@@ -111,7 +113,7 @@ class Stack(NamedTuple):
 class StackModule(nn.Module):
     """The module of a stack: the meta model reads the mean probabilities of each base, side by side.
 
-    Until the meta model has been trained, and without one, the bases are averaged.
+    Until the meta model has been trained, and without one, the bases that answer are averaged.
 
     Attributes:
         trained: Rounds in which the meta model was trained; a counter.
@@ -127,9 +129,11 @@ class StackModule(nn.Module):
         meta: nn.Module | None,
         combine: str | None = None,
         features: str = "out_of_fold",
+        answers: Sequence[bool] = (),
     ) -> None:
         nn.Module.__init__(self)
         self.combine, self.features = combine, features
+        self.answers = tuple(answers) or (True,) * len(bases)
         self.register_buffer("trained", torch.zeros((), dtype=torch.int64))
         self.bases = nn.ModuleList(nn.ModuleList(models) for models in bases)
         self.meta = meta
@@ -141,7 +145,7 @@ class StackModule(nn.Module):
         answers = [[model(x).softmax(-1) for model in models] for models in self._models()]  # [B, C] each
         each = [torch.stack(one).mean(0) for one in answers]
         if self.meta is None or not bool(self.trained):
-            return torch.stack(each).mean(0).log()
+            return torch.stack([one for one, answers in zip(each, self.answers, strict=True) if answers]).mean(0).log()
         read = [model for one in answers for model in one] if self.features == SIDE_BY_SIDE else each
         logits: Tensor = self.meta(torch.cat(read, dim=-1))
         return logits
@@ -185,7 +189,7 @@ def stacked_net(stack: Stack) -> Net:
             [copy.deepcopy(base.net.module) for _ in range(stack.models_of(i))] for i, base in enumerate(stack.bases)
         ]
         meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
-    module = StackModule(bases, meta, stack.combine, stack.features)
+    module = StackModule(bases, meta, stack.combine, stack.features, [base.answers for base in stack.bases])
     layout = layout_of(module, stack.name)
     first = stack.bases[0].net
     return Net(stack.name, module, layout, first.objective, first.outputs, lambda _key: torch.zeros(layout.d))

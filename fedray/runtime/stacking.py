@@ -125,7 +125,8 @@ class StackWorkers:
         elif combine is not None:
             answer = combine_outputs(combine, outputs[0], self._label_shares(world))
         else:
-            answer = torch.from_numpy(np.log(np.maximum(np.mean(votes, axis=0), TINY)))
+            heard = [vote for vote, part in zip(votes, self.bases, strict=True) if part.answers]
+            answer = torch.from_numpy(np.log(np.maximum(np.mean(heard, axis=0), TINY)))
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:

@@ -15,12 +15,14 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.scenario.spec import Needs, Option
 from fedray.scenario.stacking import check_network
-from fedray.scenario.validators import means, one_of, real, text, whole
+from fedray.scenario.validators import flag, means, one_of, real, text, whole
 
 
 @means("list of sections", "like `model`, with the `tier` of its clients")
 def check_networks(value: Any) -> list[dict[str, Any]]:
     """Several architectures, each a section like `model` that may also name the `tier` of the clients that have it.
+
+    One with `answers: false` is trained like the others, and has no part in the answer.
 
     Example:
         >>> check_networks([{"name": "linear", "tier": "weak"}])
@@ -32,7 +34,11 @@ def check_networks(value: Any) -> list[dict[str, Any]]:
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(one, Mapping) for one in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: linear}]")
-    return [check_network(f"method.networks[{i}]", one, {"tier": text}) for i, one in enumerate(value)]
+    more = {"tier": text, "answers": flag}
+    checked = [check_network(f"method.networks[{i}]", one, more) for i, one in enumerate(value)]
+    if checked and not any(one.get("answers", True) for one in checked):
+        raise ValueError("has no network that answers: leave answers out in one of them")
+    return checked
 
 
 FEDBE_OPTIONS = {

@@ -173,6 +173,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
             voter=voter,
             combine=None if is_meta else stack.combine,
             features=stack.features,
+            answers=is_meta or stack.bases[i].answers,
         )
         first, trainable, buffers, counters = first + number, ends[0], ends[1], last
 

@@ -101,6 +101,7 @@ class Part(NamedTuple):
         combine: Of a base whose model i is client i's own: how their answers make one where there is no meta model
             (`fedray.models.aggregators`). None: its models are nobody's own.
         features: Of a base: what the meta model learns from (`fedray.models.stacking.Stack.features`).
+        answers: Of a base: whether it has a part in the mean that answers where there is no meta model.
         trained_before: Of the meta model: a function round -> who has trained it before, as `world * N + client`.
     """
 
@@ -116,6 +117,7 @@ class Part(NamedTuple):
     voter: Voter | None = None
     combine: str | None = None
     features: str = "out_of_fold"
+    answers: bool = True
     trained_before: Callable[[int], IntArray] | None = None
 
 

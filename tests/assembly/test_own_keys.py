@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small import scenario
@@ -21,6 +23,7 @@ from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.local import LocalLoss
 from fedray.core.method import Local
+from fedray.core.types import Plan
 from fedray.methods import Method, Setting, Transform, federated, start_empty
 from fedray.scenario.loader import read_scenario
 
@@ -121,3 +124,45 @@ def test_a_key_in_the_place_of_the_core_of_a_method_is_said(
         compose(lambda setting: Method("own", named(setting, **{ingredient: usual})), keys)
         if ingredient != "merge":  # a method of fedray's, whose ingredients keys may replace
             build_study(read_scenario(scenario(KEYS, {"method": {"name": "shefl"}}, keys)))
+
+
+def count(setting: Setting, whole: bool) -> Method:
+    phase = federated(setting)
+
+    def traffic(_t: int, plan: Plan) -> tuple[Any, Any]:
+        sent = np.full(len(plan.client), 7) if whole else phase.compress.bytes(plan.client, 0 * plan.client)
+        return sent, sent
+
+    return Method("own", replace(phase, traffic=traffic))
+
+
+def test_a_compression_that_no_byte_followed_was_silent() -> None:
+    """Top-k changed the uploads of a method that counts the bytes of something else, which stayed what they were."""
+    topk = {"compress": {"kind": "topk", "ratio": 0.1}}
+    with pytest.warns(ScenarioWarning, match=r"compress\.kind = topk changes the uploads of own, but not the bytes"):
+        compose(lambda setting: count(setting, True), topk)
+    with nothing_said():
+        compose(lambda setting: count(setting, True))
+        compose(lambda setting: count(setting, False), topk)
+
+
+def test_weights_of_clients_that_answer_with_their_own_model_are_said_not_to_act() -> None:
+    def own(setting: Setting) -> Method:
+        return Method("own", federated(setting), one_model_per_client=True)
+
+    clients = {"clients": {"number": 3}, "method": {"models": 3}}
+    with pytest.warns(ScenarioWarning, match=r"predict\.gamma = 0\.1 cannot act, because a known client of own"):
+        compose(own, clients | {"predict": {"gamma": 0.1}})
+    with nothing_said():
+        compose(own, clients | {"predict": {"gamma": math.inf}})
+
+
+def test_a_number_of_models_that_a_method_does_not_read_was_silent() -> None:
+    def a_model_a_client(setting: Setting) -> Method:
+        return Method("own", federated(replace(setting, models=setting.clients.number)))
+
+    with pytest.warns(ScenarioWarning, match=r"method\.models = 2 cannot act, because own trains 3 models"):
+        compose(a_model_a_client, {"method": {"models": 2}})
+    with nothing_said():
+        compose(a_model_a_client, {"method": {"models": 3}})
+        compose(a_model_a_client, {"method": {"models": None}})

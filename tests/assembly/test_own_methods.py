@@ -20,7 +20,7 @@ from fedray.core.local import Correction
 from fedray.core.method import Compress, Method, Phase, Server
 from fedray.core.parts import PartStep
 from fedray.core.types import Plan, State
-from fedray.methods import Answer, Setting, federated
+from fedray.methods import Answer, Setting, federated, federated_each
 from fedray.scenario.loader import read_scenario
 
 PLAN = Plan(np.arange(3), np.zeros(3, np.int64), np.zeros(3, np.int64))
@@ -155,3 +155,18 @@ def test_what_finishes_local_training_and_what_is_memory_are_checked() -> None:
         guard(local=replace(local, finish=3))
     with pytest.raises(BadInput, match=r"^method mine: memory = \('head',\): name layers of private, \(\)"):
         guard(memory=names)
+
+
+def test_a_model_for_each_client_beside_networks_was_told_a_remedy_that_is_refused() -> None:
+    """It said to set method.models = 6, and then that the field is not read beside parts."""
+
+    def both(setting: Setting) -> Method:
+        parts = federated_each(setting)
+        return Method("both", parts[0], parts=parts, join=lambda _t, _steps: [], one_model_per_client=True)
+
+    fedray.register("method", "both_of_parts", both, options={"networks": []}, models=1)
+    networks = [{"name": "mlp", "hidden": [4]}, {"name": "linear"}]
+    keys = scenario({"method": {"name": "both_of_parts", "models": 1, "networks": networks}, "data": {"limit": 60}})
+    del keys["model"]  # the list names the networks
+    with pytest.raises(BadInput, match="one_model_per_client is not called beside parts"):
+        build_study(read_scenario(keys))

@@ -174,6 +174,13 @@ def test_list_names_everything_a_scenario_may_say() -> None:
     assert {line.split()[0] for line in run_command("list", "models").out.splitlines()[1:]} == set(names.SPECS["model"])
 
 
+@pytest.mark.parametrize("kind", ["metrics", "callbacks", "losses"])
+def test_a_list_without_names_was_a_title_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_OWN", {one: {} for one in names._OWN})
+    title, *lines = run_command("list", kind).out.splitlines()
+    assert title == f"{kind}:" and len(lines) == 1 and "--import" in lines[0]
+
+
 def test_plot_draws_a_picture_of_the_report(run: fedray.Run, tmp_path: Path) -> None:
     found = run_command("plot", run.path, "accuracy", "--out", tmp_path / "a.png", "--dpi", "40")
     assert found.status == 0 and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

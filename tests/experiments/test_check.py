@@ -15,6 +15,7 @@ from fedray.assembly.registry import register
 from fedray.data import catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
+from fedray.methods import Method, federated
 from fedray.runtime.seats import Node
 from fedray.scenario import names
 
@@ -173,3 +174,14 @@ def test_check_asks_a_gpu_for_what_run_asks_of_it(tmp_path: Path, monkeypatch: p
         keys = scenario({"runtime": "inline", "clients": {"number": 4, "tf32": wanted, "tiers": tiers}})
         assert (" on cuda with TF32, " in run_command("check", file(tmp_path, keys)).out) == wanted
     assert asked == [False, True]
+
+
+def test_a_schedule_that_nobody_follows_was_said_to_be_followed(tmp_path: Path) -> None:
+    """It said "schedule permutation" of methods with a plan of their own, fedray's and users'."""
+    given = file(tmp_path, scenario())
+    shown = run_command("check", given, "method=local_only").out
+    assert "the method says who trains which model" in shown and "schedule" not in shown
+    register("method", "planned", lambda setting: Method("planned", federated(setting)), models=2)
+    keys = scenario({"method": {"name": "planned"}})
+    assert "schedule of its own, or permutation" in run_command("check", file(tmp_path, keys)).out
+    assert "schedule random" in run_command("check", file(tmp_path, keys), "schedule.kind=random").out

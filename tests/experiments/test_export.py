@@ -96,3 +96,25 @@ def test_plain_torch_answers_with_the_weights_of_an_own_answer(tmp_path: Path) -
 def test_an_export_says_where_other_models_answer(tmp_path: Path) -> None:
     run = fedray.run(scenario({"rounds": 1}), method="fedag", out=tmp_path / "run")
     assert read_export(run, tmp_path / "models")[1]["answer"] == {"models": "others"}
+
+
+def test_the_file_beside_a_stack_did_not_say_what_is_averaged(tmp_path: Path) -> None:
+    networks = [{"name": "mlp", "hidden": [4]}, {"name": "linear", "answers": False}, {"name": "linear"}]
+    method = {"name": "feddf", "models": 1, "networks": networks, "distil_steps": 2}
+    keys = {"rounds": 1, "clients": 3, "method": method, "data": {"limit": 90}, "runtime": "inline", "report": False}
+    run = fedray.run(keys)
+    (path,) = run.export(tmp_path)
+    about = json.loads((tmp_path / "models.json").read_text())
+    assert about["answer"] == {"models": "exported", "average": "probabilities", "bases": [0.5, 0.0, 0.5]}
+    one, numbers = load_file(path), about["standardization"]["0"]
+    images = run.study.split("test", 0)[0][:5]
+    x = ((images - torch.tensor(numbers["shift"])) / torch.tensor(numbers["scale"])).flatten(1)
+    layers = [[f"bases.{i}.0.{j}" for j in each] for i, each in enumerate(((1, 3), (1,), (1,)))]
+    says = []
+    for names in layers:
+        y = x
+        for place, name in enumerate(names):
+            y = torch.nn.functional.linear(y.relu() if place else y, one[f"{name}.weight"], one[f"{name}.bias"])
+        says.append(y.softmax(-1))
+    answer = sum(weight * each for weight, each in zip(about["answer"]["bases"], says, strict=True))
+    np.testing.assert_allclose(answer, run.predict(images.numpy()).mean, atol=1e-5)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small import copy_run, rows, scenario
@@ -112,6 +113,32 @@ def test_a_client_sends_the_numbers_of_its_own_network() -> None:
     assert {"accuracy", "accuracy_base_0", "accuracy_base_1"} <= scores.keys()
 
 
+def test_a_network_that_does_not_answer_trains_as_the_others_and_has_no_part_in_the_mean() -> None:
+    silent = [ONE, {"name": "linear", "answers": False}]
+    all_answer, one_answers = (fedray.run(scenario(SEVERAL, {"method": {"networks": n}})) for n in (TWO, silent))
+    assert one_answers.summary["model_hash"] == all_answer.summary["model_hash"]
+    x = one_answers.study.split("test", 0)[0][:20]
+    found = one_answers.predict(x.numpy())
+    assert np.allclose(found.mean, found.members[0]) and not np.allclose(all_answer.predict(x.numpy()).mean, found.mean)
+    scores = one_answers.summary["metrics"]
+    assert scores["accuracy"] == scores["accuracy_base_0"] != scores["accuracy_base_1"]
+    inputs, module = one_answers.study.shards.normalize(x[None], torch.tensor([0]))[0], one_answers.study.net.module
+    module.load_state_dict(one_answers.models[0])
+    with torch.no_grad():
+        assert np.allclose(module(inputs).softmax(-1).numpy(), found.mean, atol=1e-6)
+
+
+def test_a_tier_without_clients_has_a_network_that_the_server_alone_knows() -> None:
+    """As the large model of Fed-ET: it learns what the small ones say, and no byte of it is sent."""
+    clients = {"tiers": {"all": {"number": 6}, "server": {"number": 0}}}
+    networks = [{"name": "linear", "tier": "all"}, {"name": "mlp", "hidden": [30], "tier": "server"}]
+    change: dict[str, Any] = {"clients": {**clients, "number": None}, "method": {"networks": networks}}
+    run, fresh = (fedray.run(scenario(SEVERAL, change, {"method": {"distil_steps": n}})) for n in (10, 0))
+    small, large = (part.study.net.layout.d for part in run.study.parts)
+    assert set(run.clients.to_pandas()["up_bytes"]) == {4 * small} and large > small
+    assert not torch.equal(models_of(run, 1), models_of(fresh, 1))
+
+
 def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
     keys = scenario(SEVERAL, {"rounds": 4, "compress": {"kind": "topk", "ratio": 0.3, "error_feedback": True}})
     whole = fedray.run(keys, out=tmp_path / "whole")
@@ -133,6 +160,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown network": ({"method": {"networks": [{"name": "mlpp"}]}}, r"method.networks\[0\].name = 'mlpp'"),
     "an unknown key": ({"method": {"networks": [{"name": "linear", "hiden": 3}]}}, r"method.networks\[0\].hiden"),
     "a model beside them": ({"model": {"name": "mlp", "hidden": [4]}}, "because method.networks names the networks"),
+    "none that answers": (
+        {"method": {"networks": [{**ONE, "answers": False}]}}, "has no network that answers: leave answers out",
+    ),
+    "an answer that is no flag": ({"method": {"networks": [{**ONE, "answers": 3}]}}, r"networks\[0\].answers = 3"),
     "an unknown tier": ({"method": {"networks": [{**ONE, "tier": "c"}]}}, r"networks\[0\].tier = c is no tier of"),
     "tiers of some": (
         {**TIERS, "method": {"networks": [{**ONE, "tier": "a"}, ONE]}}, r"networks\[1\].tier is missing",

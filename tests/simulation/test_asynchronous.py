@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small import copy_run
 
 import fedray
@@ -20,7 +21,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.bench.works import simulate
 from fedray.core import rng
-from fedray.core.errors import FedrayError
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.methods import Method, Setting, federated
@@ -392,3 +393,32 @@ def test_two_actors_have_the_bits_of_one_process(mode: str) -> None:
     clients = {**SPREAD["clients"], "actors": 2}
     on_ray = run("fed_ensemble", 8, MODES[mode], **{**keys, "clients": clients, "runtime": "ray"})
     assert on_ray.summary["state_hash"] == inline.summary["state_hash"]
+
+
+def test_a_server_of_a_users_saw_the_models_of_one_world_alone() -> None:
+    """Before it is asked whether it keeps something; it says that it gets those of all worlds."""
+    seen: list[int] = []
+
+    def watched(setting: Setting) -> Method:
+        phase = federated(setting)
+
+        def init(models: torch.Tensor) -> dict[str, torch.Tensor]:
+            seen.append(len(models))
+            return phase.server.init(models)
+
+        return Method("watched", replace(phase, server=phase.server._replace(init=init)))
+
+    keys = {"clients": 4, "replicates": 2, "method": {"models": 3}, "participation": {"mode": "async"}}
+    build_study(read_scenario(keys), UserObjects(method=watched))
+    assert set(seen) == {6}
+
+
+def test_a_method_that_cannot_take_one_model_was_told_to_take_the_models_that_it_has() -> None:
+    def one_each(setting: Setting) -> Method:
+        if setting.models != 4:
+            raise BadInput("set method.models = 4")
+        return Method("one_each", federated(setting))
+
+    keys = {"clients": 4, "method": {"models": 4}, "participation": {"mode": "buffered"}}
+    with pytest.raises(BadInput, match=r"mode = buffered composes .* once more, with setting.models = 1 .*: set it to"):
+        build_study(read_scenario(keys), UserObjects(method=one_each))
