@@ -1,5 +1,7 @@
 """The papers, one file each, as compositions of schedules, local training, compression, servers and predictions.
 
+Beside them stands what a method of your own is made of: `federated`, servers and their exact sums.
+
 `METHODS` is the one registry: name -> function from a `Setting` to a `Method`. It holds every method of
 `fedray.scenario.methods`, found by its module and its name.
 
@@ -13,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+from fedray.components.aggregation import Rows, apply_delta, group_totals, mean, no_extra, upload_weights
+from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum
 from fedray.core.local import (
     Curvature,
     LocalLoss,
@@ -23,7 +27,8 @@ from fedray.core.local import (
     Windows,
     start_empty,
 )
-from fedray.core.method import Answer, Local, Method, Phase
+from fedray.core.method import Answer, Compress, Compressed, Local, Method, Phase, Server
+from fedray.core.types import Layout, Plan, State, Uploads
 from fedray.methods.base import federated, federated_each, federated_slices
 from fedray.methods.bayesian_linear import bayesian_linear
 from fedray.methods.beta_predbayes import beta_predbayes
@@ -65,19 +70,32 @@ __all__ = [
     "METHODS",
     "Answer",
     "Composition",
+    "Compress",
+    "Compressed",
+    "Counts",
     "Curvature",
+    "ExactSum",
+    "Kept",
+    "Largest",
+    "Layout",
     "Local",
     "LocalLoss",
     "LossContext",
     "Method",
     "Phase",
+    "Plan",
     "RateSchedule",
+    "Rows",
     "Scored",
+    "Server",
     "Setting",
+    "State",
     "StepContext",
     "Transform",
+    "Uploads",
     "Windows",
     "adaboost_f",
+    "apply_delta",
     "bayesian_linear",
     "beta_predbayes",
     "centralized",
@@ -85,6 +103,7 @@ __all__ = [
     "distboost_f",
     "ditto",
     "dsvgd",
+    "exact_sum",
     "fed_ensemble",
     "fedag",
     "fedavg",
@@ -109,12 +128,15 @@ __all__ = [
     "fedrolex",
     "fedsam",
     "fens",
+    "group_totals",
     "heterofl",
     "ifca",
     "ivon_admm",
     "lg_fedavg",
     "local_only",
+    "mean",
     "moon",
+    "no_extra",
     "pfedbayes",
     "preweak_f",
     "pvi",
@@ -123,6 +145,7 @@ __all__ = [
     "shefl",
     "stacking",
     "start_empty",
+    "upload_weights",
 ]
 
 Composition = Callable[[Setting], Method]
