@@ -27,6 +27,8 @@ from fedray.experiments.settings import list_data_facts, list_training_facts
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.seats import ACTOR_GB
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import is_own
 from fedray.scenario.schema import Scenario
 from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.rounds import count_bytes, job_traffic
@@ -98,11 +100,11 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
     unit = "round" if study.asynchronous is None else "job"
     up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)
-    schedule = f"schedule {keys.schedule.kind}" if phase.choose is None else "clients choose their models"
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
+    plans = describe_schedule(scenario, study)
     facts = [
-        ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {schedule}"),
+        ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {plans}"),
         ("data", f"{keys.data.name}, {study.clients.number:,} clients by {keys.data.partition.name}"),
         *list_data_facts(scenario, study),
         *list_training_facts(scenario, study),
@@ -170,6 +172,18 @@ def describe_models(study: Study) -> str:
     subs, rest = sum(part.folds * part.models for part in bases), len(study.parts) - len(bases)
     text = f"{subs} sub models of {len(bases)} bases in {bases[0].ends} rounds"
     return text + (f", a meta model in {study.parts[-1].ends - study.parts[-1].begins}" if rest else "")
+
+
+def describe_schedule(scenario: Scenario, study: Study) -> str:
+    """Who says which model a client trains: the scenario's schedule, the method, or the clients."""
+    name, kind = scenario.method.name, scenario.schedule.kind
+    if study.method.phase.choose is not None:
+        return "clients choose their models"
+    if kind != "permutation" or method_spec_of(name).schedules:
+        return f"schedule {kind}" + (
+            ", or the method's own" if is_own("method", name) and kind == "permutation" else ""
+        )
+    return "the method says who trains which model"
 
 
 def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:

@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from own_names import forgetting_names
 from small import run_command, scenario
 
 from fedray.assembly.registry import register
+from fedray.components.schedule import balanced
 from fedray.data import catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
+from fedray.methods import Method, federated
 from fedray.runtime.seats import Node
 from fedray.scenario import names
 
@@ -162,6 +165,20 @@ def test_clients_that_choose_are_not_said_to_follow_a_schedule(tmp_path: Path) -
     assert "schedule permutation" in run_command("check", given).out
     shown = run_command("check", given, "method=ifca").out
     assert "clients choose their models" in shown and "schedule" not in shown
+
+
+@pytest.mark.parametrize("method", ["local_only", "fedavg", "mine"])
+def test_a_schedule_is_named_only_where_it_says_who_trains_what(tmp_path: Path, method: str) -> None:
+    """`schedule permutation` stood there for local_only, and for methods that bring an assignment of their own."""
+    with forgetting_names():
+        register("method", "mine", lambda setting: Method("mine", federated(setting, assign=balanced)))
+        shown = run_command("check", file(tmp_path, scenario()), f"method={method}").out
+    wanted = {
+        "local_only": "rounds, the method says who trains which model\n",
+        "fedavg": "rounds, schedule permutation\n",
+        "mine": "rounds, schedule permutation, or the method's own\n",
+    }
+    assert wanted[method] in shown
 
 
 def test_check_asks_a_gpu_for_what_run_asks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
