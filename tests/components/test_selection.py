@@ -267,7 +267,7 @@ def test_own_rules_that_return_something_else_are_one_line(kind: str, function: 
     [
         (lambda drawn: (drawn.client, drawn.slot * 0), "participant 5: there are participants 0 to 2"),
         (lambda drawn: (drawn.slot, drawn.slot + 9), "model 11: there are models 0 to 1"),
-        (lambda _drawn: None, "NoneType: return a pair"),
+        (lambda _drawn: None, "None: return a pair"),
     ],
 )
 def test_a_wrong_assignment_of_an_own_method_is_said_as_that_of_an_own_schedule(found: Any, message: str) -> None:
