@@ -24,7 +24,6 @@ from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.models import make_network
 from fedray.assembly.own_keys import refuse_unread_code, warn_of_idle_keys, warn_of_unread_keys
 from fedray.assembly.own_methods import guard_method
-from fedray.assembly.own_schedule import guard_schedule
 from fedray.assembly.posterior_samples import make_samples
 from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
@@ -34,6 +33,7 @@ from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
 from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.adaptive import remember_losses
+from fedray.components.own_schedule import guard_schedule
 from fedray.components.schedule import KINDS, Assignment
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import RateSchedule

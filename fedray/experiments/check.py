@@ -27,8 +27,8 @@ from fedray.experiments.settings import list_data_facts, list_training_facts
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.seats import ACTOR_GB
-from fedray.scenario.clients import ScheduleKeys
-from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import is_own
 from fedray.scenario.schema import Scenario
 from fedray.simulation.engine import choose_study_engine
 from fedray.simulation.rounds import count_bytes, job_traffic
@@ -102,9 +102,9 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
     up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
-    schedule = _describe_schedule(scenario, study)
+    plans = describe_schedule(scenario, study)
     facts = [
-        ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {schedule}"),
+        ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {plans}"),
         ("data", f"{keys.data.name}, {study.clients.number:,} clients by {keys.data.partition.name}"),
         *list_data_facts(scenario, study),
         *list_training_facts(scenario, study),
@@ -121,17 +121,6 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
         edges = f"{len(phase.walk.edges):,} edges, {degree.min()} to {degree.max()} a client"
         facts.append(("graph", f"{keys.graph.kind}, {edges}, {keys.graph.transition} steps"))
     return facts + [(f"tier {tier.name}", _describe_tier(tier, phase.models)) for tier in study.clients.tiers]
-
-
-def _describe_schedule(scenario: Scenario, study: Study) -> str:
-    """Who trains which model, as far as keys say it."""
-    kind, spec = scenario.schedule.kind, METHOD_SPECS.get(scenario.method.name)
-    if study.method.phase.choose is not None:
-        return "clients choose their models"
-    if spec is None:
-        usual = kind == ScheduleKeys().kind  # the key at its default takes the place of nothing
-        return "schedule of its own, or permutation" if usual else f"schedule {kind}"
-    return f"schedule {kind}" if spec.schedules else "the method says who trains which model"
 
 
 def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
@@ -183,6 +172,18 @@ def describe_models(study: Study) -> str:
     subs, rest = sum(part.folds * part.models for part in bases), len(study.parts) - len(bases)
     text = f"{subs} sub models of {len(bases)} bases in {bases[0].ends} rounds"
     return text + (f", a meta model in {study.parts[-1].ends - study.parts[-1].begins}" if rest else "")
+
+
+def describe_schedule(scenario: Scenario, study: Study) -> str:
+    """Who says which model a client trains: the scenario's schedule, the method, or the clients."""
+    name, kind = scenario.method.name, scenario.schedule.kind
+    if study.method.phase.choose is not None:
+        return "clients choose their models"
+    if kind != "permutation" or method_spec_of(name).schedules:
+        return f"schedule {kind}" + (
+            ", or the method's own" if is_own("method", name) and kind == "permutation" else ""
+        )
+    return "the method says who trains which model"
 
 
 def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from fedray.components import robust as centers
 from fedray.components.aggregation import Rows, by_tier, mean, paper_eq2
 from fedray.components.compression import dense
+from fedray.components.own_schedule import guard_schedule
 from fedray.components.private_layers import compress_rest
 from fedray.components.schedule import KINDS, Assignment, only, permutation, schedule
 from fedray.components.server_optimizer import with_optimizer
@@ -136,7 +137,8 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     kind = setting.assign
     if kind is not None and assign is not permutation:
         _say_replaced(setting, f"schedule.kind = {kind if isinstance(kind, str) else 'your own'}", "assign")
-    make = assign if kind is None else KINDS[kind] if isinstance(kind, str) else kind
+    own = assign if not setting.own_method else guard_schedule(assign, f"{setting.own_method}: assign")
+    make = own if kind is None else KINDS[kind] if isinstance(kind, str) else kind
     assignment = make(setting.models, setting.rows)
     return schedule(setting.clients, setting.models, setting.seeds, setting.participation, assignment)
 

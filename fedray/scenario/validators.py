@@ -191,7 +191,15 @@ def either(word: str, check: Check) -> Check:
 def maybe(check: Check) -> Check:
     """None, or what `check` accepts."""
     kind, values, _ = describe_check(check)
-    return means(kind, values, empty=True)(lambda value: None if value is None else check(value))
+
+    @means(kind, values, empty=True)
+    def checked(value: Any) -> Any:
+        try:
+            return None if value is None else check(value)
+        except ValueError as wrong:
+            raise ValueError(f"{wrong}, or null for none") from None
+
+    return checked
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.core.errors import BadInput
 from fedray.core.method import Answer, Local, Method
 from fedray.core.types import AverageKind, Clients, FloatArray, IntArray, Lanes, Net, State
 from fedray.data.client_names import name_clients
@@ -241,7 +242,13 @@ class Study:
         return Answer(state, self.method.phase.models)
 
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
-        """Raw x and y of a world's rows: `test`, `hold_out`, or `ood`, whose inputs have no labels: theirs are 0."""
+        """Raw x and y of a world's rows: `test`, `hold_out`, or `ood`, whose inputs have no labels: theirs are 0.
+
+        Raises:
+            BadInput: there are no such rows.
+        """
+        if name not in ("test", "hold_out", OOD):
+            raise BadInput(f"split({name!r}): choose test, hold_out or ood; training rows are study.shards.data.train")
         if name == OOD:
             assert self.shards.data.ood is not None
             x = share_array(self.shards.data.ood)

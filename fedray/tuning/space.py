@@ -41,10 +41,10 @@ Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
 
 @dataclass(frozen=True)
 class Parameter:
-    """A scenario key and its values.
+    """A scenario key and its values, or several keys that change together.
 
     Attributes:
-        key: of the scenario, with dots.
+        key: of the scenario, with dots; several ones have commas between them, and a choice has a value for each.
         kind: "categorical", "int" or "float".
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
@@ -64,6 +64,11 @@ class Parameter:
     log: bool = False
     points: int | None = None
     when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The scenario keys that it sets."""
+        return tuple(key.strip() for key in self.key.split(","))
 
     @property
     def labels(self) -> list[Any]:
@@ -113,6 +118,8 @@ class Parameter:
 
 def format_value(value: Any) -> str:
     """A value as one line of YAML."""
+    if isinstance(value, list) and any(isinstance(one, list) for one in value):
+        return f"[{', '.join(map(format_value, value))}]"
     return yaml_text.write_yaml(value).strip().removesuffix("\n...").replace("\n", " ")
 
 
@@ -126,12 +133,28 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
     if not isinstance(given, Mapping) or not given:
         raise BadInput("space is missing or empty: give it scenario keys, such as local.lr: [0.1, 0.3]")
     space: list[Parameter] = []
-    for key, entry in given.items():
-        banned = next((FORBIDDEN[name] for name in FORBIDDEN if f"{key}.".startswith(f"{name}.")), "")
-        if banned or is_free(str(key)):
-            raise BadInput(f"space.{key} cannot be searched ({banned or 'it changes no result'}): drop it")
-        space.append(_parameter(str(key), entry, space))
+    for name, entry in given.items():
+        keys = [key.strip() for key in str(name).split(",")]
+        for place, key in enumerate(keys):
+            banned = next((FORBIDDEN[name] for name in FORBIDDEN if f"{key}.".startswith(f"{name}.")), "")
+            if banned or is_free(key):
+                raise BadInput(f"space.{key} cannot be searched ({banned or 'it changes no result'}): drop it")
+            if key in (*keys[:place], *(key for one in space for key in one.keys)):
+                raise BadInput(f"space.{name}: {key} is in the space twice: remove one of the two")
+        space.append(_parameter(str(name), entry, space))
+        if len(keys) > 1:
+            _check_joint(space[-1])
     return tuple(space)
+
+
+def _check_joint(parameter: Parameter) -> None:
+    """Raises `BadInput` where a choice does not have a value for each of several keys."""
+    wanted = f"write a list of choices, each a list of {len(parameter.keys)} values, one for each key"
+    if parameter.kind != "categorical":
+        raise BadInput(f"space.{parameter.key} is a range of several keys: {wanted}")
+    for choice in parameter.choices:
+        if not isinstance(choice, list) or len(choice) != len(parameter.keys):
+            raise BadInput(f"space.{parameter.key} holds {quote_value(choice)}: {wanted}")
 
 
 def _parameter(key: str, entry: Any, before: Sequence[Parameter]) -> Parameter:
@@ -258,4 +281,9 @@ def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, d
 
 def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
     """What stored values mean as overrides of a scenario."""
-    return {p.key: p.meaning(chosen[p.key]) for p in space if p.key in chosen}
+    out: dict[str, Any] = {}
+    for parameter in space:
+        if parameter.key in chosen:
+            value = parameter.meaning(chosen[parameter.key])
+            out |= zip(parameter.keys, value if len(parameter.keys) > 1 else [value], strict=True)
+    return out

@@ -31,7 +31,9 @@ def check_sweep(sweep: Sweep) -> None:
     if base.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
     _check_trial(base)
-    has_sets = base.predict.conformal is not None or any(p.key.startswith("predict.conformal") for p in sweep.space)
+    has_sets = base.predict.conformal is not None or any(
+        key.startswith("predict.conformal") for p in sweep.space for key in p.keys
+    )
     for objective in sweep.objectives:
         kind, needs = objective.metric.removeprefix(HELD_OUT_PREFIX).partition("_")[0], f"objectives: {objective.name}"
         if kind == "conformal" and not has_sets:
@@ -98,7 +100,10 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 
 def _list_searched_keys(parameter: Parameter) -> list[str]:
-    """The keys that a parameter sets: several, where it searches a whole section."""
+    """The keys that a parameter sets: several, where it searches a whole section, or has several."""
+    if len(parameter.keys) > 1:
+        choices = [to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
+        return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
     sections = [flatten({parameter.key: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
     plain = len(sections) < max(1, len(parameter.choices))
     return [*([parameter.key] if plain else []), *(key for section in sections for key in section)]
@@ -120,8 +125,9 @@ def _refuse_idle(sweep: Sweep) -> None:
         acting |= {key for key, value in flatten(given).items() if key not in found and not says_nothing(key, value)}
         idle = {key: why for key, why in {**found, **idle}.items() if key not in acting}
     for parameter in sweep.space:
-        if parameter.key in idle:
-            raise BadInput(f"space.{parameter.key} cannot act, because {idle[parameter.key]}: leave it out")
+        for key in parameter.keys:
+            if key in idle:
+                raise BadInput(f"space.{key} cannot act, because {idle[key]}: leave it out")
     if idle and not is_dump(sweep.base, to_plain(sweep.scenario({}))):
         warn_user("; ".join(f"{key} cannot act in any trial, because {why}" for key, why in idle.items()))
 

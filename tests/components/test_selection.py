@@ -30,6 +30,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
 from fedray.data.shards import Shards
+from fedray.methods import Method, Setting, federated
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.selection import SELECTION_SPECS
 
@@ -259,6 +260,25 @@ def test_own_rules_that_return_something_else_are_one_line(kind: str, function: 
     with pytest.raises(FedrayError) as error:
         fedray.run(keys, **{kind: function})
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (lambda drawn: (drawn.client, drawn.slot * 0), "participant 5: there are participants 0 to 2"),
+        (lambda drawn: (drawn.slot, drawn.slot + 9), "model 11: there are models 0 to 1"),
+        (lambda _drawn: None, "None: return a pair"),
+    ],
+)
+def test_a_wrong_assignment_of_an_own_method_is_said_as_that_of_an_own_schedule(found: Any, message: str) -> None:
+    """Ids instead of places were an IndexError of fedray's, while `schedule=` said what was wrong."""
+
+    def method(setting: Setting) -> Method:
+        return Method("mine", federated(setting, assign=lambda *_: lambda *given: found(given[1])))
+
+    with pytest.raises(BadInput, match="assign: its assignment returned .*") as error:
+        fedray.run(scenario(PARTIAL), method=method)
+    assert message in str(error.value)
 
 
 def test_the_selection_of_the_page_runs_under_its_name(tmp_path: Path) -> None:

@@ -151,5 +151,5 @@ def test_what_they_take_is_counted_before_memory_is_taken() -> None:
 
 @pytest.mark.parametrize("value", [0, "some", 10_001, 1.5])
 def test_wrong_numbers_are_one_line(value: Any) -> None:
-    with pytest.raises(BadInput, match="evaluate.clients = .*, or 'all'"):
+    with pytest.raises(BadInput, match="evaluate.clients = .*, or 'all', or null for none"):
         read_scenario(scenario({"evaluate": {"clients": value}}))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fedray
+from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import State
 from fedray.evaluation.present import drop_absent, weigh_present
@@ -129,3 +130,10 @@ def test_clients_with_a_model_each_got_the_next_ones_where_a_model_does_not_answ
     members = run.predict(x).members
     for client, row in enumerate(weights):
         np.testing.assert_allclose(run.predict(x, client=client).mean, np.tensordot(row, members, 1), rtol=1e-6)
+
+
+def test_rows_that_are_no_split_are_refused() -> None:
+    """Every other name gave the withheld rows, which are none without `data.hold_out`."""
+    study = fedray.run(SMALL, rounds=0).study
+    with pytest.raises(BadInput, match="split.'train'.: choose test, hold_out or ood; .* study.shards.data.train"):
+        study.split("train", 0)

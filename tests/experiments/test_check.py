@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from own_names import forgetting_names
 from small import run_command, scenario
 
 from fedray.assembly.registry import register
+from fedray.components.schedule import balanced
 from fedray.data import catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
@@ -165,6 +167,20 @@ def test_clients_that_choose_are_not_said_to_follow_a_schedule(tmp_path: Path) -
     assert "clients choose their models" in shown and "schedule" not in shown
 
 
+@pytest.mark.parametrize("method", ["local_only", "fedavg", "mine"])
+def test_a_schedule_is_named_only_where_it_says_who_trains_what(tmp_path: Path, method: str) -> None:
+    """`schedule permutation` stood there for local_only, and for methods that bring an assignment of their own."""
+    with forgetting_names():
+        register("method", "mine", lambda setting: Method("mine", federated(setting, assign=balanced)))
+        shown = run_command("check", file(tmp_path, scenario()), f"method={method}").out
+    wanted = {
+        "local_only": "rounds, the method says who trains which model\n",
+        "fedavg": "rounds, schedule permutation\n",
+        "mine": "rounds, schedule permutation, or the method's own\n",
+    }
+    assert wanted[method] in shown
+
+
 def test_check_asks_a_gpu_for_what_run_asks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asked for full float32 always, so that a GPU without TF32 passed and `fedray run` refused it."""
     asked: list[bool] = []
@@ -174,14 +190,3 @@ def test_check_asks_a_gpu_for_what_run_asks_of_it(tmp_path: Path, monkeypatch: p
         keys = scenario({"runtime": "inline", "clients": {"number": 4, "tf32": wanted, "tiers": tiers}})
         assert (" on cuda with TF32, " in run_command("check", file(tmp_path, keys)).out) == wanted
     assert asked == [False, True]
-
-
-def test_a_schedule_that_nobody_follows_was_said_to_be_followed(tmp_path: Path) -> None:
-    """It said "schedule permutation" of methods with a plan of their own, fedray's and users'."""
-    given = file(tmp_path, scenario())
-    shown = run_command("check", given, "method=local_only").out
-    assert "the method says who trains which model" in shown and "schedule" not in shown
-    register("method", "planned", lambda setting: Method("planned", federated(setting)), models=2)
-    keys = scenario({"method": {"name": "planned"}})
-    assert "schedule of its own, or permutation" in run_command("check", file(tmp_path, keys)).out
-    assert "schedule random" in run_command("check", file(tmp_path, keys), "schedule.kind=random").out

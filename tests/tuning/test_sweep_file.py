@@ -12,7 +12,7 @@ from sweeps import BASE, LR, sweep
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import compute_value, read_objective
-from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space
+from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space, to_overrides
 from fedray.tuning.sweep import Sweep
 from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.tune import run_sweep
@@ -91,6 +91,15 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
         ({"overrides": {"stop": {"metric": "nll"}}}, "stop.metric = nll is read on the test set, which a sweep leaves"),
         ({"overrides": {"checkpoint.best": "nll"}}, "checkpoint.best = nll is read on the test set"),
         ({"space": {"stop.metric": ["nll"]}}, "space.stop.metric: stop.metric = nll is read on the test set"),
+        (
+            {"space": {"local.lr, local.epochs": [[0.1, 1], [0.2]]}},
+            "holds [0.2]: write a list of choices, each a list of 2",
+        ),
+        ({"space": {"local.lr, local.epochs": LR}}, "is a range of several keys: write a list of choices"),
+        ({"space": {"local.lr, local.epoch": [[0.1, 1]]}}, "local.epoch is not a key of local"),
+        ({"space": {"local.lr, data.hold_out": [[0.1, 0.3]]}}, "space.data.hold_out cannot be searched"),
+        ({"space": {"local.lr": [0.1], "local.lr, local.epochs": [[0.1, 1]]}}, "local.lr is in the space twice"),
+        ({"space": {"local.lr, server.momentum": [[0.1, 0.5]]}}, "space.server.momentum cannot act, because"),
         ({"space": {"evaluate.every": [1, 2]}}, "space.evaluate.every cannot be searched (trials would be measured"),
         ({"space": {"clients.actors": [1, 2]}}, "space.clients.actors cannot be searched (it changes no result)"),
         ({"space": {"server.momentum": [0.0, 0.5]}}, "space.server.momentum cannot act, because server.optimizer is"),
@@ -168,6 +177,16 @@ def test_a_copy_of_a_sweep_keeps_its_name(tmp_path: Path) -> None:
     first = read_sweep(FILES[0].with_name("quick.yaml"))
     (tmp_path / "sweep.yaml").write_text(yaml_text.write_yaml(dict(first.source)))
     assert read_sweep(tmp_path / "sweep.yaml").name == first.name == "quick"
+
+
+def test_keys_that_change_together_are_the_sections_that_say_the_same() -> None:
+    """K and the width of its networks cannot be one section: a sweep over both trained what nobody asked for."""
+    joint = read_space({"method.models, model.hidden": [[2, [32]], [4, [16, 8]]], "local.lr": [0.1, 0.3]})
+    found = [to_overrides(joint, point) for point in enumerate_grid(joint)]
+    wanted = [(2, [32], 0.1), (2, [32], 0.3), (4, [16, 8], 0.1), (4, [16, 8], 0.3)]
+    assert [tuple(one[key] for key in ("method.models", "model.hidden", "local.lr")) for one in found] == wanted
+    assert joint[0].labels == ["[2, [32]]", "[4, [16, 8]]"]
+    assert len({repr(one) for one in found}) == 4 and all(len(one) == 3 for one in found)
 
 
 def test_a_grid_holds_every_combination_once_and_conditions_cut_it() -> None:

@@ -22,13 +22,14 @@ from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
 
 
-def guard_schedule(function: Callable[[int, str], Any]) -> Callable[[int, str], Assignment]:
+def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
     """A kind of schedule of the user's, (K, what a row is) -> assignment, that says in one line what is wrong.
 
     Args:
         function: The user's.
+        where: What messages call it; empty: the kind of schedule that a scenario names.
     """
-    where = f"schedule.kind = {name_callable(function)}"
+    where = where or f"schedule.kind = {name_callable(function)}"
 
     def make(models: int, rows: str) -> Assignment:
         with blame_user_code(where):
