@@ -35,6 +35,7 @@ from fedray.scenario.schema import Scenario
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], address) -> student [d]
 Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, address) -> their rows `[d]`
 WITHHELD, NOISE = "withheld", "noise"
+_MOST_INPUTS = 10_000  # of noise or another data set, where an own method does not say it (`input_rows`)
 
 
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
@@ -140,6 +141,37 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Ca
     return read
 
 
+def make_server_inputs(
+    scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects
+) -> Callable[[int], Tensor]:
+    """What reads the inputs without labels that the server of a user's own method has in a world.
+
+    Its option `inputs` says which, as FedDF's does: the server's rows (`withheld`, and where it is not declared), `noise`,
+    or the name of a data set, of which `input_rows` are taken.
+
+    Args:
+        scenario: has the options.
+        shards: hold the server's rows.
+        seeds: one for each world.
+        own: the user's objects.
+
+    Raises:
+        BadInput: the options name no inputs, or inputs that the network does not take.
+    """
+    options = scenario.method.options
+    named, number = options.get("inputs", WITHHELD), options.get("input_rows", _MOST_INPUTS)
+    if named == WITHHELD or not name_own_method(scenario, own):
+        read = make_server_rows(scenario, shards, own)
+        return lambda world: read(world)[0]
+    if not isinstance(named, str):
+        raise BadInput(f"method.inputs = {quote_value(named)}: choose withheld, noise or the name of a data set")
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise BadInput(f"method.input_rows = {quote_value(number)}: give how many inputs the server has, at least 1")
+    if own.dealt is None and named != NOISE:
+        _read_other(scenario, shards)  # at once, for its message; actors never need it
+    return cache(lambda world: _draw_inputs(scenario, shards, seeds[world], number))
+
+
 def make_score(
     scenario: Scenario, net: Net, read: Callable[[int], tuple[Tensor, Tensor]], own: UserObjects
 ) -> Callable[[int, Tensor], float] | None:
@@ -193,13 +225,16 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> S
         if not len(inputs):
             raise BadInput(f"method.server_data = {options['server_data']:g} leaves the server no inputs: raise it")
         return ServerRows(inputs, x[kept], y[kept])
+    return ServerRows(_draw_inputs(scenario, shards, seed, options["input_rows"]), x[kept], y[kept])
+
+
+def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:
+    """So many inputs that are no training rows: noise, or rows of the data set that `method.inputs` names."""
     key = rng.keys(seed, "server inputs")
-    if options["inputs"] == NOISE:
-        shape = (options["input_rows"], *shards.data.input_shape)
-        return ServerRows(_draw_noise(key, shape, scenario, shards), x[kept], y[kept])
+    if scenario.method.options["inputs"] == NOISE:
+        return _draw_noise(key, (number, *shards.data.input_shape), scenario, shards)
     other = _read_other(scenario, shards)
-    chosen = torch.from_numpy(rng.permutations(key, len(other))[: options["input_rows"]]).sort().values
-    return ServerRows(other[chosen], x[kept], y[kept])
+    return other[torch.from_numpy(rng.permutations(key, len(other))[:number]).sort().values]
 
 
 def _draw_noise(key: rng.Keys, shape: tuple[int, ...], scenario: Scenario, shards: Shards) -> Tensor:

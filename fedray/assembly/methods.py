@@ -18,7 +18,7 @@ from fedray.assembly.architectures import make_architectures, refuse_outputs
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.compression import make_compression
 from fedray.assembly.devices import invited_per_tier
-from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_rows
+from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
 from fedray.assembly.fens import make_fens
 from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.models import make_network
@@ -88,6 +88,7 @@ def make_setting(
         local=add_own_code(local, scenario, own.training),
         outputs=partial(compute_raw_outputs, net),
         server_rows=server_rows,
+        server_inputs=make_server_inputs(scenario, shards, seeds, own),
         score=make_score(scenario, net, server_rows, own),
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,46 @@ def test_models_of_another_length_are_one_line() -> None:
 
     with pytest.raises(BadInput, match=r"outputs of models of shape \[2, \d+\]: give rows of \d+ numbers, \[S, d\]"):
         fedray.run({**KEYS, "method": {"models": 2}}, method=answer)
+
+
+TOLD = {"server_data": 0.0, "inputs": "noise", "input_rows": 500}
+
+
+def told(setting: Setting) -> Method:
+    """Fed-ensemble that keeps what its server has."""
+    phase = federated(setting)
+
+    def init(models: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = [setting.server_inputs(world) for world in range(len(setting.seeds))]
+        return {**phase.server.init(models), "inputs": torch.stack(found)}
+
+    return Method("told", replace(phase, server=phase.server._replace(init=init)))
+
+
+def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() -> None:
+    """`inputs` of a method of one's own was read by nobody."""
+    fedray.register("method", "told", told, options=TOLD, models=2)
+    keys = {**KEYS, "replicates": 2, "data": {"limit": 90}}
+    noise = fedray.run({**keys, "method": "told"}).progress.state.extra["inputs"]
+    assert noise.shape[:2] == (2, 500) and not torch.equal(noise[0], noise[1])  # one draw for each replicate
+    assert abs(float(noise.mean())) < 0.05 and abs(float(noise.std()) - 1.0) < 0.05
+    other = fedray.run({**keys, "method": {"name": "told", "inputs": "digits", "input_rows": 50}})
+    assert other.progress.state.extra["inputs"].shape[:2] == (2, 50)
+    withheld = fedray.run({**keys, "method": {"name": "told", "inputs": "withheld", "server_data": 0.2}})
+    x = withheld.study.shards.server(1)[0]
+    rows = withheld.study.shards.normalize(x[None], torch.tensor([1]))[0]
+    assert torch.equal(withheld.progress.state.extra["inputs"][1], rows)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"inputs": "mnistt"}, "method.inputs = mnistt is no data set: choose withheld, noise or a name"),
+        ({"input_rows": 0}, "method.input_rows = 0: give how many inputs the server has, at least 1"),
+    ],
+)
+def test_a_wrong_name_of_inputs_is_said(option: dict[str, Any], says: str) -> None:
+    fedray.register("method", "told", told, options=TOLD, models=2)
+    with pytest.raises(BadInput) as caught:
+        fedray.run({**KEYS, "method": {"name": "told", **option}})
+    assert says in str(caught.value)
