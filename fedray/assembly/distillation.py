@@ -146,8 +146,8 @@ def make_server_inputs(
 ) -> Callable[[int], Tensor]:
     """What reads the inputs without labels that the server of a user's own method has in a world.
 
-    Its option `inputs` says which, as FedDF's does: the server's rows (`withheld`, and where it is not declared), `noise`,
-    or the name of a data set, of which `input_rows` are taken.
+    Its option `inputs` says which, as FedDF's does: the server's rows (`withheld`, also where it is not declared),
+    `noise`, or the name of a data set, of which `input_rows` are taken.
 
     Args:
         scenario: has the options.

@@ -70,7 +70,7 @@ class Setting:
         server_rows: world -> network inputs `[n, ...]` and targets of the rows that the server holds instead of the
             clients: the share `method.server_data`, an option that a method of your own may declare.
         server_inputs: world -> network inputs `[n, ...]` of the server, without labels, as the options `inputs` and
-            `input_rows` say, which a method of your own may declare: those of `server_rows`, noise, or another data set.
+            `input_rows` say, which a method of your own may declare: those of `server_rows`, noise, or a data set.
         assign: the kind of schedule: permutation, random, balanced, adaptive, or a user's own function; or None.
         rows: what a row of the schedule is: client, slot or stratum.
         weighting: of the uploads in a mean: uniform or examples.
