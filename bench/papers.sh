@@ -27,6 +27,8 @@ for name in $small; do table "$name" "$name"; done
 if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it took, on processors of different speed
     cnn="model.channels=[10,20] model.hidden=[50] replicates=3 runtime=inline"
     table shefl_fig1 shefl_fig1_fmnist $cnn                                                   # 190
+    table ifca_300 ifca_rotated_mnist rounds=300 participation.per_round=2400 seed=2 evaluate.every=25 runtime=inline \
+        --cells ifca,global                                                                   # 79
     table shefl_path shefl_table1a_fmnist $cnn --cells 'path_*'                               # 93
     table shefl_mnist shefl_table1a_mnist $cnn                                                # 250
     table shefl_mnist_wide shefl_table1a_mnist replicates=3 rounds=10 runtime=inline \
