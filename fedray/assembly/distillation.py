@@ -86,7 +86,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
-    """How students learn what all uploads say together, for methods whose options say so; None for the others.
+    """How students learn the answer of the ensemble of all uploads, for methods whose options say so; else None.
 
     Args:
         scenario: has the options.

@@ -114,7 +114,7 @@ def fuse_models(
 
     Args:
         how: how a student learns.
-        students: with their teachers; all learn what all of these say together.
+        students: with their teachers; all learn the answer of the ensemble of all of these.
         rows: of the server.
         key: the address of the order of the inputs, which is the same for all students.
         engine_of: what computes the models of a network.

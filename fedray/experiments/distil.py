@@ -1,4 +1,4 @@
-"""One network that has learned what all models of a run say together: small enough to be sent, or to answer quickly.
+"""One network that has learned the answer of all models of a run: small enough to be sent, or to answer quickly.
 
 The teacher is whatever answers for the run: an ensemble, FENS's networks behind their aggregator, a client's own. The
 student starts at weights of its own and follows the teacher's probabilities on inputs without labels, by Adam at a

@@ -1,4 +1,4 @@
-"""FedDF: FedAvg whose server teaches its mean what all uploads say together, on inputs that no client has.
+"""FedDF: FedAvg whose server trains its mean to answer as the ensemble of the uploads, on inputs that no client has.
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1; `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,

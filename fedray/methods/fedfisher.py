@@ -1,4 +1,4 @@
-"""FedFisher: one shot of FedAvg, in which each number of an upload weighs as much as its client's rows tell of it.
+"""FedFisher: one shot of FedAvg, in which each weight of an upload counts by its Fisher information.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for One-Shot Federated Learning*, AISTATS
 2024, its diagonal variant. Each client trains from the same start to w_k and sends, beside it, the diagonal F_k of the

@@ -47,8 +47,8 @@ def check_asynchronous(scenario: Scenario) -> None:
                 else "leave it out: participation.concurrency says how many train at a time"
             )
             raise BadInput(
-                f"participation.{key} = {quote_value(getattr(keys, key))}, but {mode}, in which nobody waits for "
-                f"participants: {remedy}"
+                f"participation.{key} = {quote_value(getattr(keys, key))}, but {mode}, which has no "
+                f"participants of a round: {remedy}"
             )
     if keys.selection.name != "uniform" or keys.selection.object is not None:
         raise BadInput(

@@ -35,7 +35,7 @@ _ONE_SHOT: dict[str, Any] = {
 }
 CURVATURE_SPECS: Mapping[str, MethodSpec] = {
     "fedfisher": MethodSpec(
-        "FedFisher: each number of an upload weighs as much as its client's rows tell of it (Jhunjhunwala et al. 2024)",
+        "FedFisher: one shot, each weight of an upload counts by its Fisher information (Jhunjhunwala et al. 2024)",
         options={"damping": Option(1e-6, real("[0, inf)")), **_list_options(2000, 0.01)},
         defaults={"method": {"models": 1}, **_ONE_SHOT},
         clients=5,
@@ -44,7 +44,7 @@ CURVATURE_SPECS: Mapping[str, MethodSpec] = {
         in_rounds="weighs the uploads of a round by their curvature",
     ),
     "fedbens": MethodSpec(
-        "FedBEns: M modes of the product of the clients' posteriors, each of M Gaussians (Talpini et al. 2025)",
+        "FedBEns: one shot, an ensemble of M modes of the product of the clients' posteriors (Talpini et al. 2025)",
         options={
             "temperature": Option(0.1, real("(0, inf)")),
             "precision": Option(10.0, real("(0, inf)")),

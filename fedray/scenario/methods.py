@@ -156,7 +156,7 @@ METHOD_SPECS: dict[str, MethodSpec] = {
         samples=True,
     ),
     "feddf": MethodSpec(
-        "FedDF: the mean learns what all uploads say together, on inputs of the server (Lin et al. 2020)",
+        "FedDF: the mean of the uploads learns to answer as their ensemble, on server inputs (Lin et al. 2020)",
         options=FEDDF_OPTIONS,
         defaults={**_ONE, **_BY_EXAMPLES},
         robust=False,

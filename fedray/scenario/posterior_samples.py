@@ -28,7 +28,7 @@ _OPTIONS = {
 }
 SAMPLE_SPECS = {
     "beta_predbayes": MethodSpec(
-        "β-Predictive Bayes: clients sample their posteriors; between the product and the mixture of what these say "
+        "β-Predictive Bayes: clients sample their posteriors; answers lie between the product and the mean of theirs "
         "(Hasan et al. 2024)",
         models="clients",
         options=_OPTIONS,

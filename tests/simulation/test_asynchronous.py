@@ -358,7 +358,7 @@ def test_a_thousand_server_steps_need_no_more_memory_than_a_hundred() -> None:
         ({"method": {"name": "random_walk"}}, "has no server"),
         ({"method": {"name": "centralized"}}, "pooled data"),
         ({"participation": {"mode": "buffered", "per_round": 3}}, "participation.concurrency"),
-        ({"participation": {"mode": "buffered", "overcommit": 2}}, "nobody waits"),
+        ({"participation": {"mode": "buffered", "overcommit": 2}}, "has no participants of a round"),
         ({"participation": {"mode": "sync", "goal": 3}}, "participation.mode is sync"),
         ({"participation": {"mode": "semi", "goal": 3}}, "participation.mode is semi"),
         ({"participation": {"mode": "async"}, "server": {"optimizer": "adam"}}, "set it to buffered"),
