@@ -71,7 +71,7 @@ def test_a_tier_that_answers_with_one_model_has_the_scores_of_this_model() -> No
     rounds, found = (table[table["round"] == 2] for table in (run.rounds.to_pandas(), run.client_scores.to_pandas()))
     for (_, scores), member in zip(found.groupby("replicate"), rounds["member_rmse"], strict=True):
         assert np.allclose(scores["rmse"][scores["tier"] == "weak"], member[0], rtol=1e-6)
-        assert not np.isclose(scores["rmse"][scores["tier"] == "strong"], member, rtol=1e-3).any()
+        assert not np.isclose(scores["rmse"][scores["tier"] == "strong"].iloc[0], member, rtol=1e-3).any()
     assert np.allclose(rounds["personal_rmse"], found.groupby("replicate")["rmse"].mean())
 
 
