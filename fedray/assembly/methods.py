@@ -195,8 +195,8 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     if is_open:
         refuse_unread("method", name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
-    worlds, clients = len(pieces.seeds), pieces.clients.number
-    return guard_method(method, where, worlds=worlds, clients=clients, layers=layers, stack=pieces.stack)
+    worlds, stack = len(pieces.seeds), pieces.stack
+    return guard_method(method, where, worlds=worlds, clients=pieces.clients, layers=layers, stack=stack)
 
 
 def warn_of_limits(study: Study) -> None:

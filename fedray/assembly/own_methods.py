@@ -1,7 +1,7 @@
 """A user's own method with a check around each of its functions: a wrong result is one line that names the function.
 
 Example:
-    >>> guard_method(None, "method mine", worlds=1, clients=4, layers=())
+    >>> guard_method(None, "method mine", worlds=1, clients=Clients(()), layers=())
     Traceback (most recent call last):
     fedray.core.errors.BadInput: method mine returned None: return a fedray.methods.Method
 """
@@ -22,7 +22,7 @@ from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
 from fedray.core.local import Correction, LocalLoss, Transform
 from fedray.core.method import Compress, Local, Method, Phase, Server
-from fedray.core.types import State
+from fedray.core.types import Clients, State
 from fedray.models.stacking import Stack
 from fedray.own_code.user_code import blame_user_code, name_type
 
@@ -54,7 +54,7 @@ class _Method(NamedTuple):
 
 
 def guard_method(
-    method: Any, where: str, *, worlds: int, clients: int, layers: tuple[str, ...], stack: Stack | None = None
+    method: Any, where: str, *, worlds: int, clients: Clients, layers: tuple[str, ...], stack: Stack | None = None
 ) -> Method:
     """A method that says in one line which of its parts raised, or returned what cannot be used.
 
@@ -62,7 +62,7 @@ def guard_method(
         method: What the user's function returned.
         where: How messages call it.
         worlds: R.
-        clients: N.
+        clients: Who takes part, in which tiers.
         layers: Names of the network's layers.
         stack: The networks, where there are several.
 
@@ -75,29 +75,33 @@ def guard_method(
         raise BadInput(f"{where}: name = {method.name!r}: give the method a name")
     require(where, "phase", method.phase, Phase)
     require(where, "parts", method.parts, tuple)
-    about = _Method(where, worlds, clients, layers)
+    about = _Method(where, worlds, clients.number, layers)
     for i, part in enumerate(method.parts):
         require(where, f"parts[{i}]", part, Phase)
     fitted: Method = fit_parts(method, stack, where)
-    if method.one_model_per_client and method.phase.models != clients:
+    if method.one_model_per_client and method.phase.models != clients.number:
         raise BadInput(
-            f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients} clients: set "
-            f"method.models = {clients}"
+            f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients.number} "
+            f"clients: set method.models = {clients.number}"
         )
     phase, parts = _guard_phase(fitted.phase, about), tuple(_guard_phase(part, about) for part in fitted.parts)
-    fields = _guard_fields(fitted, where, method_checks(worlds, phase.models))
+    own = phase.is_personal or phase.mixture or fitted.one_model_per_client
+    checks = method_checks(worlds, phase.models, len(clients.tiers), own=own)
+    fields = _guard_fields(fitted, where, checks)
     return replace(fitted, phase=phase, parts=parts, **fields)
 
 
-def method_checks(worlds: int, models: int) -> dict[str, Check]:
+def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False) -> dict[str, Check]:
     """For each function of a method: (what it returned, its arguments) -> what is wrong with it, or None.
 
     Args:
         worlds: R.
         models: K.
+        tiers: T.
+        own: Whether known clients answer with models or weights of their own.
     """
     return {
-        "answer": lambda found, state: results.check_answer(found, worlds, state),
+        "answer": lambda found, state: results.check_answer(found, worlds, tiers, state, own=own),
         "prepare": lambda found, *_: results.check_state(found, worlds * models, None),
         "join": lambda found, _t, steps: results.check_joined(found, steps),
         "explain_end": lambda found, _state: results.check_reason(found),

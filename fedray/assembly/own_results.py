@@ -184,8 +184,16 @@ def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...]) -> str 
     return None
 
 
-def check_answer(found: Any, worlds: int, trained: State) -> str | None:
-    """What is wrong with the models that answer for a trained state, in R worlds."""
+def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool) -> str | None:
+    """What is wrong with the models that answer for a trained state, in R worlds.
+
+    Args:
+        found: What the function has returned.
+        worlds: R.
+        tiers: T.
+        trained: The state.
+        own: Whether known clients have models or weights of their own, so that a tier's are not read.
+    """
     if not isinstance(found, Answer):
         return f"{name_type(found)}: return an Answer(state, models)"
     number = found.models
@@ -201,16 +209,28 @@ def check_answer(found: Any, worlds: int, trained: State) -> str | None:
         if tuple(tensor.shape) != (worlds * number, width) and (width or name == "models"):
             wanted = [worlds * number, width]
             return f"an Answer with {name} of shape {list(tensor.shape)}: give {wanted}, a row for each that answers"
-    weights = found.weights
-    if weights is None:
+    wrong = _check_weights(found.weights, "weights", (worlds, number), "a world")
+    if wrong is not None or found.tiers is None:
+        return wrong
+    if own:
+        return "an Answer with tiers, but its known clients have models or weights of their own: leave tiers out"
+    wrong = _check_weights(found.tiers, "tiers", (worlds, tiers, number), "a tier")
+    if wrong is None and found.weights is not None and (found.tiers.sum(axis=1)[found.weights == 0] > 0).any():
+        return "an Answer whose tiers weigh a model that has no weight: give it some in weights, which new clients read"
+    return wrong
+
+
+def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
+    """What is wrong with weights of models, which stand on the last axis; None may take their place."""
+    if found is None:
         return None
-    if not isinstance(weights, np.ndarray) or weights.shape != (worlds, number):
-        kind = f"shape {list(weights.shape)}" if isinstance(weights, np.ndarray) else name_type(weights)
-        return f"an Answer whose weights are {kind}: give an array, [{worlds}, {number}]"
-    if not np.isfinite(weights).all():
-        return "an Answer whose weights are NaN or infinite"
-    if (weights < 0).any() or not (weights.sum(axis=1) > 0).all():
-        return "an Answer whose weights are negative, or all 0 in a world: one model at least has to answer"
+    if not isinstance(found, np.ndarray) or found.shape != shape:
+        kind = f"shape {list(found.shape)}" if isinstance(found, np.ndarray) else name_type(found)
+        return f"an Answer whose {name} are {kind}: give an array, {list(shape)}"
+    if not np.isfinite(found).all():
+        return f"an Answer whose {name} are NaN or infinite"
+    if (found < 0).any() or not (found.sum(axis=-1) > 0).all():
+        return f"an Answer whose {name} are negative, or all 0 in {where}: one model at least has to answer"
     return None
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from fedray.components.random_walk import Graph, Outages, make_walks
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Walk
+from fedray.core.random_walk import Walk
 from fedray.core.types import FloatArray, IntArray
 from fedray.files.number_tables import read_number_table
 from fedray.files.plain import expand_user_path

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedray.assembly.own_training import OwnTraining, record_training, refuse_training, require_training
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.method import Walk
+from fedray.core.random_walk import Walk
 from fedray.core.text import quote_value
 from fedray.data.cut import Dealt
 from fedray.data.deal import OPEN

@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedray.core.fitting import Fitting
 from fedray.core.local import Correction, Curvature, LocalLoss, Particles, RateSchedule, Transform, Windows
 from fedray.core.parts import Join
+from fedray.core.random_walk import Walk
 from fedray.core.slices import Slices
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
 
@@ -85,20 +83,6 @@ class Compress(NamedTuple):
     own: tuple[str, ...] = ()
     lossless: bool = False
     on_device: bool = False
-
-
-class Walk(NamedTuple):
-    """A random walk: there is no server, and each model moves from client to client.
-
-    Attributes:
-        at: The clients that hold the models at a step, `[R, K]`.
-        down: Which of these clients are out of order at that step, `[R, K]`.
-        edges: Pairs of clients that may send to each other, `[E, 2]`.
-    """
-
-    at: Callable[[int], IntArray]
-    down: Callable[[int], NDArray[np.bool_]]
-    edges: IntArray
 
 
 @dataclass(frozen=True)
@@ -253,6 +237,8 @@ class Answer(NamedTuple):
         spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None without any.
         noise: Observation noise variance that the method knows, `[R]`, in standardized units; None if it knows none.
         owner: The client whose upload each model is, `[R, A]`, -1 for models that are nobody's; None if all are.
+        tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`: none but those of `weights`,
+            among which a finite `predict.gamma` weighs; None: as for everybody.
     """
 
     state: State
@@ -261,6 +247,7 @@ class Answer(NamedTuple):
     spread: Tensor | None = None
     noise: FloatArray | None = None
     owner: IntArray | None = None
+    tiers: FloatArray | None = None
 
 
 @dataclass(frozen=True)

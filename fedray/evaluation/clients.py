@@ -1,4 +1,4 @@
-"""Known clients, one by one: the rows each is scored on, its weights over the models, and the scores over clients."""
+"""Known clients, one by one: the rows each is scored on, and the scores over clients."""
 
 from __future__ import annotations
 
@@ -109,35 +109,6 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
         return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
     return find
-
-
-def weigh_models(study: Study, losses: Tensor, everybody: FloatArray | None) -> FloatArray:
-    """Each client's weights over the models that answer (FE eqs. 3-4).
-
-    Args:
-        study: what was trained.
-        losses: of each model at each client, `[K, N]`.
-        everybody: what the method's answer weighs them by, `[K]`, which clients without weights of their own take
-            over (gamma is infinite, or not given); None: equal ones.
-
-    Returns:
-        The weights, `[N, K]`.
-    """
-    gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
-    gamma = np.inf if gamma is None else gamma
-    if everybody is not None and gamma == np.inf:
-        return np.tile(everybody, (losses.shape[1], 1))
-    return ensemble.personal_weights(losses.double().numpy().T, gamma)
-
-
-def rank_own_models(models: int, client: IntArray) -> Tensor:
-    """Losses by which client i chooses model i, `[K, n]`: 0 of that model, 1 of every other.
-
-    Args:
-        models: K.
-        client: ids of the clients, `[n]`.
-    """
-    return torch.from_numpy((np.arange(models)[:, None] != client).astype(np.float32))
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:

@@ -153,6 +153,8 @@ def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, f
     true = study.shards.clusters(world)
     if true is None or not measured.weights or study.method.one_model_per_client or measured.answer.models == 1:
         return {}
+    if study.evaluation.gamma is None:  # the weights are those of tiers, which are no clusters
+        return {}
     return {"cluster_ari": compare_clusters(true, measured.weights[world])}
 
 

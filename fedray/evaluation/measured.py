@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
-from fedray.evaluation.clients import rank_own_models, weigh_models
+from fedray.evaluation.client_weights import has_client_weights, needs_losses, rank_own_models, weigh_models
 from fedray.evaluation.conformal import WorldOutputs
 from fedray.evaluation.mixture import measure_weights
-from fedray.evaluation.present import drop_absent, weigh_present
+from fedray.evaluation.present import drop_absent
 from fedray.simulation.interfaces import Pieces, Runtime
 from fedray.simulation.study import OOD, Study
 
@@ -57,12 +57,11 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
     """
     answer = study.answer(state)
     own = runtime.score_known_clients(state) if study.method.phase.is_personal else {}
-    weighed = study.evaluation.gamma is not None and not own
     return Measured(
         answer,
         test=runtime.outputs(answer.state, "test", answer.models) if test else {},
         held_out=runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {},
-        weights=find_client_weights(study, runtime, answer) if weighed else {},
+        weights=find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {},
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
         ood=runtime.outputs(answer.state, OOD, answer.models) if study.evaluation.ood else {},
@@ -74,8 +73,8 @@ def find_client_weights(
 ) -> dict[int, FloatArray]:
     """The weights of the known clients over the models that answer, `[N, K]` by world.
 
-    They are those that the clients keep (FedEM), or follow from the losses on their rows; a client with a model of its
-    own gives it all weight, or if it does not answer the others equal ones.
+    They are those that the clients keep (FedEM), those of their tiers, or follow from the losses on their rows. A
+    client with a model of its own gives it all weight, or if it does not answer the others equal ones.
 
     Args:
         study: what was trained.
@@ -83,17 +82,18 @@ def find_client_weights(
         answer: the models that answer.
         worlds: only the first worlds; None: all.
     """
-    count = worlds or study.worlds
+    count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.mixture:
         return measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
-        ranks = rank_own_models(answer.models, np.arange(min(answer.models, EVALUATED_CLIENTS)))
-        return {world: weigh_models(study, drop_absent(ranks, answer, world), None) for world in range(count)}
+        owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
+        ranks = rank_own_models(answer.models, owner)
+        return {world: weigh_models(study, answer, world, ranks, owner) for world in range(count)}
+    if not needs_losses(study, answer):
+        none = torch.zeros(answer.models, len(client))
+        return {world: weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.losses(answer.state, answer.models, worlds)
-    return {
-        world: weigh_models(study, drop_absent(join_pieces(losses, world), answer, world), weigh_present(answer, world))
-        for world in range(count)
-    }
+    return {world: weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)}
 
 
 def gather_outputs(study: Study, world: int, measured: Measured) -> WorldOutputs:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
-from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own_scores, weigh_models
+from fedray.evaluation.client_weights import has_client_weights, weigh_models
+from fedray.evaluation.clients import measure_clients, pick_best_pass, split_own_scores
 from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.loss_plane import measure_loss_plane
@@ -66,8 +67,8 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
         arrays["clusters"] = clusters[:EVALUATED_CLIENTS]
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
-    wanted = study.method.answer is None or study.evaluation.gamma is not None  # a hundred teachers only on request
-    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:
+    wanted = study.method.answer is None or study.evaluation.gamma is not None or answer.tiers is not None
+    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # a hundred teachers only on request
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
     if study.evaluation.conformal is not None:
         arrays |= _conformal_arrays(study, runtime, progress, answer, pieces)
@@ -109,17 +110,17 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     """
     answer = study.answer(state)
     pieces = runtime.losses(answer.state, answer.models, worlds=1)
-    losses = drop_absent(join_pieces(pieces, 0), answer, 0)  # [K, N]
+    every = join_pieces(pieces, 0)  # [A, N]
     if study.method.phase.mixture or study.method.one_model_per_client:
         weights = find_client_weights(study, runtime, answer, worlds=1)[0]
     else:
-        weights = weigh_models(study, losses, weigh_present(answer, 0))
+        weights = weigh_models(study, answer, 0, every, np.arange(every.shape[1]))
     if study.method.phase.is_personal:
         own = split_own_scores(runtime.score_known_clients(state), 0)
         scores = pick_best_pass(*own, lowest=not study.classes)
     else:
         scores = measure_clients(study, 0, outputs, weights)
-    arrays = {"alpha": weights, "client_losses": losses.double().numpy().T}
+    arrays = {"alpha": weights, "client_losses": drop_absent(every, answer, 0).double().numpy().T}
     if study.classes:
         return arrays | {"label_counts": study.shards.label_counts(0), "client_accuracy": scores}
     everybody = weigh_present(answer, 0)
@@ -132,12 +133,11 @@ def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
     """Coverage and size of the sets of known clients, and the share that may be outside."""
-    weighed = study.evaluation.gamma is not None and not study.method.phase.is_personal
     measured = Measured(
         answer,
         test=tested,
         held_out=runtime.outputs(answer.state, "hold_out", answer.models, worlds=1),
-        weights=find_client_weights(study, runtime, answer, worlds=1) if weighed else {},
+        weights=find_client_weights(study, runtime, answer, worlds=1) if has_client_weights(study, answer) else {},
         own={},
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
         ood={},

@@ -24,9 +24,8 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
 from fedray.data.client_names import find_client
 from fedray.data.forms.new_rows import read_inputs
-from fedray.evaluation.clients import rank_own_models, weigh_models
+from fedray.evaluation.client_weights import rank_own_models, weigh_models
 from fedray.evaluation.mixture import read_weights
-from fedray.evaluation.present import weigh_present
 from fedray.evaluation.regression import predict_targets
 from fedray.experiments.conformal import Calibrated, calibrate_answers, find_intervals, find_sets, read_rule
 from fedray.metrics import ensemble
@@ -146,8 +145,7 @@ class Predictor:
             losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), len(weights))
         present = self.answer.weights
         answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
-        everybody = weigh_present(self.answer, world)
-        weights[answers] = weigh_models(self.study, losses[torch.from_numpy(answers)], everybody)[0]
+        weights[answers] = weigh_models(self.study, self.answer, world, losses, np.array([client]))[0]
         return weights
 
 

@@ -237,7 +237,7 @@ class Run:
         Args:
             x: inputs `[n, *sample]`, as the data set stores them, or a table: its columns are found by name.
             client: a known client's name or id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3
-                and 4) instead of equal ones, or its own models where the method keeps some (Ditto, `local_only`).
+                and 4; or its tier's) instead of everybody's, or its own models where it has some (`ditto`).
             replicate: which replicate answers, from 0.
             fold: which of the folds that were run answers, from 0.
             conformal: keys of `predict.conformal` in place of the scenario's, such as `{"alpha": 0.2}`; nothing trains.

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedray.components.aggregation import Rows
 from fedray.components.fusion import Student
 from fedray.components.schedule import Assignment, Informed, Participation
-from fedray.core.method import Compress, Local, Walk
+from fedray.core.method import Compress, Local
+from fedray.core.random_walk import Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, Layout, ServerOptimizerKind, Weighting
 from fedray.models.boosting import Ensemble

@@ -19,12 +19,13 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.local import Correction
 from fedray.core.method import Compress, Method, Phase, Server
 from fedray.core.parts import PartStep
-from fedray.core.types import Plan, State
+from fedray.core.types import Clients, Plan, State, Tier
 from fedray.methods import Answer, Setting, federated, federated_each
 from fedray.scenario.loader import read_scenario
 
 PLAN = Plan(np.arange(3), np.zeros(3, np.int64), np.zeros(3, np.int64))
 STATE = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
+TWO = State(torch.zeros(2, 2), torch.zeros(2, 0, dtype=torch.int64), {})
 STEPS = [PartStep(STATE, STATE, {})]
 LOSS = np.ones(3)
 
@@ -39,7 +40,8 @@ def guard(**fields: Callable[..., Any]) -> Method:
     own = {name: value for name, value in fields.items() if name in Phase.__dataclass_fields__}
     whole: dict[str, Any] = {name: value for name, value in fields.items() if name not in own}
     phase: Any = replace(plain().phase, **own)  # type: ignore[arg-type]  # any field
-    return guard_method(replace(plain(), phase=phase, **whole), "method mine", worlds=1, clients=6, layers=())
+    clients = Clients((Tier("strong", 2), Tier("weak", 4)))
+    return guard_method(replace(plain(), phase=phase, **whole), "method mine", worlds=1, clients=clients, layers=())
 
 
 def list_functions(kind: type) -> set[str]:
@@ -76,6 +78,19 @@ WRONG: list[tuple[str, Any, tuple[Any, ...], str]] = [
         Answer(STATE._replace(models=torch.zeros(2, 2), counters=torch.zeros(1, 1)), 2),
         (STATE._replace(counters=torch.zeros(1, 1)),),
         r"an Answer with counters of shape \[1, 1\]: give \[2, 1\], a row for each",
+    ),
+    ("answer", Answer(STATE, 1, tiers=np.ones((1, 1))), (STATE,), r"an Answer whose tiers are shape .*, \[1, 2, 1\]"),
+    (
+        "answer",
+        Answer(STATE, 1, tiers=np.array([[[1.0], [0.0]]])),
+        (STATE,),
+        "an Answer whose tiers .* all 0 in a tier",
+    ),
+    (
+        "answer",
+        Answer(TWO, 2, np.array([[1.0, 0.0]]), tiers=np.array([[[1.0, 0.0], [0.5, 0.5]]])),
+        (STATE,),
+        "an Answer whose tiers weigh a model that has no weight: give it some in weights",
     ),
     ("explain_end", 5, (STATE,), "an int: return words, or '' while training goes on"),
 ]
@@ -155,6 +170,14 @@ def test_what_finishes_local_training_and_what_is_memory_are_checked() -> None:
         guard(local=replace(local, finish=3))
     with pytest.raises(BadInput, match=r"^method mine: memory = \('head',\): name layers of private, \(\)"):
         guard(memory=names)
+
+
+def test_weights_of_tiers_beside_models_of_the_clients_own_are_refused() -> None:
+    passes: Any = (plain().phase.local,)
+    answer = guard(answer=lambda state: Answer(state, 1, tiers=np.ones((1, 2, 1))), personal=passes).answer
+    assert answer is not None
+    with pytest.raises(BadInput, match="tiers, but its known clients have models or weights of their own: leave tiers"):
+        answer(STATE)
 
 
 def test_a_model_for_each_client_beside_networks_was_told_a_remedy_that_is_refused() -> None:

@@ -209,6 +209,7 @@ FILES = ("clients.trace", "graph.edges", "graph.failures")  # need a file; tests
 CODE = ("local.loss", "callbacks")  # need a user's own code; tests of their own
 OPTIONS: dict[str, list[Any]] = {
     "mu": [0.5], "alpha": [0.5], "sampling": ["omc"], "samples": [3], "beta": ["target", "residual", 0.5],
+    "residuals": ["mean"],
     "sampler": ["dirichlet"], "temperature": [2.0], "server_data": [0.3], "distil_epochs": [1], "distil_lr": [0.1],
     "distil_batch": [4], "lambda": [2.0], "shared_layers": [2], "bases": [[{"name": "linear"}]], "folds": ["within"],
     "fold_number": [3], "meta": ["mlp", "average"], "meta_rounds": [1], "meta_lr": [0.5], "meta_optimizer": ["sgd"],
