@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedray.core.types import State
+from fedray.core.types import FloatArray, State
 from fedray.evaluation.stacking import find_bases
 from fedray.files.plain import make_parent, write_atomically, write_json
 from fedray.models.net import whole_state_dict
@@ -63,13 +63,14 @@ def _name_world(study: Study, world: int) -> str:
 
 
 def describe_answer(study: Study, state: State) -> dict[str, Any]:
-    """What new clients are answered.
+    """What new clients are answered, and known ones where tiers have weights of their own.
 
     Returns:
         `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
         that are exported, where there are several: `average`, what is averaged over them, and their `weights`, which
-        sum to 1, by replicate and fold. Of a stack, which is one module, `bases` are the weights of its base models
-        in the average, where no meta model answers.
+        sum to 1, by replicate and fold; `tiers`, where a method has them, are those for known clients of each tier. Of
+        a stack, which is one module, `bases` are the weights of its base models in the average, where no meta model
+        answers.
     """
     if study.parts:
         return {"models": "exported"} | _describe_bases(study)
@@ -77,12 +78,21 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     if answer.models != models or not torch.equal(answer.state.models, state.models):
         return {"models": "others"}
     weights = np.ones((study.worlds, models)) if answer.weights is None else answer.weights
-    shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
-    return {
+    found = {
         "models": "exported",
         "average": study.evaluation.average if study.classes else "outputs",
-        "weights": {_name_world(study, world): each for world, each in enumerate(shares)},
+        "weights": _share_out(study, weights),
     }
+    if answer.tiers is None:
+        return found
+    tiers = enumerate(study.clients.tiers)
+    return found | {"tiers": {tier.name: _share_out(study, answer.tiers[:, t]) for t, tier in tiers}}
+
+
+def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
+    """Weights `[R, K]` that sum to 1, by replicate and fold."""
+    shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
+    return {_name_world(study, world): each for world, each in enumerate(shares)}
 
 
 def _describe_bases(study: Study) -> dict[str, Any]:

@@ -93,6 +93,25 @@ def test_plain_torch_answers_with_the_weights_of_an_own_answer(tmp_path: Path) -
         np.testing.assert_allclose(answer, run.predict(images, replicate=replicate).mean, atol=1e-5)
 
 
+def test_plain_torch_answers_as_a_tier_does(tmp_path: Path) -> None:
+    def tiered(setting: Setting) -> Method:
+        tiers = np.array([[[6.0, 2.0, 0.0], [0.0, 0.0, 5.0]]])
+        return Method("tiered", federated(setting), lambda state: Answer(state, setting.models, tiers=tiers))
+
+    keys = scenario({"rounds": 1, "model": {"name": "linear"}, "predict": {"average": "logits"}})
+    keys["clients"] = {"number": 4, "tiers": {"strong": {"share": 0.5}, "weak": {"share": 0.5}}}
+    run = fedray.run(keys | {"method": {"models": 3}}, method=tiered, out=tmp_path / "run")
+    weights, about = read_export(run, tmp_path / "models")
+    assert about["answer"]["tiers"]["strong"] == {"replicate-0-fold-0": [0.75, 0.25, 0.0]}
+    images = run.study.split("test", 0)[0].numpy()
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    each = [ask(network, one, images, about["standardization"]["0"]) for one in weights]
+    for tier, client in (("strong", 0), ("weak", 3)):
+        shares = about["answer"]["tiers"][tier]["replicate-0-fold-0"]
+        answer = torch.tensor(np.tensordot(shares, each, axes=1)).softmax(-1)
+        np.testing.assert_allclose(answer, run.predict(images, client=client).mean, atol=1e-5)
+
+
 def test_an_export_says_where_other_models_answer(tmp_path: Path) -> None:
     run = fedray.run(scenario({"rounds": 1}), method="fedag", out=tmp_path / "run")
     assert read_export(run, tmp_path / "models")[1]["answer"] == {"models": "others"}
