@@ -34,6 +34,7 @@ from fedray.scenario.schema import Scenario
 
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], address) -> student [d]
 Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, address) -> their rows `[d]`
+ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
 WITHHELD, NOISE = "withheld", "noise"
 _MOST_INPUTS = 10_000  # of noise or another data set, where an own method does not say it (`input_rows`)
 
@@ -115,7 +116,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
     return lambda world, students, key: fuse_models(how, students, rows=rows(world), key=key, engine_of=engine_of)
 
 
-def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Callable[[int], tuple[Tensor, Tensor]]:
+def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
     """What reads the server's rows of a world, as a network reads them; it refuses where the server holds none.
 
     Args:
@@ -142,7 +143,7 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Ca
 
 
 def make_server_inputs(
-    scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects
+    scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
     """What reads the inputs without labels that the server of a user's own method has in a world.
 
@@ -154,6 +155,7 @@ def make_server_inputs(
         shards: hold the server's rows.
         seeds: one for each world.
         own: the user's objects.
+        read: reads the server's rows of a world.
 
     Raises:
         BadInput: the options name no inputs, or inputs that the network does not take.
@@ -161,7 +163,6 @@ def make_server_inputs(
     options = scenario.method.options
     named, number = options.get("inputs", WITHHELD), options.get("input_rows", _MOST_INPUTS)
     if named == WITHHELD or not name_own_method(scenario, own):
-        read = make_server_rows(scenario, shards, own)
         return lambda world: read(world)[0]
     if not isinstance(named, str):
         raise BadInput(f"method.inputs = {quote_value(named)}: choose withheld, noise or the name of a data set")
@@ -172,9 +173,7 @@ def make_server_inputs(
     return cache(lambda world: _draw_inputs(scenario, shards, seeds[world], number))
 
 
-def make_score(
-    scenario: Scenario, net: Net, read: Callable[[int], tuple[Tensor, Tensor]], own: UserObjects
-) -> Callable[[int, Tensor], float] | None:
+def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
     """What tells a model `[d]` of a world how well it does on the server's rows; None without such a solver or rows.
 
     Args:

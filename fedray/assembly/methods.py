@@ -88,7 +88,7 @@ def make_setting(
         local=add_own_code(local, scenario, own.training),
         outputs=partial(compute_raw_outputs, net),
         server_rows=server_rows,
-        server_inputs=make_server_inputs(scenario, shards, seeds, own),
+        server_inputs=make_server_inputs(scenario, shards, seeds, own, server_rows),
         score=make_score(scenario, net, server_rows, own),
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,

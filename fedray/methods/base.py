@@ -137,8 +137,9 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     kind = setting.assign
     if kind is not None and assign is not permutation:
         _say_replaced(setting, f"schedule.kind = {kind if isinstance(kind, str) else 'your own'}", "assign")
-    own = assign if not setting.own_method else guard_schedule(assign, f"{setting.own_method}: assign")
-    make = own if kind is None else KINDS[kind] if isinstance(kind, str) else kind
+    if setting.own_method and assign is not permutation:
+        assign = guard_schedule(assign, f"{setting.own_method}: assign")
+    make = assign if kind is None else KINDS[kind] if isinstance(kind, str) else kind
     assignment = make(setting.models, setting.rows)
     return schedule(setting.clients, setting.models, setting.seeds, setting.participation, assignment)
 
