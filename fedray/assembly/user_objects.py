@@ -178,7 +178,9 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_unnamed_options(keys: Mapping[str, Any], own: Collection[str]) -> None:
-    """Refuses options of a method or a network that is passed as a function: only a registered one has some.
+    """Refuses names beside objects, and options of a method or a network that is passed as a function.
+
+    Only a registered one has options. A scenario may name what an object takes the place of, an override may not.
 
     Args:
         keys: overrides, by their dotted keys.
@@ -189,6 +191,9 @@ def refuse_unnamed_options(keys: Mapping[str, Any], own: Collection[str]) -> Non
         Traceback (most recent call last):
         fedray.core.errors.BadInput: method.sigma = 0.1: a method that is passed as a function has no options: ...
     """
+    for key in (key for key in ("data.root", *(f"{kind}.name" for kind in own)) if key in keys):
+        if (kind := key.partition(".")[0]) in own:
+            raise BadInput(f"{key} = {quote_value(keys[key])}, but {kind} is an object too: leave one of them out")
     kinds: tuple[names.NameKind, ...] = ("method", "model")
     for kind in (kind for kind in kinds if kind in own):
         known = {*section_fields(kind), *(option for spec in names.SPECS[kind].values() for option in spec.options)}

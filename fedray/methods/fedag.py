@@ -13,7 +13,8 @@ Deviations:
     3. `samples` draws for `omc`; the paper draws as many as there are clients (the default).
     4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit: the published scores
        agree with it within 0.02 on five sets, and rule out the variance of the target (`beta: target`), whose NLL
-       cannot be below 0.919 + log sd(y).
+       cannot be below 0.919 + log sd(y). One linear model answers in closed form (eq. 6); with `sampling: omc`, and
+       where there are several, their sample does.
     5. Under partial participation the sample holds the clients of the last round in which the model was trained.
 
 Example:
@@ -37,7 +38,7 @@ from fedray.components import posterior
 from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer, Method, Pooled
-from fedray.core.types import State
+from fedray.core.types import FloatArray, State
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting
 
@@ -58,14 +59,15 @@ def fedag(setting: Setting) -> Method:
         server=posterior.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
         down_vectors=2,  # mu and sigma
     )
-    of_mean = setting.options["residuals"] == "mean"
-    if setting.features is not None and setting.models == 1:
+    of_mean, linear = setting.options["residuals"] == "mean", setting.features is not None
+    target = linear and setting.options["beta"] == "target"
+    prepare = partial(remember_target_variance, len(setting.seeds)) if target else None
+    if linear and setting.models == 1 and sampling == "bootstrap":
         if of_mean:
             raise BadInput("method.residuals = mean cannot act, because those of a linear model are: leave it out")
-        prepare = partial(remember_target_variance, len(setting.seeds)) if setting.options["beta"] == "target" else None
         return Method("fedag", phase, answer_in_closed_form, prepare)
     answer = partial(answer_with_sample, models=setting.models, clients=setting.clients.number, of_mean=of_mean)
-    return Method("fedag", phase, answer)
+    return Method("fedag", phase, answer, prepare)
 
 
 def answer_with_sample(
@@ -89,7 +91,8 @@ def answer_with_sample(
     if name == "sample":  # a second upload of client i in a buffer is kept as that of i + N
         sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
         owner = np.full_like(sender, -1) if of_mean else np.where(sender < 0, sender, sender % clients)
-    return Answer(rows, per_world, weight.numpy().reshape(-1, per_world).astype(np.float64), owner=owner)
+    weights = weight.numpy().reshape(-1, per_world).astype(np.float64)
+    return Answer(rows, per_world, weights, noise=_read_noise(state), owner=owner)
 
 
 def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State:
@@ -105,9 +108,10 @@ def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State
 
 
 def answer_in_closed_form(state: State) -> Answer:
-    """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed.
+    """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed."""
+    return Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
-    Without the variance of the target (`method.beta: residual`) beta^-1 is what `predict.noise` says.
-    """
-    noise = state.extra[TARGET].numpy() if TARGET in state.extra else None
-    return Answer(state, 1, None, state.extra["variance"], noise)
+
+def _read_noise(state: State) -> FloatArray | None:
+    """beta^-1 of each world where it is the variance of the target, `[R]`; None where `predict.noise` says it."""
+    return state.extra[TARGET].numpy() if TARGET in state.extra else None

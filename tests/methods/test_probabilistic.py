@@ -127,20 +127,22 @@ def test_drawn_models_keep_the_moments_of_the_uploads_and_the_means_buffers() ->
     assert bool(((sample.var(0)[:4] / variance - 1).abs() <= 6 * (2 / draws) ** 0.5).all())
 
 
-def test_omc_tends_to_the_moments_of_the_uploads_for_a_linear_model() -> None:
+@pytest.mark.parametrize("beta", ["residual", "target"])
+def test_omc_tends_to_the_closed_form_of_a_linear_model(beta: str) -> None:
     """Outputs of a linear model under N(mu, diag s2) are N(mu x, x s2 x): S draws are off by Monte-Carlo error."""
     draws = 4000
-    linear = {"model": {"name": "linear", "hidden": None}, "rounds": 1}
+    linear = {"model": {"name": "linear", "hidden": None}, "rounds": 1, "method": {"beta": beta}}
     exact = fedray.run(of("fedag", linear))
     omc = fedray.run(of("fedag", linear, {"method": {"sampling": "omc", "samples": draws}}))
-    state = omc.progress.state
-    x = torch.linspace(-2, 2, 9)[:, None].double()
-    z = state.extra["sample"][0].double() @ torch.cat([x, torch.ones_like(x)], dim=1).T  # [S, 9]
-    middle = torch.cat([x, torch.ones_like(x)], dim=1) @ exact.progress.state.models[0].double()
-    variance = propagate_variance(x, exact.progress.state.extra["variance"][0].double())
+    x = np.linspace(-2, 2, 9)[:, None]
+    given, drawn = exact.predict(x), omc.predict(x)
+    sharpness = [run.summary["metrics"]["sharpness"]["mean"] for run in (exact, omc)]
+    assert len(given.members) == 1
+    assert len(drawn.members) == draws
     # 9 points of one 2-dimensional Gaussian: 6 standard errors of a mean, and of a variance (relative sqrt(2 / S))
-    assert bool(((z.mean(0) - middle).abs() <= 6 * (variance / draws).sqrt()).all())
-    assert bool(((z.var(0) / variance - 1).abs() <= 6 * (2 / draws) ** 0.5).all())
+    assert bool((np.abs(drawn.mean - given.mean) <= 6 * np.sqrt(given.variance / draws)).all())
+    assert bool((np.abs(drawn.variance / given.variance - 1) <= 6 * (2 / draws) ** 0.5).all())
+    assert sharpness[1] == pytest.approx(sharpness[0], rel=1e-3)  # nearly all of it is the noise beta^-1
 
 
 def test_the_closed_form_is_what_sampling_tends_to() -> None:
