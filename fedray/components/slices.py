@@ -31,12 +31,13 @@ Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> t
 _KEPT = 64  # rounds and tiers whose places are remembered
 
 
-def cut_slices(nets: Sequence[TierNet], window: Window) -> Slices:
+def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:
     """Which part of a network each tier trains.
 
     Args:
         nets: The network of each tier.
         window: Where the slices begin.
+        answers: Whether known clients answer with their tier's slice, where one is narrow.
     """
 
     @lru_cache(_KEPT)
@@ -46,7 +47,9 @@ def cut_slices(nets: Sequence[TierNet], window: Window) -> Slices:
             return torch.arange(net.layout.d)
         return find_columns(layers, width, lambda channels: window(t, channels))
 
-    return Slices(tuple(tier.net for tier in nets), columns, np.array([tier.work for tier in nets]))
+    narrow = any(tier.width < 1 for tier in nets)
+    work = np.array([tier.work for tier in nets])
+    return Slices(tuple(tier.net for tier in nets), columns, work, answers=answers and narrow)
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:

@@ -224,7 +224,8 @@ class Phase:
     @property
     def is_personal(self) -> bool:
         """Whether known clients have models of their own that answer for them."""
-        return bool(set(self.private) - set(self.memory) or self.personal)
+        sliced = self.slices is not None and self.slices.answers
+        return bool(set(self.private) - set(self.memory) or self.personal) or sliced
 
 
 class Answer(NamedTuple):

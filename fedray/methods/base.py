@@ -106,6 +106,7 @@ def federated_slices(
     assign: Assign = permutation,
     local: Local | None = None,
     compress: Compressor = dense,
+    answers: bool = False,
 ) -> Phase:
     """One federated training of which each tier gets a part of the network, as wide as `clients.tiers` says.
 
@@ -115,6 +116,8 @@ def federated_slices(
         assign: as in `federated`.
         local: as in `federated`.
         compress: of a slice; `compress.kind` takes its place.
+        answers: whether known clients answer with their tier's slice, and not with the whole network; the window then
+            is the same in every round.
 
     Raises:
         BadInput: nothing says what the tiers' networks are.
@@ -123,7 +126,7 @@ def federated_slices(
         raise BadInput(
             "setting.tier_nets is empty, because the method slices no network: call federated(setting) there"
         )
-    slices, make = cut_slices(setting.tier_nets, window), setting.compress or compress
+    slices, make = cut_slices(setting.tier_nets, window, answers=answers), setting.compress or compress
 
     def merge(rows: Rows, weighting: Weighting) -> Server:
         return mean_of_slices(rows, weighting, mark_columns(slices, setting.layout.d))

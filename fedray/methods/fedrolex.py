@@ -6,8 +6,8 @@ hidden layer of c channels, and goes on with channel 0 behind the last one: in c
 often, also where no client can train all of them. Server and client know t, so that no index is sent.
 
 Deviations:
-    1. As in HeteroFL, 1 to 6: networks without normalization and scaler, the plain loss, flattened channels, fixed
-       tiers, seconds, and only the whole network answers.
+    1. As in HeteroFL, 1 to 5: networks without normalization and scaler, the plain loss, flattened channels, fixed
+       tiers, and seconds. Only the whole network answers, as in the paper.
     2. Uploads weigh the same; the paper's mean weighs them by p_n (`server.weighting: examples` weighs them by their
        rows). In the authors' code those of convolutions weigh the same, and what belongs to the last layer or to a
        normalization weighs more the more often it was trained so far.

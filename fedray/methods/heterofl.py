@@ -19,7 +19,7 @@ Deviations:
     4. A client stays in its tier (the paper's "fix"); it also draws widths anew in every round ("dynamic").
     5. A step of a slice takes the tier's seconds of a step times the slice's share of the multiplications of the whole
        network; the paper counts operations, and no seconds.
-    6. Only the whole network answers; the paper also scores each width.
+    6. A known client answers with its own slice (`personal_accuracy`), a new one with the whole network.
     7. Uploads weigh the same, as in the paper (`server.weighting: examples` weighs them by their rows).
 
 Example:
@@ -50,6 +50,7 @@ def heterofl(setting: Setting) -> Method:
         window=first_channels,  # W^l = W_g[: d^l, : k^l], the same slice in every round
         local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r with `scaler`
         compress=dense,
+        answers=True,  # a client keeps, and is scored with, the slice that it has
     )  # each part of W_g becomes its mean over the slices that have it
     return Method("heterofl", phase)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedray.components.mixture import fit_weights
-from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
 from fedray.evaluation.clients import (
     WeightedRows,
     cast_votes,
@@ -226,19 +226,12 @@ def score_known_clients(worker: Worker, state: State, keys: list[tuple[int, int]
         By key, the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test rows and on its held-out
         rows. A client answers with the average over its K models of a pass; NaN where it has no such rows.
     """
-    study, phase = worker.study, worker.study.method.phase
-    out = {}
+    study, out = worker.study, {}
     for world in sorted({world for world, _ in keys}):
-        splits = [study.split(name, world) for name in ("test", "hold_out")]
-        questions = own_test_rows(study, world), held_out_rows(study, world)
-        shared = state.counters[world * phase.models : (world + 1) * phase.models]
+        questions = {"test": own_test_rows(study, world), "hold_out": held_out_rows(study, world)}
+        count = _make_counter(worker, state, world)
         for client in (client for key_world, client in keys if key_world == world):
-            rows = own_models(worker.private, study, state, world, client)  # [P * K, d]
-            forward = partial(worker.forward, rows, shared.repeat(len(rows) // phase.models, 1), world)
-            each = [
-                _personal_score(study, world, forward, split, ask(client))
-                for split, ask in zip(splits, questions, strict=True)
-            ]
+            each = [_mean_error(study, ask(client), partial(count, client, name)) for name, ask in questions.items()]
             out[world, client] = torch.stack(each)
     return out
 
@@ -261,21 +254,39 @@ def pick_own_models(worker: Worker, state: State, world: int, client: int) -> Te
     return passes[int(find_best_pass(held_out.numpy()[None], lowest=not study.classes)[0])]
 
 
-def _personal_score(
-    study: Study,
-    world: int,
-    forward: Callable[[Tensor], Tensor],
-    split: tuple[Tensor, Tensor],
-    question: WeightedRows,
-) -> Tensor:
-    """Weighted accuracy, or RMSE, of each personal pass on some rows of a split, `[P]` float64; NaN without rows."""
-    phase = study.method.phase
+def _make_counter(worker: Worker, state: State, world: int) -> Callable[[int, str, IntArray], FloatArray]:
+    """A function: (client, split, rows of it) -> whether its personal passes err there, or their squares, `[P, n]`.
+
+    What the slice of a tier answers is computed once for all of its clients.
+    """
+    study, phase = worker.study, worker.study.method.phase
+    shared = state.counters[world * phase.models : (world + 1) * phase.models]
+    splits = {name: study.split(name, world) for name in ("test", "hold_out")}  # once: their rows may be copies
+    of_tier: dict[tuple[int, str], FloatArray] = {}
+
+    def compute(client: int, name: str, rows: IntArray) -> FloatArray:
+        own, (x, y), errors = own_models(worker.private, study, state, world, client), splits[name], []
+        counters = shared.repeat(len(own) // phase.models, 1)
+        for part in torch.split(torch.from_numpy(rows), EVALUATED_ROWS):
+            votes = cast_votes(study, world, worker.forward(own, counters, world, x[part]).cpu())  # [P * K, n, C]
+            answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
+            errors.append(count_errors(study, answers, y[part]))
+        return np.concatenate(errors, axis=1)
+
+    def count(client: int, name: str, rows: IntArray) -> FloatArray:
+        if phase.slices is None:
+            return compute(client, name, rows)
+        key = int(study.clients.tier_of(np.array([client]))[0]), name
+        if key not in of_tier:
+            of_tier[key] = compute(client, name, np.arange(len(splits[name][1])))
+        return of_tier[key][:, rows]
+
+    return count
+
+
+def _mean_error(study: Study, question: WeightedRows, count: Callable[[IntArray], FloatArray]) -> Tensor:
+    """Weighted accuracy, or RMSE, of each personal pass on some rows, `[P]` float64; NaN without rows."""
     if not len(question.rows):
-        return torch.full((max(1, len(phase.personal)),), torch.nan, dtype=torch.float64)
-    errors = []
-    for part in torch.split(torch.from_numpy(question.rows), EVALUATED_ROWS):
-        votes = cast_votes(study, world, forward(split[0][part]).cpu())  # [P * K, n, C]
-        answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
-        errors.append(count_errors(study, answers, split[1][part]))
-    means = question.mean(np.concatenate(errors, axis=1))
+        return torch.full((max(1, len(study.method.phase.personal)),), torch.nan, dtype=torch.float64)
+    means = question.mean(count(question.rows))
     return torch.from_numpy(means if study.classes else np.sqrt(means))

@@ -174,7 +174,8 @@ def own_models(private: Private, study: Study, state: State, world: int, client:
         client: The client's id.
 
     Returns:
-        The models, `[P * K, d]`: K personal models of each pass, or the broadcast ones with the client's own layers.
+        The models, `[P * K, d]`: K personal models of each pass, or the broadcast ones with the client's own layers, or
+        those with 0 outside of its tier's slice.
     """
     phase, k = study.method.phase, study.method.phase.models
     plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
@@ -182,4 +183,6 @@ def own_models(private: Private, study: Study, state: State, world: int, client:
     if phase.personal:
         passes = [f"{PERSONAL_PREFIX}{p}" for p in range(len(phase.personal))]
         return torch.cat([own_rows(private, name, plan, broadcast) for name in passes])
+    if phase.slices is not None:
+        return phase.slices.keep_slice(broadcast, int(study.clients.tier_of(np.array([client]))[0]))
     return start_rows(private, study.net.layout, phase, plan, broadcast)

@@ -29,7 +29,9 @@ _SAME: dict[str, Any] = {
 }
 SLICE_SPECS: Mapping[str, MethodSpec] = {
     "heterofl": MethodSpec(
-        "HeteroFL: a tier trains the first channels of every layer, as wide as it can (Diao et al. 2021)", **_SAME
+        "HeteroFL: a tier trains the first channels of every layer, as wide as it can (Diao et al. 2021)",
+        own_models=True,
+        **_SAME,
     ),
     "fedrolex": MethodSpec("FedRolex: HeteroFL whose slices roll over the channels (Alam et al. 2022)", **_SAME),
 }

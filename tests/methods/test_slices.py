@@ -22,6 +22,7 @@ from fedray.components.slices import compress_slices, mean_of_slices
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import State, Uploads
+from fedray.evaluation.clients import own_test_rows
 from fedray.methods import Setting, federated, federated_slices
 from fedray.methods.fedrolex import rolling_channels
 from fedray.models.net import state_dict
@@ -239,6 +240,33 @@ def test_the_scaler_changes_training_and_not_the_answer(name: str) -> None:
     answer = with_.predict(x.numpy()).probabilities
     assert answer is not None
     np.testing.assert_allclose(answer, wanted.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", [{}, CNN], ids=["mlp", "conv"])
+def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dict[str, Any]) -> None:
+    """In predictions and in its score; a new client has the whole network, as all clients of FedRolex have."""
+    keys = [engine, {"evaluate": {"clients": "all"}, "local": {"lr": 0.1}, "rounds": 3}]
+    run, rolled = (fedray.run(of(name, THREE, *keys, models=2)) for name in ("heterofl", "fedrolex"))
+    slices, (x, y) = run.study.method.phase.slices, run.study.split("test", 0)
+    assert slices is not None
+    scaled, each = run.study.shards.normalize(x[None], torch.tensor([0]))[0], []
+    for tier, net in enumerate(slices.nets):
+        votes = []
+        for row in run.progress.state.models[:, slices.columns(0, tier)]:
+            net.module.load_state_dict(state_dict(net.layout, row))
+            with torch.no_grad():
+                votes.append(net.module.eval()(scaled).softmax(-1).numpy())
+        each.append(np.mean(votes, axis=0))
+        np.testing.assert_allclose(run.predict(x, client=2 * tier).mean, each[-1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(run.predict(x).mean, each[0], rtol=1e-4, atol=1e-6)
+    last = run.client_scores.to_pandas().query("round == 3")
+    find = own_test_rows(run.study, 0)
+    for client, score in zip(last["client"], last["accuracy"], strict=True):
+        own = find(client)
+        assert score == own.mean((each[client // 2].argmax(1) == y.numpy())[own.rows])
+    assert run.summary["metrics"]["personal_accuracy"]["mean"] == pytest.approx(last["accuracy"].mean())
+    assert np.array_equal(rolled.predict(x, client=5).mean, rolled.predict(x).mean)
+    assert "personal_accuracy" not in rolled.summary["metrics"]
 
 
 @pytest.mark.parametrize(
