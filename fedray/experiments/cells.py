@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ from fedray.files.locks import hold_lock
 from fedray.process.child import follow_child, start_child, stop_children
 from fedray.process.ending import current_ending
 from fedray.runtime.environment import PARTS_VARIABLE
-from fedray.scenario.loader import NamedCell, dump_scenario
+from fedray.scenario.loader import NamedCell, dump_scenario, read_scenario
 from fedray.storage.directory import LOCK, watch_place
 
 log = logging.getLogger("fedray")
 DONE = "summary.json"
+RESOLVED = "scenario.yaml"
 Children = list["subprocess.Popen[str]"]
 
 
@@ -106,7 +108,8 @@ def _train_cell(
     with hold_cell(folder) as lock:
         if (folder / DONE).is_file():
             return None
-        if (folder / "scenario.yaml").is_file():
+        if (folder / RESOLVED).is_file():
+            _move_cell(cell, folder / RESOLVED)
             command = ["resume", str(folder)]
         else:
             _remove_unborn(folder)
@@ -122,6 +125,13 @@ def _train_cell(
     if status < 0:
         return f"its process was ended by {signal.Signals(-status).name}"
     return (lines.newest(cell.name) or "no message").removeprefix("fedray: ")
+
+
+def _move_cell(cell: NamedCell, given: Path) -> None:
+    """Lets a cell go on where its table says now, with what else changes no result, but not its report."""
+    found = replace(read_scenario(given, explicit=False), report=cell.scenario.report)
+    if found != cell.scenario:
+        plain.write_atomically(given, dump_scenario(cell.scenario).encode())
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
 from fedray.runtime.addresses import refuse_unused_address
 from fedray.runtime.awaited import refuse_unused_wait, write_awaited
-from fedray.scenario.identity import UNSET
+from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
 from fedray.scenario.rules import tier_table
@@ -185,15 +184,16 @@ def _count_jobs(cell: NamedCell) -> float:
 def _check_cell(cell: NamedCell, folder: Path) -> None:
     """Refuses a cell that was trained with another scenario, with other data, or with other code of the user's.
 
+    Keys that change no result may differ: a table that began in one process goes on on a cluster.
+
     Raises:
         BadInput: names what was changed.
     """
     given = folder / "scenario.yaml"
     if not given.is_file():
         return
-    found = replace(read_scenario(given, explicit=False), report=cell.scenario.report)
-    if found != cell.scenario:
-        changed = _list_changes(to_plain(found), to_plain(cell.scenario))
+    changed = _list_changes(to_plain(read_scenario(given, explicit=False)), to_plain(cell.scenario))
+    if changed:
         raise BadInput(
             f"{folder} holds a run of another scenario ({changed}): remove it, and the cell runs again, or choose "
             "another --out"
@@ -205,9 +205,10 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 
 
 def _list_changes(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """The keys of a cell that were changed since it was trained, with both values."""
+    """The keys of a cell that decide its result and were changed since it was trained, with both values."""
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
+    keys = [key for key in keys if not is_free(key)]
     each = [f"{key} {quote_value(old.get(key, UNSET))}, now {quote_value(new.get(key, UNSET))}" for key in keys[:3]]
     return "; ".join(each) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 

@@ -285,9 +285,11 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
 
     times = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")}
     (out / "cells" / "average" / "summary.json").unlink()
-    again = run_command("table", given, "--out", out)
+    again = run_command("table", given, "clients.actors=3", "--out", out)  # which changes no result
     assert again.status == 0, again.err
     assert again.out == result.out
+    cells = [yaml.safe_load((out / "cells" / name / "scenario.yaml").read_text()) for name in ("ensemble", "average")]
+    assert [cell["clients"]["actors"] for cell in cells] == ["auto", 3]
     new = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")}
     changed = [path.parent.name for path, time in new.items() if times[path] != time]
     assert changed == ["average"]
