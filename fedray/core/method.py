@@ -259,7 +259,7 @@ class Method:
         phase: The federated training.
         answer: The models that answer for a state; None means the trained models themselves.
         prepare: (state behind `Server.init`, `pooled(world)`: all training rows) -> the first state; None: as drawn.
-        one_model_per_client: Whether known client i answers with model i.
+        one_model_per_client: Whether known client i answers with model i; as a new client, where model i has no weight.
         parts: Of a stack: the training of each base, then that of the meta model.
         join: Of a stack: what its parts learn from each other behind their own servers' steps; None: nothing.
         explain_end: Why training is over, from the state, in words; empty while it goes on. None: it never is.
