@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedray.assembly import own_results as results
+from fedray.assembly.own_answer import guard_combine
 from fedray.assembly.own_curvature import check_curvature
 from fedray.assembly.own_fields import check_course, require, require_function, require_number
 from fedray.assembly.own_parts import fit_parts
@@ -88,6 +89,8 @@ def guard_method(
     own = phase.is_personal or phase.mixture or fitted.one_model_per_client
     checks = method_checks(worlds, phase.models, len(clients.tiers), own=own)
     fields = _guard_fields(fitted, where, checks)
+    if "answer" in fields:
+        fields["answer"] = guard_combine(fields["answer"], where)
     return replace(fitted, phase=phase, parts=parts, **fields)
 
 
