@@ -26,8 +26,8 @@ def guard_combine(answer: Callable[[State], Answer], where: str) -> Callable[[St
         where: How messages call the method.
     """
 
-    def call(state: State) -> Answer:
-        found = answer(state)
+    def call(*arguments: State) -> Answer:
+        found = answer(*arguments)
         return found if found.combine is None else found._replace(combine=_guard(found.combine, where))
 
     return call

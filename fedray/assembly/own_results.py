@@ -184,6 +184,13 @@ def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...]) -> str 
     return None
 
 
+def check_each(found: Any, each: int) -> str | None:
+    """What is wrong with an answer where client i of `each` clients answers with model i; 0: nobody has a model."""
+    if not each or not isinstance(found, Answer) or found.models == each:
+        return None
+    return f"an Answer of {found.models} models for {each} clients: leave one_model_per_client out, or give {each}"
+
+
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool) -> str | None:
     """What is wrong with the models that answer for a trained state, in R worlds.
 

@@ -253,12 +253,9 @@ class SizedPlan(NamedTuple):
 class Uploads(NamedTuple):
     """What a block of jobs sends to the server, and what the server needs to know about each job.
 
-    `client`, `model`, `world`, `tier`, `size` and `steps` are NumPy arrays (`torch.as_tensor` takes them), the others
-    tensors.
-
     Attributes:
         delta: Trained minus received parameters, `[J, d]` float32.
-        client: Ids of the clients, `[J]`.
+        client: Ids of the clients, `[J]`, as a NumPy array, like the next four and `steps`.
         model: Models, `[J]`.
         world: Worlds, `[J]`.
         tier: Tier of each client, `[J]`.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, State
 from fedray.evaluation.measured import measure_models
 from fedray.methods import Answer, Method, Setting, federated
@@ -143,3 +144,19 @@ def test_a_client_whose_own_model_has_no_weight_answers_as_a_new_client() -> Non
     everybody, chosen_one, left_out = run.predict(x), run.predict(x, client=1), run.predict(x, client=4)
     assert np.array_equal(chosen_one.mean, everybody.members[1])
     assert np.array_equal(left_out.mean, everybody.mean)  # it had the plain mean of the others
+
+
+def test_an_answer_without_a_model_for_each_client_that_answers_by_its_own_is_refused() -> None:
+    """It ended in an IndexError of fedray's when the clients were scored."""
+
+    def student(setting: Setting) -> Method:
+        def answer(state: State) -> Answer:
+            return Answer(state._replace(models=state.models[:1]), 1)
+
+        return Method("student", federated(setting), answer, one_model_per_client=True)
+
+    keys = {**KEYS, "method": {"models": 5}}
+    with pytest.raises(
+        BadInput, match="an Answer of 1 models for 5 clients: leave one_model_per_client out, or give 5"
+    ):
+        fedray.run(keys, method=student)
