@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 from fedray.assembly.architectures import make_architectures, refuse_outputs
@@ -39,6 +39,7 @@ from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import RateSchedule
 from fedray.core.method import Local, Method
 from fedray.core.types import EVALUATED_ROWS, Net
+from fedray.data.held_labels import count_held_labels
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
@@ -89,6 +90,7 @@ def make_setting(
         outputs=partial(compute_raw_outputs, net),
         server_rows=server_rows,
         server_inputs=make_server_inputs(scenario, shards, seeds, own, server_rows),
+        label_counts=cache(partial(count_held_labels, shards)),
         score=make_score(scenario, net, server_rows, own),
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,

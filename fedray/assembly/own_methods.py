@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedray.assembly import own_results as results
+from fedray.assembly.own_answer import guard_combine
 from fedray.assembly.own_curvature import check_curvature
 from fedray.assembly.own_fields import check_course, require, require_function, require_number
 from fedray.assembly.own_parts import fit_parts
@@ -86,12 +87,15 @@ def guard_method(
         )
     phase, parts = _guard_phase(fitted.phase, about), tuple(_guard_phase(part, about) for part in fitted.parts)
     own = phase.is_personal or phase.mixture or fitted.one_model_per_client
-    checks = method_checks(worlds, phase.models, len(clients.tiers), own=own)
+    each = clients.number if fitted.one_model_per_client else 0
+    checks = method_checks(worlds, phase.models, len(clients.tiers), own=own, each=each)
     fields = _guard_fields(fitted, where, checks)
+    if "answer" in fields:
+        fields["answer"] = guard_combine(fields["answer"], where)
     return replace(fitted, phase=phase, parts=parts, **fields)
 
 
-def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False) -> dict[str, Check]:
+def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0) -> dict[str, Check]:
     """For each function of a method: (what it returned, its arguments) -> what is wrong with it, or None.
 
     Args:
@@ -99,9 +103,12 @@ def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False
         models: K.
         tiers: T.
         own: Whether known clients answer with models or weights of their own.
+        each: N, where client i answers with model i; else 0.
     """
     return {
-        "answer": lambda found, state: results.check_answer(found, worlds, tiers, state, own=own),
+        "answer": lambda found, state: (
+            results.check_each(found, each) or results.check_answer(found, worlds, tiers, state, own=own)
+        ),
         "prepare": lambda found, *_: results.check_state(found, worlds * models, None),
         "join": lambda found, _t, steps: results.check_joined(found, steps),
         "explain_end": lambda found, _state: results.check_reason(found),

@@ -184,6 +184,13 @@ def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...]) -> str 
     return None
 
 
+def check_each(found: Any, each: int) -> str | None:
+    """What is wrong with an answer where client i of `each` clients answers with model i; 0: nobody has a model."""
+    if not each or not isinstance(found, Answer) or found.models == each:
+        return None
+    return f"an Answer of {found.models} models for {each} clients: leave one_model_per_client out, or give {each}"
+
+
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool) -> str | None:
     """What is wrong with the models that answer for a trained state, in R worlds.
 
@@ -209,6 +216,8 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
         if tuple(tensor.shape) != (worlds * number, width) and (width or name == "models"):
             wanted = [worlds * number, width]
             return f"an Answer with {name} of shape {list(tensor.shape)}: give {wanted}, a row for each that answers"
+    if found.combine is not None:
+        return _check_combine(found, own=own)
     wrong = _check_weights(found.weights, "weights", (worlds, number), "a world")
     if wrong is not None or found.tiers is None:
         return wrong
@@ -218,6 +227,17 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
     if wrong is None and found.weights is not None and (found.tiers.sum(axis=1)[found.weights == 0] > 0).any():
         return "an Answer whose tiers weigh a model that has no weight: give it some in weights, which new clients read"
     return wrong
+
+
+def _check_combine(found: Answer, *, own: bool) -> str | None:
+    """What is wrong with a rule that joins the models, beside what else an answer has."""
+    if not callable(found.combine):
+        return f"an Answer whose combine is {name_type(found.combine)}: give a function (world, members)"
+    if found.weights is not None or found.tiers is not None:
+        return "an Answer with combine and weights: leave weights and tiers out, and let combine weigh the members"
+    if own:
+        return "an Answer with combine, but its known clients have models or weights of their own: leave combine out"
+    return None
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:

@@ -32,6 +32,7 @@ Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
 Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray]]  # (plan, sizes) -> steps `[J]`, samples in them `[J]`
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
+Combine = Callable[[int, FloatArray], FloatArray]  # (world, probabilities `[A, n, C]` of its models) -> `[n, C]`
 Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state after it, its jobs, losses `[J]`) -> state
 
 
@@ -240,6 +241,8 @@ class Answer(NamedTuple):
         owner: The client whose upload each model is, `[R, A]`, -1 for models that are nobody's; None if all are.
         tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`: none but those of `weights`,
             among which a finite `predict.gamma` weighs; None: as for everybody.
+        combine: (world, probabilities `[A, n, C]` of its models) -> those of the ensemble `[n, C]`, for all clients;
+            None: their weighted mean.
     """
 
     state: State
@@ -249,6 +252,7 @@ class Answer(NamedTuple):
     noise: FloatArray | None = None
     owner: IntArray | None = None
     tiers: FloatArray | None = None
+    combine: Combine | None = None
 
 
 @dataclass(frozen=True)
@@ -260,7 +264,7 @@ class Method:
         phase: The federated training.
         answer: The models that answer for a state; None means the trained models themselves.
         prepare: (state behind `Server.init`, `pooled(world)`: all training rows) -> the first state; None: as drawn.
-        one_model_per_client: Whether known client i answers with model i.
+        one_model_per_client: Whether known client i answers with model i; as a new client, where model i has no weight.
         parts: Of a stack: the training of each base, then that of the meta model.
         join: Of a stack: what its parts learn from each other behind their own servers' steps; None: nothing.
         explain_end: Why training is over, from the state, in words; empty while it goes on. None: it never is.

@@ -255,7 +255,7 @@ class Uploads(NamedTuple):
 
     Attributes:
         delta: Trained minus received parameters, `[J, d]` float32.
-        client: Ids of the clients, `[J]`.
+        client: Ids of the clients, `[J]`, as a NumPy array, like the next four and `steps`.
         model: Models, `[J]`.
         world: Worlds, `[J]`.
         tier: Tier of each client, `[J]`.

@@ -32,7 +32,8 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     """Each client's weights over the models that answer (FE eqs. 3-4).
 
     Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
-    gamma weighs the models that its tier has, or all.
+    gamma weighs the models that its tier has, or all. Where each client has a model of its own, that one answers; if it
+    has no weight, the client gets everybody's answer.
 
     Args:
         study: what was trained.
@@ -51,7 +52,11 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     everybody = weigh_present(answer, world)
     if everybody is not None and gamma == np.inf:
         return np.tile(everybody, (len(client), 1))
-    return ensemble.personal_weights(drop_absent(losses, answer, world).double().numpy().T, gamma)
+    present = drop_absent(losses, answer, world).double().numpy()
+    weights = ensemble.personal_weights(present.T, gamma)
+    if everybody is not None and study.method.one_model_per_client:
+        weights[(present > 0).all(axis=0)] = everybody
+    return weights
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:

@@ -29,7 +29,7 @@ from fedray.evaluation.conformal import add_client_sets, measure_all_sets
 from fedray.evaluation.measured import Measured, gather_outputs, join_pieces, measure_models
 from fedray.evaluation.ood import score_ood
 from fedray.evaluation.own_metrics import score_own_metrics
-from fedray.evaluation.present import drop_absent, weigh_present
+from fedray.evaluation.present import answer_world, drop_absent, join_voters, weigh_present
 from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
@@ -112,7 +112,7 @@ def _score_world(
             prefix: measure_clients_alike(
                 study,
                 world,
-                drop_absent(outputs[split], answer, world),
+                join_voters(outputs[split], answer, world),
                 split,
                 chosen,
                 weights=weigh_present(answer, world),
@@ -175,10 +175,10 @@ def score_answer(
     if study.parts:
         probs = ensemble.probabilities(outputs.numpy())
         return {**score_stack(study, probs, y.numpy()), **score_members(probs[1:], y.numpy())}
-    outputs = drop_absent(outputs, answer, world)
     if study.classes:
-        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weigh_present(answer, world))
+        members, mean = answer_world(outputs, study.evaluation.average, answer, world)
         return {**classification.classification_scores(members, y.numpy(), mean), **score_members(members, y.numpy())}
+    outputs = drop_absent(outputs, answer, world)
     return score_regression(read_members(study, world, outputs, split, answer, residual=residual))
 
 

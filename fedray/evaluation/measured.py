@@ -19,7 +19,7 @@ from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.client_weights import has_client_weights, needs_losses, rank_own_models, weigh_models
 from fedray.evaluation.conformal import WorldOutputs
 from fedray.evaluation.mixture import measure_weights
-from fedray.evaluation.present import drop_absent
+from fedray.evaluation.present import drop_absent, refuse_own_rule
 from fedray.simulation.interfaces import Pieces, Runtime
 from fedray.simulation.study import OOD, Study
 
@@ -56,6 +56,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         test: whether the test rows are answered.
     """
     answer = study.answer(state)
+    refuse_own_rule(study, answer)
     own = runtime.score_known_clients(state) if study.method.phase.is_personal else {}
     return Measured(
         answer,
@@ -74,7 +75,7 @@ def find_client_weights(
     """The weights of the known clients over the models that answer, `[N, K]` by world.
 
     They are those that the clients keep (FedEM), those of their tiers, or follow from the losses on their rows. A
-    client with a model of its own gives it all weight, or if it does not answer the others equal ones.
+    client with a model of its own gives it all weight, or if that one does not answer, has everybody's weights.
 
     Args:
         study: what was trained.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray
-from fedray.evaluation.present import drop_absent, weigh_present
+from fedray.evaluation.present import answer_world, weigh_present
 from fedray.metrics import ensemble
 from fedray.metrics.ood import auroc, fpr95
 from fedray.simulation.study import Study
@@ -80,10 +80,9 @@ def _measure_uncertainty(study: Study, world: int, outputs: Tensor, answer: Answ
     """The uncertainty of the answers to some rows; a stack answers by its first row, which nobody disagrees with."""
     if study.parts:
         return _Uncertainty(ensemble.entropies(ensemble.probabilities(outputs[0].numpy())), None)
-    weights, outputs = weigh_present(answer, world), drop_absent(outputs, answer, world)
-    members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+    members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = ensemble.entropies(mean)
-    if len(members) == 1:
+    if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
         return _Uncertainty(total, None)
-    each = ensemble.entropies(members)
+    each, weights = ensemble.entropies(members), weigh_present(answer, world)
     return _Uncertainty(total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray
-from fedray.evaluation.present import drop_absent, weigh_present
+from fedray.evaluation.present import answer_world, drop_absent
 from fedray.evaluation.regression import read_members
 from fedray.metrics import ensemble
 from fedray.metrics.scored import Scored, read_metric
@@ -50,10 +50,7 @@ def _answer_rows(
     if study.parts:
         probs = ensemble.probabilities(outputs.numpy())
         return probs[1:], probs[0]
-    present = drop_absent(outputs, answer, world)
     if study.classes:
-        weights = weigh_present(answer, world)
-        members, mean = ensemble.answer_classes(present.numpy(), study.evaluation.average, weights)
-        return members, mean
-    of = read_members(study, world, present, split, answer)
+        return answer_world(outputs, study.evaluation.average, answer, world)
+    of = read_members(study, world, drop_absent(outputs, answer, world), split, answer)
     return of.means, of.answer.mean

@@ -14,8 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.core.errors import BadInput
 from fedray.core.method import Answer
-from fedray.core.types import FloatArray
+from fedray.core.types import AverageKind, FloatArray
+from fedray.metrics import ensemble
+from fedray.simulation.study import Study
 
 
 def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
@@ -27,6 +30,50 @@ def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
         world: number of the world.
     """
     return outputs if answer.weights is None else outputs[torch.from_numpy(answer.weights[world] > 0)]
+
+
+def refuse_own_rule(study: Study, answer: Answer) -> None:
+    """Raises `BadInput` where a method's rule cannot answer everybody, because the scenario asks for other answers."""
+    if answer.combine is None:
+        return
+    name, average = study.method.name, study.evaluation.average
+    if not study.classes:
+        raise BadInput(f"method {name}: its Answer has combine, but {study.name} has real targets: leave combine out")
+    if study.evaluation.gamma is not None:
+        raise BadInput(
+            f"method {name}: its Answer has combine, which answers everybody alike: leave predict.gamma and "
+            "evaluate.personal out"
+        )
+    if average == "logits":
+        raise BadInput(f"predict.average = {average}: the Answer of {name} has combine instead: leave it out")
+
+
+def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ensemble.ClassAnswer:
+    """What the models of a world that answer say, and what they say together: by the method's rule, or their mean.
+
+    Args:
+        outputs: logits of all models of the world, `[A, n, C]`.
+        kind: `predict.average` of the scenario.
+        answer: the models that answer.
+        world: number of the world.
+    """
+    present = drop_absent(outputs, answer, world).numpy()
+    found = ensemble.answer_classes(present, kind, weigh_present(answer, world))
+    return found if answer.combine is None else found._replace(mean=answer.combine(world, found.members))
+
+
+def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
+    """The outputs of those whose mean is the answer: of the models, or `[1, n, C]` of the method's rule as one model.
+
+    Args:
+        outputs: of all models of the world, `[A, n, C]`.
+        answer: the models that answer.
+        world: number of the world.
+    """
+    if answer.combine is None:
+        return drop_absent(outputs, answer, world)
+    joined = answer.combine(world, ensemble.probabilities(outputs.numpy()))
+    return torch.from_numpy(joined).log()[None]  # their softmax is the answer
 
 
 def weigh_present(answer: Answer, world: int) -> FloatArray | None:

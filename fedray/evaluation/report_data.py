@@ -23,7 +23,7 @@ from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.loss_plane import measure_loss_plane
 from fedray.evaluation.measured import Measured, find_client_weights, gather_outputs, join_pieces
 from fedray.evaluation.ood import collect_ood_report
-from fedray.evaluation.present import drop_absent, weigh_present
+from fedray.evaluation.present import answer_world, drop_absent, weigh_present
 from fedray.evaluation.regression import read_members
 from fedray.evaluation.row_scores import get_rule
 from fedray.evaluation.stacking import collect_stack_report
@@ -53,7 +53,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     every = join_pieces(pieces, 0)
     outputs, y = drop_absent(every, answer, 0), study.split("test", 0)[1].numpy()
     if study.classes:
-        arrays = _class_arrays(study, outputs, y, None if study.parts else weigh_present(answer, 0))
+        arrays = _class_arrays(study, every, y, answer)
         if study.parts:
             arrays |= collect_stack_report(study, progress.state, ensemble.probabilities(every.numpy()), y)
     else:
@@ -91,8 +91,8 @@ def compare_members(members: FloatArray) -> FloatArray:
     return pairs
 
 
-def _class_arrays(study: Study, outputs: Tensor, y: IntArray, weights: FloatArray | None) -> dict[str, Any]:
-    members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+def _class_arrays(study: Study, outputs: Tensor, y: IntArray, answer: Answer) -> dict[str, Any]:
+    members, mean = answer_world(outputs, study.evaluation.average, answer, 0)
     table = classification.calibration(mean, y)
     return {
         "class_names": np.array([name[:MOST_TEXT] for name in study.shards.data.class_names], dtype=str),

@@ -85,6 +85,8 @@ def read_answers(
     rows = np.arange(len(y)) if rows is None else rows
     u = draw_uniform(study, world, split, rows)
     if study.classes:
+        if answer.combine is not None:  # one voter, who says what the rule says
+            return RowAnswers(answer.combine(world, ensemble.probabilities(outputs.numpy()))[None], None, y[rows], u)
         votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
         if study.parts:  # a stack answers by its first row
             return RowAnswers(votes[:1], None, y[rows], u)

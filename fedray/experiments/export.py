@@ -68,15 +68,17 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
         that are exported, where there are several: `average`, what is averaged over them, and their `weights`, which
-        sum to 1, by replicate and fold; `tiers`, where a method has them, are those for known clients of each tier. Of
-        a stack, which is one module, `bases` are the weights of its base models in the average, where no meta model
-        answers.
+        sum to 1, by replicate and fold, or `average: own`, where a method joins them by a rule of its own. `tiers`,
+        where a method has them, are the weights for known clients of each tier. Of a stack, which is one module,
+        `bases` are the weights of its base models in the average, where no meta model answers.
     """
     if study.parts:
         return {"models": "exported"} | _describe_bases(study)
     answer, models = study.answer(state), study.method.phase.models
     if answer.models != models or not torch.equal(answer.state.models, state.models):
         return {"models": "others"}
+    if answer.combine is not None:
+        return {"models": "exported", "average": "own"}
     weights = np.ones((study.worlds, models)) if answer.weights is None else answer.weights
     found = {
         "models": "exported",

@@ -115,6 +115,7 @@ class Predictor:
             found = Prediction(*moments, None, _pick_members(study, answer, world, means))
         else:
             members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+            mean = mean if answer.combine is None else answer.combine(world, members)
             spread = ensemble.mixture_moments(members, weights).variance
             found = Prediction(mean, spread, mean, _pick_members(study, answer, world, members))
         return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)

@@ -273,7 +273,7 @@ def warn_of_failures(watch: Watch) -> Watch:
 
 
 def warn_of_lost_models(summary: Mapping[str, Any]) -> None:
-    """Warns where models took no upload in the whole run, although clients were asked to train them.
+    """Warns where models took no upload in the whole run, or answer as they were drawn because nobody was asked.
 
     Example:
         >>> warn_of_lost_models({"metrics": {}})
@@ -283,5 +283,11 @@ def warn_of_lost_models(summary: Mapping[str, Any]) -> None:
             f"models that took no upload in the run, and stay as they were drawn: {lost}: their clients were all lost, "
             "away or without rows (status in clients.parquet says which): raise rounds or participation.deadline, or "
             "lower participation.dropout",
+            FedrayWarning,
+        )
+    if drawn := summary.get("drawn_models"):
+        warn_user(
+            f"models that answer as they were drawn, because no client was asked to train them: {drawn}: raise rounds "
+            "or participation.per_round, or give them the weight 0 in the Answer of the method",
             FedrayWarning,
         )

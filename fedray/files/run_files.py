@@ -90,7 +90,7 @@ def _find_wrong_value(summary: dict[str, Any]) -> str | None:
     for key in ("method", "data", "model_hash", "state_hash"):
         if not isinstance(summary.get(key, ""), str) or len(summary.get(key, "")) > MOST_TEXT:
             return f"{key} is not a short text"
-    for key in ("rounds", "failed_jobs", "seed", "untrained_models"):
+    for key in ("rounds", "failed_jobs", "seed", "untrained_models", "drawn_models"):
         if not _is_count(summary.get(key, 0)):
             return f"{key} is not a whole number"
     for section in ("metrics", "totals"):

@@ -19,7 +19,7 @@ from fedray.components.schedule import Assignment, Informed, Participation
 from fedray.core.method import Compress, Local
 from fedray.core.random_walk import Walk
 from fedray.core.rng import Keys
-from fedray.core.types import Clients, Layout, ServerOptimizerKind, Weighting
+from fedray.core.types import Clients, IntArray, Layout, ServerOptimizerKind, Weighting
 from fedray.models.boosting import Ensemble
 from fedray.models.slices import TierNet
 from fedray.models.stacking import Stack
@@ -72,6 +72,8 @@ class Setting:
             clients: the share `method.server_data`, an option that a method of your own may declare.
         server_inputs: world -> network inputs `[n, ...]` of the server, without labels, as the options `inputs` and
             `input_rows` say, which a method of your own may declare: those of `server_rows`, noise, or a data set.
+        label_counts: world -> training rows of each class that each client holds, by its own labels, `[N, C]`, of the
+            first 10,000 clients. No bytes are counted for them. Of a regression it raises `BadInput`.
         assign: the kind of schedule: permutation, random, balanced, adaptive, or a user's own function; or None.
         rows: what a row of the schedule is: client, slot or stratum.
         weighting: of the uploads in a mean: uniform or examples.
@@ -107,6 +109,7 @@ class Setting:
     outputs: Callable[[Tensor, Tensor], Tensor]
     server_rows: Callable[[int], tuple[Tensor, Tensor]]
     server_inputs: Callable[[int], Tensor]
+    label_counts: Callable[[int], IntArray]
     assign: str | Callable[[int, str], Assignment] | None = None
     rows: str = "client"
     weighting: Weighting = "uniform"

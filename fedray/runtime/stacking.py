@@ -20,6 +20,7 @@ from torch import Tensor
 from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
+from fedray.data.held_labels import count_held_labels
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.metrics import ensemble
 from fedray.models.aggregators import combine_outputs, side_by_side
@@ -142,7 +143,7 @@ class StackWorkers:
 
     def _label_shares(self, world: int) -> Tensor:
         """Each client's share of the training rows of a class, `[N, C]`; equal shares of a class that nobody has."""
-        counts = self.study.shards.label_counts(world)
+        counts = count_held_labels(self.study.shards, world)
         total = counts.sum(axis=0)
         return torch.from_numpy(np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts)))
 

@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 
 from fedray.files.bounded import read_parquet_files
 from fedray.files.checksums import list_parts
+from fedray.scenario.names import is_own
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
+from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.stopping import BEST, collect_values
 from fedray.simulation.study import Study
 from fedray.storage.tables import read_table
@@ -85,6 +87,29 @@ def count_lost_models(out: Path) -> int:
     return max(lost.values(), default=0)
 
 
+def count_drawn_answers(study: Study, progress: Progress) -> int:
+    """Models that answer as they were drawn at the end of a run with a method or a schedule of the user's own.
+
+    Of fedray's methods the jobs of a plan say it before a run (`fedray.assembly.untrained`).
+
+    Args:
+        study: what was trained.
+        progress: the end of the run.
+
+    Returns:
+        Their number in the replicate and fold with the most; 0 without a round, and of a stack.
+    """
+    keys = [study.scenario.get(section, {}) for section in ("method", "schedule")]
+    own = any(one.get("object") for one in keys) or is_own("method", keys[0].get("name", ""))
+    if not progress.round or study.parts or not (own or is_own("schedule", keys[1].get("kind", ""))):
+        return 0
+    answer, first = study.answer(progress.state), draw_first_state(study, study.method.phase).models
+    drawn = {row.numpy().tobytes() for row in first}
+    found = [row.numpy().tobytes() in drawn for row in answer.state.models.to(first.dtype)]
+    weigh = np.ones((study.worlds, answer.models)) if answer.weights is None else answer.weights
+    return int((np.array(found).reshape(study.worlds, -1) & (weigh > 0)).sum(axis=1).max())
+
+
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
     """What `summary.json` holds: final metrics pooled over replicates and folds, totals, hashes.
 
@@ -99,6 +124,8 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
     more: dict[str, Any] = {"stopped": progress.stopped} if progress.stopped else {}
     if lost := count_lost_models(out):
         more["untrained_models"] = lost
+    if (drawn := count_drawn_answers(study, progress)) > lost:
+        more["drawn_models"] = drawn - lost
     if study.evaluation.best is not None and progress.courses.get(BEST):
         value, round = progress.courses[BEST][0]
         more["best"] = {"metric": study.evaluation.best, "value": value, "round": int(round)}

@@ -15,6 +15,7 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.assembly.untrained import count_untrained, warn_of_untrained_models
 from fedray.core.errors import FedrayWarning, ScenarioWarning
+from fedray.methods import Answer, Method, Setting, federated
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress
 from fedray.storage.study_checkpoint import load_study_checkpoint
@@ -94,10 +95,11 @@ def test_a_schedule_of_the_users_own_is_not_asked_ahead() -> None:
 
         return assign
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ScenarioWarning)
+    with pytest.warns(FedrayWarning) as said:
         fedray.run({**keys(3, 2), "runtime": "inline", "report": False}, schedule=first)
     assert asked == [0, 1]
+    assert [str(one.message).partition(",")[0] for one in said] == ["models that answer as they were drawn"]
+    assert not any(isinstance(one.message, ScenarioWarning) for one in said)
 
 
 def test_the_command_line_says_it_once(tmp_path: Path) -> None:
@@ -123,3 +125,19 @@ def test_models_whose_clients_were_all_lost_are_those_that_equal_their_first_wei
 def test_a_run_in_which_every_model_took_an_upload_says_nothing_of_them(tmp_path: Path) -> None:
     run = fedray.run(keys(2, 2, participation={}), out=tmp_path / "run", runtime="inline", report=False)
     assert "untrained_models" not in run.summary
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["weight 0", "equal weights"])
+def test_models_that_a_users_own_method_gives_to_nobody_are_said_if_they_answer(heard: bool) -> None:
+    def first_two(_models: int, _rows: str) -> Any:
+        return lambda _now, drawn, _m, _state: (np.arange(len(drawn.client)), drawn.client % 2)
+
+    def partly(setting: Setting) -> Method:
+        weights = np.array([[1.0, 1.0, float(heard), float(heard)]] * len(setting.seeds))
+        return Method("partly", federated(setting, assign=first_two), lambda state: Answer(state, 4, weights))
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run = fedray.run(keys(4, 1, participation={}), method=partly, runtime="inline", report=False)
+    assert run.summary.get("drawn_models", 0) == 2 * heard
+    assert sum("answer as they were drawn, because no client was asked" in str(one.message) for one in said) == heard

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, State
 from fedray.evaluation.measured import measure_models
 from fedray.methods import Answer, Method, Setting, federated
@@ -124,3 +125,38 @@ def test_nobody_computes_losses_that_no_weight_reads() -> None:
     runtime.losses = None
     measured = measure_models(run.study, runtime, run.progress.state, test=False)
     assert np.array_equal(measured.weights[0], FIRST[[0, 0, 1, 1, 1]] / FIRST.sum(1)[[0, 0, 1, 1, 1], None])
+
+
+def test_a_client_whose_own_model_has_no_weight_answers_as_a_new_client() -> None:
+    weights = np.array([[0.5, 0.3, 0.2, 0.0, 0.0]])
+
+    def own_model(_models: int, _rows: str) -> Any:
+        return lambda _now, drawn, _m, _state: (np.arange(len(drawn.client)), drawn.client)
+
+    def chosen(setting: Setting) -> Method:
+        def answer(state: State) -> Answer:
+            return Answer(state, setting.models, weights)
+
+        return Method("chosen", federated(setting, assign=own_model), answer, one_model_per_client=True)
+
+    run = fedray.run({**KEYS, "method": {"models": 5}}, method=chosen)
+    x = run.study.split("test", 0)[0].numpy()
+    everybody, chosen_one, left_out = run.predict(x), run.predict(x, client=1), run.predict(x, client=4)
+    assert np.array_equal(chosen_one.mean, everybody.members[1])
+    assert np.array_equal(left_out.mean, everybody.mean)  # it had the plain mean of the others
+
+
+def test_an_answer_without_a_model_for_each_client_that_answers_by_its_own_is_refused() -> None:
+    """It ended in an IndexError of fedray's when the clients were scored."""
+
+    def student(setting: Setting) -> Method:
+        def answer(state: State) -> Answer:
+            return Answer(state._replace(models=state.models[:1]), 1)
+
+        return Method("student", federated(setting), answer, one_model_per_client=True)
+
+    keys = {**KEYS, "method": {"models": 5}}
+    with pytest.raises(
+        BadInput, match="an Answer of 1 models for 5 clients: leave one_model_per_client out, or give 5"
+    ):
+        fedray.run(keys, method=student)

@@ -98,7 +98,7 @@ def test_plain_torch_answers_as_a_tier_does(tmp_path: Path) -> None:
         tiers = np.array([[[6.0, 2.0, 0.0], [0.0, 0.0, 5.0]]])
         return Method("tiered", federated(setting), lambda state: Answer(state, setting.models, tiers=tiers))
 
-    keys = scenario({"rounds": 1, "model": {"name": "linear"}, "predict": {"average": "logits"}})
+    keys = scenario({"rounds": 3, "model": {"name": "linear"}, "predict": {"average": "logits"}})
     keys["clients"] = {"number": 4, "tiers": {"strong": {"share": 0.5}, "weak": {"share": 0.5}}}
     run = fedray.run(keys | {"method": {"models": 3}}, method=tiered, out=tmp_path / "run")
     weights, about = read_export(run, tmp_path / "models")
