@@ -18,6 +18,7 @@ from fedray.assembly import own_results as results
 from fedray.assembly.own_curvature import check_curvature
 from fedray.assembly.own_fields import check_course, require, require_function, require_number
 from fedray.assembly.own_parts import fit_parts
+from fedray.assembly.own_shared import watch_shared
 from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
 from fedray.core.local import Correction, LocalLoss, Transform
@@ -191,7 +192,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
         "server": _guard_server(phase.server, where, phase.local.correction),
         "compress": _guard_compress(phase.compress, where),
     }
-    return replace(phase, **guarded)
+    return watch_shared(replace(phase, **guarded), where)
 
 
 def _guard_server(server: Server, where: str, correction: Correction | None) -> Server:
