@@ -43,6 +43,7 @@ ARGUMENTS = {  # of the functions of a method and of a phase
     "remember": "t, state, plan, loss",
     "ask": "state, stats",
 }
+_OF_NONE = {"schedule": ": its state is None where a run is planned and not begun: return the jobs of round 0 there"}
 
 
 class _Method(NamedTuple):
@@ -153,7 +154,7 @@ def _guard(where: str, part: str, function: Callable[..., Any], check: Check) ->
     """
 
     def call(*arguments: Any) -> Any:
-        with blame_user_code(f"{where}: {part}"):
+        with blame_user_code(f"{where}: {part}", _OF_NONE.get(part, "")):
             found = function(*arguments)
         wrong = check(found, *arguments)
         if wrong is not None:

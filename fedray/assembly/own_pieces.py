@@ -30,17 +30,16 @@ from fedray.core.errors import FedrayError, warn_user
 from fedray.core.method import Method
 from fedray.core.text import quote_value
 from fedray.methods.setting import Optimizer, Robust, Setting
-from fedray.own_code.reached_values import Reached, reach
+from fedray.own_code.reached_values import reach
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import ServerKeys
 
 
 class _Piece(NamedTuple):
-    """A piece that a key has decided: the key with its value, the field of `Setting`, another value, the remedy."""
+    """What a key has decided: the key with its value, the fields of `Setting` with other values, and the remedy."""
 
     key: str
-    field: str
-    other: Any
+    other: dict[str, Any]
     remedy: str
 
 
@@ -69,36 +68,35 @@ def warn_of_unread_pieces(
     given = reach(compose(pieces), Setting)
     for piece in asked:
         try:
-            changed = compose(replace(pieces, **{piece.field: piece.other}))
+            changed = compose(replace(pieces, **piece.other))
         except FedrayError:  # it needs the piece
             continue
-        if piece.field not in given.named and _is_same(given, reach(changed, Setting)):
+        if given.named.isdisjoint(piece.other) and given.things == reach(changed, Setting).things:
             warn_user(f"{piece.key} cannot act, because {method.name} {piece.remedy}")
-
-
-def _is_same(one: Reached, other: Reached) -> bool:
-    return one.things == other.things
 
 
 def _list_asked(scenario: Scenario, pieces: Setting) -> Iterator[_Piece]:
     """The pieces that a key has decided."""
     server, people = scenario.server, scenario.participation
     if pieces.robust.kind != "none":
-        yield _Piece(f"server.robust = {server.robust}", "robust", Robust(), _SERVER)
+        yield _Piece(f"server.robust = {server.robust}", {"robust": Robust()}, _SERVER)
     if pieces.optimizer.kind != "none":
-        yield _Piece(f"server.optimizer = {server.optimizer}", "optimizer", Optimizer(), _SERVER)
+        yield _Piece(f"server.optimizer = {server.optimizer}", {"optimizer": Optimizer()}, _SERVER)
     if pieces.coefficients is not None:
-        yield _Piece(f"server.coefficients = {server.coefficients}", "coefficients", None, _SERVER)
+        yield _Piece(f"server.coefficients = {server.coefficients}", {"coefficients": None}, _SERVER)
     if pieces.weighting != ServerKeys().weighting:
-        other = ServerKeys().weighting
+        other = {"weighting": ServerKeys().weighting}
         remedy = "has a server that does not read it: leave the key out, or let merge(rows, weighting) read it"
-        yield _Piece(f"server.weighting = {pieces.weighting}", "weighting", other, remedy)
+        yield _Piece(f"server.weighting = {pieces.weighting}", other, remedy)
     if pieces.compress is not None:
         remedy = "has a compression without it: leave the key out, or name the compression as compress"
-        yield _Piece(f"compress.kind = {scenario.compress.kind}", "compress", None, remedy)
+        yield _Piece(f"compress.kind = {scenario.compress.kind}", {"compress": None}, remedy)
     if pieces.assign is not None and scenario.schedule.kind != "walk":
-        yield _Piece(f"schedule.kind = {scenario.schedule.kind}", "assign", None, _ASSIGN)
+        yield _Piece(f"schedule.kind = {scenario.schedule.kind}", {"assign": None}, _ASSIGN)
     named = next((name for name in ("per_round", "fraction") if getattr(people, name) is not None), None)
     if named is not None and people.mode == "sync" and pieces.participants < pieces.clients.number:
-        value = quote_value(getattr(people, named))
-        yield _Piece(f"participation.{named} = {value}", "participation", invite_all(pieces.clients), _SCHEDULE)
+        everyone = {"participation": invite_all(pieces.clients)}
+        number = {"participants": pieces.clients.number, **everyone}
+        yield _Piece(f"participation.{named} = {quote_value(getattr(people, named))}", number, _SCHEDULE)
+        if people.selection.name != "uniform":
+            yield _Piece(f"participation.selection = {people.selection.name}", everyone, _SCHEDULE)

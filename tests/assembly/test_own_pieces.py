@@ -14,12 +14,13 @@ from small import scenario
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.aggregation import mean
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.methods import Compress, Compressed, Method, Plan, Setting, federated
 from fedray.scenario.loader import read_scenario
 
 KEYS = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "clients": {"number": 4}})
 SOME = {"participation": {"per_round": 2}}
+OORT = {"participation": {"per_round": 2, "selection": "oort"}}
 
 
 def compose(make: Callable[[Setting], Method], keys: dict[str, Any]) -> Method:
@@ -70,6 +71,7 @@ def built_on(setting: Setting) -> Method:
         (own_server, {"server": {"weighting": "examples"}}, r"server\.weighting = examples cannot act"),
         (own_merge, {"server": {"weighting": "examples"}}, r"server\.weighting = .* let merge\(rows, weighting\) read"),
         (own_schedule, SOME, r"participation\.per_round = 2 cannot act, .* let the schedule call setting\.participati"),
+        (own_schedule, OORT, r"participation\.selection = oort cannot act"),
         (own_schedule, {"schedule": {"kind": "random"}}, r"schedule\.kind = random cannot act"),
         (own_compress, {"compress": {"kind": "int8"}}, r"compress\.kind = int8 cannot act"),
     ],
@@ -83,6 +85,30 @@ def test_a_key_whose_part_a_method_replaces_was_silent(
         warnings.simplefilter("error")
         compose(make, {})
         compose(built_on, keys)
+
+
+def test_a_schedule_that_reads_how_many_take_part_drops_the_selection_alone() -> None:
+    def first(setting: Setting) -> Method:
+        client = np.arange(setting.participants)
+        plan = Plan(client, 0 * client, 0 * client)
+        return Method("own", replace(federated(setting), schedule=lambda _t, _state: plan))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compose(first, SOME)
+    with pytest.warns(ScenarioWarning, match=r"participation\.selection = oort cannot act") as said:
+        compose(first, OORT)
+    assert len(said) == 1
+
+
+def test_a_schedule_that_needs_a_state_is_told_when_there_is_none() -> None:
+    def reading(setting: Setting) -> Method:
+        phase = federated(setting)
+        return Method("own", replace(phase, schedule=lambda t, state: phase.schedule(t + 0 * len(state.models), state)))
+
+    schedule = compose(reading, {}).phase.schedule
+    with pytest.raises(FedrayError, match=r"schedule raised .*NoneType.*: its state is None where a run is planned"):
+        schedule(0, None)
 
 
 def test_a_merge_that_reads_the_weighting_is_left_in_peace() -> None:
