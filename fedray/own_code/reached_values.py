@@ -26,7 +26,7 @@ from torch import Tensor
 from fedray.own_code.called_code import is_own_module
 from fedray.own_code.source_code import read_closure
 
-_TABLES = Tensor | np.ndarray | dict | list | set
+_TABLES = (Tensor, np.ndarray, dict, list, set)
 _PLAIN = bool | int | float | complex | str | bytes | np.generic
 
 
