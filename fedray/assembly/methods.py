@@ -24,6 +24,7 @@ from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.models import make_network
 from fedray.assembly.own_keys import refuse_unread_code, warn_of_idle_keys, warn_of_unread_keys
 from fedray.assembly.own_methods import guard_method
+from fedray.assembly.own_pieces import warn_of_unread_pieces
 from fedray.assembly.posterior_samples import make_samples
 from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
@@ -171,6 +172,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
         refuse_unread_code(pieces.local, method)
         warn_of_unread_keys(scenario, pieces, make_local(read_scenario({})), method, compose)
         warn_of_idle_keys(scenario, pieces, method, compose)
+        warn_of_unread_pieces(scenario, pieces, method, compose)
     if scenario.participation.mode != "sync":
         return add_groups(scenario, replace(pieces, own_method=users), method, compose)
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself

@@ -19,6 +19,7 @@ from fedray.assembly.own_answer import guard_combine
 from fedray.assembly.own_curvature import check_curvature
 from fedray.assembly.own_fields import check_course, require, require_function, require_number
 from fedray.assembly.own_parts import fit_parts
+from fedray.assembly.own_shared import watch_shared
 from fedray.assembly.own_training import check_code
 from fedray.core.errors import BadInput
 from fedray.core.local import Correction, LocalLoss, Transform
@@ -43,6 +44,7 @@ ARGUMENTS = {  # of the functions of a method and of a phase
     "remember": "t, state, plan, loss",
     "ask": "state, stats",
 }
+_OF_NONE = {"schedule": ": its state is None where a run is planned and not begun: return the jobs of round 0 there"}
 
 
 class _Method(NamedTuple):
@@ -159,7 +161,7 @@ def _guard(where: str, part: str, function: Callable[..., Any], check: Check) ->
     """
 
     def call(*arguments: Any) -> Any:
-        with blame_user_code(f"{where}: {part}"):
+        with blame_user_code(f"{where}: {part}", _OF_NONE.get(part, "")):
             found = function(*arguments)
         wrong = check(found, *arguments)
         if wrong is not None:
@@ -198,7 +200,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
         "server": _guard_server(phase.server, where, phase.local.correction),
         "compress": _guard_compress(phase.compress, where),
     }
-    return replace(phase, **guarded)
+    return watch_shared(replace(phase, **guarded), where)
 
 
 def _guard_server(server: Server, where: str, correction: Correction | None) -> Server:

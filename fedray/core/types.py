@@ -12,9 +12,6 @@ lanes of a block, S steps, B samples a batch, d numbers a model, C classes. So a
 - A *known client* is a client of the run; a *new client* is one that the run has never seen.
 - An *address* is the tuple (seed, purpose, round, client, model) from which random numbers are computed.
 
-In docstrings, FE is the paper of Fed-ensemble (FE-arXiv: its preprint), HPC and LPC are SHEFL's clients of high and low
-performance, and `omc` is FedAG's sample by ordinary Monte Carlo.
-
 A `Plan` is the list of the jobs of a round. Every method is a way to write plans, to train one job, and to merge what
 the jobs send back.
 
@@ -56,8 +53,7 @@ VARIANCE_FLOOR = 1e-6
 
 # The samples of one forward pass outside training. Fixed, so that no packing of the work can show in the metrics.
 EVALUATED_ROWS = 500
-# Known clients that are evaluated one by one: those with the lowest ids. Others count as new clients.
-EVALUATED_CLIENTS = 10_000
+EVALUATED_CLIENTS = 10_000  # known clients that are evaluated one by one, by their ids; others count as new ones
 
 
 @dataclass(frozen=True)
@@ -237,17 +233,20 @@ class SizedPlan(NamedTuple):
         size: Training samples of each job, `[J]`.
         steps: Optimizer steps of each job's local training, `[J]`; 0 for a client without data.
         flight: Where they start and where their uploads go in asynchronous training; None: in rounds.
+        losses: What each job's client has told before: the losses of all models on its rows, `[J, K]`; None: nothing.
     """
 
     plan: Plan
     size: IntArray
     steps: IntArray
     flight: Flight | None = None
+    losses: FloatArray | None = None
 
     def take(self, index: Any) -> SizedPlan:
         """Some of the jobs, by their places in the plan."""
         flight = None if self.flight is None else self.flight.take(index)
-        return SizedPlan(self.plan.take(index), self.size[index], self.steps[index], flight)
+        losses = None if self.losses is None else self.losses[index]
+        return SizedPlan(self.plan.take(index), self.size[index], self.steps[index], flight, losses)
 
 
 class Uploads(NamedTuple):
@@ -266,6 +265,7 @@ class Uploads(NamedTuple):
         key: Address of each job's random numbers, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
         columns: Which of the d numbers the jobs have trained, `[s]`, rising; the others' change is 0. None: all.
+        losses: Mean losses of all K received models on each client's rows, `[J, K]`, which `Phase.choose` asks for.
     """
 
     delta: Tensor
@@ -280,6 +280,7 @@ class Uploads(NamedTuple):
     key: Any = None
     steps: IntArray | None = None
     columns: Tensor | None = None
+    losses: FloatArray | None = None
 
 
 class State(NamedTuple):

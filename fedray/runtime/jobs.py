@@ -16,7 +16,7 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Phase
-from fedray.core.types import Flight, IntArray, Plan, SizedPlan
+from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan
 from fedray.runtime import flights
 from fedray.runtime.mixture import Shares
 from fedray.simulation.study import Study
@@ -35,6 +35,7 @@ class Jobs(NamedTuple):
         row: The row of the broadcast that each job starts from, `[J]`.
         flight: Where they start and where their uploads go in asynchronous training; None: in rounds.
         shares: How the clients weigh their samples by all models; None: all samples weigh the same.
+        losses: What the clients have told before: the losses of all models on their rows, `[J, K]`; None: nothing.
     """
 
     plan: Plan
@@ -44,6 +45,7 @@ class Jobs(NamedTuple):
     row: IntArray
     flight: Flight | None = None
     shares: Shares | None = None
+    losses: FloatArray | None = None
 
     def doubled(self) -> Jobs:
         """The first job and a copy of it."""

@@ -118,7 +118,7 @@ class Worker:
         failures.check_limit(self.study.client_timeout)
         if self.parts is not None:
             return self.parts.train(t, jobs, state)
-        plan, size, steps, flight = jobs
+        plan, size, steps, flight, _ = jobs
         turn = t if flight is None else flight.turn
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, batch_address(phase, plan))
         row = flights.rows_of_state(plan, flight, phase.models, held)
@@ -127,7 +127,7 @@ class Worker:
 
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
             part = jobs.take(index)
-            some = Jobs(*part[:3], key[index], row[index], part.flight, shares)
+            some = Jobs(*part[:3], key[index], row[index], part.flight, shares, part.losses)
             version = t if flight is None else int(flight.version[index[0]])
             with failures.limit_seconds(self.study.client_timeout):
                 uploads, loss = self._train_block(version, some, state, phase)
@@ -186,7 +186,7 @@ class Worker:
         sent = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
         stay = phase.server.on_device and phase.compress.on_device and not own and real.flight is None  # where they are
         uploads = self._pack_uploads(real, delta if stay else delta.cpu(), sent, own, beside)
-        return uploads._replace(columns=columns), trained.loss[: len(real.size)]
+        return uploads._replace(columns=columns, losses=real.losses), trained.loss[: len(real.size)]
 
     def _make_block(
         self, t: int, jobs: Jobs, local: Local, data: DealtData, *, start: Tensor, counters: Tensor

@@ -140,10 +140,10 @@ def run_round(
         progress: Where the run stands; it is not changed.
     """
     t = progress.round
-    plan = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
+    plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
     if t == 0 and not len(plan.client):
         warn_user("the schedule has no job in the first round, in which nobody trains: let it return some")
-    jobs = size_jobs(study, phase, plan)
+    jobs = size_jobs(study, phase, plan)._replace(losses=losses)
     passes = 1 + len(phase.personal)  # each deals its batches anew
     steps = jobs.steps * passes
     up, down = job_traffic(study, phase, plan, t)
@@ -168,8 +168,10 @@ def run_round(
     return RoundResult(plan, table, state, now + timing.round)
 
 
-def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> Plan:
+def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
     """The plan of a round, after its participants were asked which models they train, where the method asks them.
+
+    Beside it are the losses that they have told, `[J, K]`; None where nobody was asked.
 
     Args:
         runtime: Where the participants are.
@@ -178,14 +180,14 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
         state: What the server knows before the round.
     """
     if phase.choose is None or not len(plan.client):
-        return plan
+        return plan, None
     each = [plan.client[plan.world == world] for world in range(int(plan.world.max()) + 1)]
     pieces = runtime.losses(state, phase.models, clients=each)
     losses = np.empty((len(plan.client), phase.models))
     for world in range(len(each)):
         told = [pieces[piece].double().numpy() for piece in sorted(pieces) if piece[0] == world]
         losses[plan.world == world] = np.concatenate([np.empty((phase.models, 0)), *told], axis=1).T
-    return phase.choose(plan, losses)
+    return phase.choose(plan, losses), losses
 
 
 class _TrainedJobs(NamedTuple):
