@@ -10,8 +10,11 @@ train an aggregator on these by federated learning with FedAdam. `aggregator`: `
 need no training: there is no phase 2, and no row is kept back.
 
 Deviations:
-    1. `label_shares` weighs a client's probability of a class by its share of the rows of that class, and `voting` is
-       the share of the clients whose first choice it is: both as we read the paper, without its code.
+    1. `mean` and `label_shares` average probabilities; a published copy of the authors' code (mattduerrmeier/fens,
+       `flamby/aggs.py`) averages logits of several classes. Its voting is not the count of first choices that `voting`
+       is here: it asks how often each network says what it says on proxy rows of each class, and takes the class with
+       the largest product of these shares over all networks. This is left out. Its neural aggregator has biases, and
+       its weights of clients start at 1, with one more number that all classes get.
     2. Every client takes part in phase 1; `participation` is about phase 2.
     3. A client downloads all N networks when it first takes part in phase 2, its own among them. Reading the proxy rows
        takes no virtual time.

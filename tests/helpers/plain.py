@@ -1,0 +1,173 @@
+"""A small federation as a plain loop of torch sees it: unequal clients, one of them without rows, half of them a round.
+
+A loop takes from fedray the first models, the participants, the order of the rows and the drawn numbers, and nothing
+else. Models are float64, so that a loop and fedray agree but for weights of rows, which are float32.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.assembly.study import build_study
+from fedray.assembly.user_objects import UserObjects
+from fedray.core import rng
+from fedray.core.errors import FedrayWarning
+from fedray.core.types import IntArray, State
+from fedray.data.types import Dataset, Split, classification
+from fedray.runtime.inline import Inline
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.nested import merge_keys
+from fedray.simulation.rounds import begin_progress, run_round
+from fedray.simulation.study import Study
+
+SIZES = (9, 41, 13, 0, 25)
+INPUTS, HIDDEN, CLASSES = 4, 6, 3
+P = HIDDEN * (INPUTS + 1) + CLASSES * (HIDDEN + 1)
+HEAD = torch.arange(P) >= HIDDEN * (INPUTS + 1)  # the numbers of the last layer
+LR, BATCH, EPOCHS = 0.1, 8, 2
+SOME: dict[str, Any] = {
+    "rounds": 3, "runtime": "inline", "report": False, "replicates": 2, "evaluate": {"every": 100},
+    "model": {"name": "mlp", "hidden": [HIDDEN]}, "clients": {"number": len(SIZES)}, "participation": {"per_round": 3},
+    "local": {"lr": LR, "batch_size": BATCH, "epochs": EPOCHS},
+}  # fmt: skip
+
+
+def deal_unevenly(labels: IntArray, _clients: int, draw: np.random.Generator, _options: Any) -> list[IntArray]:
+    """Rows at random, as many for each client as `SIZES` says."""
+    return [np.sort(one) for one in np.split(draw.permutation(len(labels)), np.cumsum(SIZES)[:-1])]
+
+
+def make_blobs() -> Dataset:
+    """Three classes that overlap, whose inputs have another mean and deviation each."""
+    draw, n = np.random.default_rng(3), sum(SIZES)
+    y = draw.integers(CLASSES, size=n + 30)
+    x = (draw.normal(size=(n + 30, INPUTS)) + 1.5 * np.eye(INPUTS)[y] + np.arange(INPUTS)).astype(np.float32)
+    return classification("blobs", Split(x[:n], y[:n]), Split(x[n:], y[n:]), tuple("abc"))
+
+
+class Training(NamedTuple):
+    """Rounds that fedray has trained.
+
+    Attributes:
+        study: In float64.
+        states: Before each round, and behind the last.
+        private: What clients keep at the end.
+    """
+
+    study: Study
+    states: list[State]
+    private: dict[str, Tensor]
+
+    def models(self, world: int) -> Tensor:
+        """The last models of a world, `[K, d]`."""
+        return self.states[-1].models.view(self.study.worlds, -1, self.study.net.layout.d)[world]
+
+    def kept(self, name: str, world: int) -> dict[tuple[int, int], Tensor]:
+        """The private vectors of a world, by client and model."""
+        keys = self.private[f"{name}/keys"].tolist()
+        return {(i, m): row for (w, i, m), row in zip(keys, self.private[f"{name}/rows"], strict=True) if w == world}
+
+
+def train(method: Mapping[str, Any], *changes: Mapping[str, Any]) -> Training:
+    """Trains the small federation."""
+    keys: dict[str, Any] = {**SOME, "method": dict(method)}
+    for change in changes:
+        keys = merge_keys(keys, change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedrayWarning)
+        own = UserObjects(data=make_blobs(), partition=deal_unevenly)
+        study = replace(build_study(read_scenario(keys), own), dtype=torch.float64)
+        runtime, progress = Inline(study), begin_progress(study, study.method.phase)
+        states = [progress.state]
+        for _ in range(study.rounds):
+            progress.state = run_round(study, runtime, study.method.phase, progress).state
+            progress.round += 1
+            states.append(progress.state)
+    return Training(study, states, runtime.private())
+
+
+class Client(NamedTuple):
+    """A participant in a round, as a loop sees it.
+
+    Attributes:
+        number: Its id.
+        model: Which model it trains.
+        x: Its inputs, `[n, 4]` float64.
+        y: Their classes, `[n]`.
+        batches: The rows of each step.
+        key: Address of what it draws.
+    """
+
+    number: int
+    model: int
+    x: Tensor
+    y: Tensor
+    batches: list[IntArray]
+    key: rng.Keys
+
+    @property
+    def size(self) -> int:
+        """n, its training rows."""
+        return len(self.y)
+
+    def draw(self, step: int) -> Tensor:
+        """The standard normal numbers of a step, `[p]`."""
+        return torch.from_numpy(rng.normal(rng.fresh(rng.fresh(self.key, -1), step), P))
+
+
+def rows_of(study: Study, world: int, client: int) -> tuple[Tensor, Tensor]:
+    """The training rows of a client: inputs `[n, 4]` float64 and classes `[n]`."""
+    fetched, where = study.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
+    rows = fetched.rows[0, : fetched.size[0]]
+    return study.shards.normalize(fetched.x[rows][None], where)[0].double(), fetched.labels(rows, 0)
+
+
+def participants(done: Training, world: int, t: int) -> list[Client]:
+    """Who trains which model in a round, without clients that have no rows."""
+    plan = done.study.method.phase.schedule(t, done.states[t])
+    here = [(int(i), int(m)) for i, m, w in zip(*plan, strict=True) if w == world]
+    found = []
+    for i, m in here:
+        x, y = rows_of(done.study, world, i)
+        key = rng.keys(int(done.study.seeds[world]), "batches", t, i, m)
+        if len(y):
+            found.append(Client(i, m, x, y, deal(key, len(y)), key))
+    return found
+
+
+def deal(key: rng.Keys, n: int) -> list[IntArray]:
+    """The batches of a local training, each epoch in an order of its own."""
+    orders = [np.argsort(rng.bits(rng.fresh(key, epoch), n), kind="stable") for epoch in range(EPOCHS)]
+    return [order[a : a + BATCH] for order in orders for a in range(0, n, BATCH)]
+
+
+def ask(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of the network with the weights `[p]`, and the inputs of its last layer."""
+    first, bias, last, other = w.split([HIDDEN * INPUTS, HIDDEN, CLASSES * HIDDEN, CLASSES])
+    hidden = (x.flatten(1) @ first.view(HIDDEN, INPUTS).T + bias).relu()
+    return hidden @ last.view(CLASSES, HIDDEN).T + other, hidden
+
+
+def lose(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Mean cross entropy."""
+    return cross_entropy(ask(w, x)[0], y)
+
+
+def slope(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """The gradient of a function of the weights."""
+    here = at.detach().clone().requires_grad_()
+    return torch.autograd.grad(loss(here), here)[0]
+
+
+def mean_by_size(clients: Sequence[Client], each: Sequence[Tensor]) -> Tensor:
+    """The mean of what clients send, weighted by their rows."""
+    total = sum(one.size for one in clients)
+    return torch.stack([one.size / total * sent for one, sent in zip(clients, each, strict=True)]).sum(0)

@@ -1,0 +1,229 @@
+"""Methods against loops of plain torch that are written from their formulas, over three rounds of two replicates.
+
+Clients have unequal numbers of rows, one has none, and three of five take part in a round: see `helpers/plain.py`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from plain import (
+    EPOCHS,
+    HEAD,
+    LR,
+    Client,
+    Training,
+    ask,
+    lose,
+    mean_by_size,
+    participants,
+    slope,
+    train,
+)
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, cross_entropy, softplus
+
+BY_SIZE = {"server": {"weighting": "examples"}}
+
+
+def agree(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def descend(client: Client, start: Tensor, step: object = None) -> Tensor:
+    """Plain SGD; `step` (weights, inputs, classes) is the gradient instead of that of the loss."""
+    w = start
+    for batch in client.batches:
+        x, y = client.x[batch], client.y[batch]
+        w = w - LR * (step(w, x, y) if callable(step) else slope(partial(lose, x=x, y=y), w))
+    return w
+
+
+def test_moon_compares_features_with_the_broadcast_model_and_with_the_clients_last_one() -> None:
+    """The last one is that of the round in which it trained last; in its first round the broadcast one."""
+    mu, temperature = 2.0, 0.5
+    done = train({"name": "moon", "mu": mu, "temperature": temperature}, {"rounds": 4})
+
+    def pull(w: Tensor, x: Tensor, y: Tensor, now: Tensor, last: Tensor) -> Tensor:
+        def loss(w: Tensor) -> Tensor:
+            logits, features = ask(w, x)
+            near, far = (cosine_similarity(features, ask(one, x)[1]) / temperature for one in (now, last))
+            return cross_entropy(logits, y) - mu * (near - torch.logaddexp(near, far)).mean()
+
+        return slope(loss, w)
+
+    for world in range(2):
+        w, last = done.states[0].models[world], dict[int, Tensor]()
+        for t in range(4):
+            clients = participants(done, world, t)
+            sent = [descend(c, w, partial(pull, now=w, last=last.get(c.number, w))) for c in clients]
+            last |= {c.number: one for c, one in zip(clients, sent, strict=True)}
+            w = mean_by_size(clients, sent)
+        agree(done.models(world)[0], w)
+
+
+def test_fedsam_descends_by_the_gradient_at_the_end_of_a_step_uphill() -> None:
+    rho = 0.3
+    done = train({"name": "fedsam", "rho": rho}, {"local": {"weight_decay": 0.1}})
+
+    def uphill(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        loss = partial(lose, x=x, y=y)
+        first = slope(loss, w)
+        return slope(loss, w + rho * first / first.norm()) + 0.1 * w
+
+    for world in range(2):
+        w = done.states[0].models[world]
+        for t in range(3):
+            clients = participants(done, world, t)
+            w = mean_by_size(clients, [descend(c, w, uphill) for c in clients])
+        agree(done.models(world)[0], w)
+
+
+def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean() -> None:
+    done = train({"name": "fednova"})
+    for world in range(2):
+        w = done.states[0].models[world]
+        for t in range(3):
+            clients = participants(done, world, t)
+            steps = [torch.tensor(float(len(c.batches)), dtype=torch.float64) for c in clients]
+            moves = [(descend(c, w) - w) / tau for c, tau in zip(clients, steps, strict=True)]
+            w = w + mean_by_size(clients, steps) * mean_by_size(clients, moves)
+        agree(done.models(world)[0], w)
+
+
+def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_changes_by_all_clients() -> None:
+    """Clients differ in their steps, and weight decay is part of the gradient."""
+    done = train({"name": "scaffold"}, BY_SIZE, {"rounds": 4, "local": {"weight_decay": 0.1}})
+    for world in range(2):
+        w, own, shared = (
+            done.states[0].models[world],
+            dict[int, Tensor](),
+            torch.zeros(done.study.net.layout.d).double(),
+        )
+        for t in range(4):
+            clients, sent, change = participants(done, world, t), [], torch.zeros_like(shared)
+            for c in clients:
+                before = own.get(c.number, torch.zeros_like(shared))
+
+                def corrected(v: Tensor, x: Tensor, y: Tensor, off: Tensor = shared - before) -> Tensor:
+                    return slope(partial(lose, x=x, y=y), v) + 0.1 * v + off
+
+                sent.append(descend(c, w, corrected))
+                own[c.number] = before - shared + (w - sent[-1]) / (len(c.batches) * LR)
+                change += own[c.number] - before
+            w, shared = mean_by_size(clients, sent), shared + change / done.study.clients.number
+        agree(done.models(world)[0], w)
+        agree(done.states[-1].extra["broadcast/control"][world], shared)
+        for (client, _), row in done.kept("control", world).items():
+            agree(row, own[client])
+
+
+def test_fedrep_trains_its_head_then_its_body_and_keeps_the_head() -> None:
+    done = train({"name": "fedrep"}, {"rounds": 4})
+    for world in range(2):
+        first = done.states[0].models[world]
+        w, heads = first, dict[int, Tensor]()
+        for t in range(4):
+            clients, sent = participants(done, world, t), []
+            for c in clients:
+                v = torch.where(HEAD, heads.get(c.number, w), w)
+                for step, batch in enumerate(c.batches):
+                    turn = HEAD if step < len(c.batches) // EPOCHS else ~HEAD  # of two epochs the last is the body's
+                    v = v - LR * turn * slope(partial(lose, x=c.x[batch], y=c.y[batch]), v)
+                heads[c.number] = v
+                sent.append(v)
+            w = torch.where(HEAD, first, mean_by_size(clients, sent))
+        agree(done.models(world)[0], w)
+        for (client, _), row in done.kept("layers", world).items():
+            agree(row[HEAD], heads[client][HEAD])
+
+
+def test_fedem_goes_on_from_the_weights_that_a_client_had() -> None:
+    """E step, M step and the mean over clients, of three components."""
+    k = 3
+    done = train({"name": "fedem", "models": k}, {"rounds": 4})
+    for world in range(2):
+        w, weights = list(done.states[0].models.view(2, k, -1)[world]), dict[int, Tensor]()
+        for t in range(4):
+            jobs = participants(done, world, t)
+            clients = [job for job in jobs if job.model == 0]
+            shares = {}
+            for c in clients:
+                nll = torch.stack([cross_entropy(ask(one, c.x)[0], c.y, reduction="none") for one in w])
+                prior = weights.get(c.number, torch.full((k,), 1 / k, dtype=torch.float64))
+                shares[c.number] = (prior.log()[:, None] - nll).softmax(0)
+                weights[c.number] = shares[c.number].mean(1)
+            w = [mean_by_size(clients, [learn(j, w[m], shares) for j in jobs if j.model == m]) for m in range(k)]
+        agree(done.models(world), torch.stack(w))
+        assert all(abs(float(row[0]) - weights[i][m]) < 1e-6 for (i, m), row in done.kept("mixture", world).items())
+
+
+def learn(job: Client, start: Tensor, shares: dict[int, Tensor]) -> Tensor:
+    """A component on the weighted samples of a client."""
+    w, share = start, shares[job.number][job.model]
+    for batch in job.batches:
+
+        def loss(w: Tensor, batch: object = batch) -> Tensor:
+            return (share[batch] * cross_entropy(ask(w, job.x[batch])[0], job.y[batch], reduction="none")).mean()
+
+        w = w - LR * slope(loss, w)
+    return w
+
+
+def diverge(own: Tensor, prior: Tensor) -> Tensor:
+    """KL(q || w) of `[mean, rho]`."""
+    (mean, rho), (other, spread) = own.chunk(2), prior.chunk(2)
+    ratio, away = softplus(rho) / softplus(spread), (mean - other) / softplus(spread)
+    return ((ratio.square() + away.square()) / 2 - ratio.log() - 0.5).sum()
+
+
+def step_of_pfedbayes(c: Client, own: Tensor, prior: Tensor, step: int, zeta: float) -> Tensor:
+    """The gradient of the loss at a draw from q, and of zeta / n KL."""
+    batch, draw = c.batches[step], c.draw(step)
+
+    def loss(own: Tensor) -> Tensor:
+        mean, rho = own.chunk(2)
+        return lose(mean + softplus(rho) * draw, c.x[batch], c.y[batch]) + zeta / c.size * diverge(own, prior)
+
+    return slope(loss, own)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.5])
+def test_pfedbayes_learns_under_the_received_prior_and_sends_its_copy_of_it(beta: float) -> None:
+    """A client that sat out goes on from the Gaussian that it had."""
+    zeta, turns, lr = 5.0, 2, 0.02
+    server = {"weighting": "examples", "optimizer": "momentum", "lr": beta, "momentum": 0.0}
+    done = train(
+        {"name": "pfedbayes", "zeta": zeta, "personal_steps": turns, "rho": -2.0},
+        {"rounds": 4, "server": server, "local": {"optimizer": "sgd", "lr": lr}},
+    )
+    for world in range(2):
+        w, owned = done.states[0].models[world].chunk(2)[1], dict[int, Tensor]()
+        for t in range(4):
+            clients, sent = participants(done, world, t), []
+            for c in clients:
+                own, prior = owned.get(c.number, w), w
+                for step in range(len(c.batches)):
+                    own = own - lr * step_of_pfedbayes(c, own, prior, step, zeta)
+                    if (step + 1) % turns == 0:
+                        prior = prior - lr * zeta / c.size * slope(partial(diverge, own), prior)
+                owned[c.number] = own
+                sent.append(prior)
+            w = w + beta * (mean_by_size(clients, sent) - w)
+        agree(done.models(world)[0], torch.cat([w, w]))
+        for (client, _), row in done.kept("layers", world).items():
+            agree(row.chunk(2)[0], owned[client])
+
+
+def test_the_order_of_the_rows_is_all_that_a_loop_takes() -> None:
+    """FedAvg, so that what the other tests share is right."""
+    done: Training = train({"name": "fedavg"})
+    for world in range(2):
+        w = done.states[0].models[world]
+        for t in range(3):
+            clients = participants(done, world, t)
+            w = mean_by_size(clients, [descend(c, w) for c in clients])
+        agree(done.models(world)[0], w)
+        assert (done.models(world)[0] - done.states[0].models[world]).abs().max() > 0.1
