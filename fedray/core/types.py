@@ -11,9 +11,9 @@ lanes of a block, S steps, B samples a batch, d numbers a model, C classes. So a
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one of them.
 - A *known client* is a client of the run; a *new client* is one that the run has never seen.
 - An *address* is the tuple (seed, purpose, round, client, model) from which random numbers are computed.
+- FE is the paper of Fed-ensemble (FE-arXiv: its preprint); HPC and LPC are SHEFL's strong and weak clients.
 
-A `Plan` is the list of the jobs of a round. Every method is a way to write plans, to train one job, and to merge what
-the jobs send back.
+A `Plan` is the list of the jobs of a round. A method writes plans, trains one job, and merges what the jobs send back.
 
 Example:
     >>> plan = Plan(client=np.array([4, 7]), model=np.array([0, 1]), world=np.array([0, 0]))
