@@ -151,7 +151,7 @@ def deal(key: rng.Keys, n: int) -> list[IntArray]:
 
 def ask(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Logits of the network with the weights `[p]`, and the inputs of its last layer."""
-    first, bias, last, other = w.split([HIDDEN * INPUTS, HIDDEN, CLASSES * HIDDEN, CLASSES])
+    first, bias, last, other = w.split_with_sizes([HIDDEN * INPUTS, HIDDEN, CLASSES * HIDDEN, CLASSES])
     hidden = (x.flatten(1) @ first.view(HIDDEN, INPUTS).T + bias).relu()
     return hidden @ last.view(CLASSES, HIDDEN).T + other, hidden
 

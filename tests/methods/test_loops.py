@@ -25,6 +25,8 @@ from plain import (
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, softplus
 
+from fedray.core.types import IntArray
+
 BY_SIZE = {"server": {"weighting": "examples"}}
 
 
@@ -165,7 +167,7 @@ def learn(job: Client, start: Tensor, shares: dict[int, Tensor]) -> Tensor:
     w, share = start, shares[job.number][job.model]
     for batch in job.batches:
 
-        def loss(w: Tensor, batch: object = batch) -> Tensor:
+        def loss(w: Tensor, batch: IntArray = batch) -> Tensor:
             return (share[batch] * cross_entropy(ask(w, job.x[batch])[0], job.y[batch], reduction="none")).mean()
 
         w = w - LR * slope(loss, w)
