@@ -3,7 +3,8 @@
 Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, arXiv
 2503.15367, with diagonal curvature. All clients train the same M starts. What client k sends, M local optima and the
 diagonals of their Fishers, is a mixture of M Gaussians: its posterior, by Laplace's approximation. From the median of
-each start's uploads the server goes to a mode of the product of these mixtures; the M modes answer together.
+each start's uploads (of an even number the lower of the middle two) the server goes to a mode of the product of these
+mixtures; the M modes answer together.
 
 The precision of a Gaussian is `n_k F_km / temperature + precision`. In the product the prior counts once for all
 clients: `(N - 1) prior` is subtracted. In these names and defaults the authors' code is meant (`main_FedBEns_diag.py`).
