@@ -73,7 +73,7 @@ def test_a_loss_that_is_built_on_the_scenarios_is_one_that_reads_it() -> None:
         return replace(setting.local, loss=loss)
 
     with nothing_said():
-        run = fedray.run(KEYS, method=with_local(wrap), loss=smooth)
+        run = fedray.run(KEYS, method=with_local(wrap), loss=smooth, method__models=1)
     assert run.metrics["round"] == 1
 
 
