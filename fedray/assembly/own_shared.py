@@ -66,5 +66,5 @@ def watch_shared(phase: Phase, where: str) -> Phase:
         return call
 
     named = {name: getattr(phase, name) for name in ("choose", "remember") if getattr(phase, name) is not None}
-    watching = {name: watched(function) for name, function in named.items()}
+    watching: dict[str, Any] = {name: watched(function) for name, function in named.items()}
     return replace(phase, server=server._replace(step=watched(step)), **watching)

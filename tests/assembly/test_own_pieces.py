@@ -104,7 +104,11 @@ def test_a_schedule_that_reads_how_many_take_part_drops_the_selection_alone() ->
 def test_a_schedule_that_needs_a_state_is_told_when_there_is_none() -> None:
     def reading(setting: Setting) -> Method:
         phase = federated(setting)
-        return Method("own", replace(phase, schedule=lambda t, state: phase.schedule(t + 0 * len(state.models), state)))
+
+        def schedule(t: int, state: Any) -> Plan:
+            return phase.schedule(t + 0 * len(state.models), state)
+
+        return Method("own", replace(phase, schedule=schedule))
 
     schedule = compose(reading, {}).phase.schedule
     with pytest.raises(FedrayError, match=r"schedule raised .*NoneType.*: its state is None where a run is planned"):
