@@ -53,7 +53,7 @@ VARIANCE_FLOOR = 1e-6
 
 # The samples of one forward pass outside training. Fixed, so that no packing of the work can show in the metrics.
 EVALUATED_ROWS = 500
-EVALUATED_CLIENTS = 10_000  # known clients that are evaluated one by one, by their ids; others count as new ones
+EVALUATED_CLIENTS = 10_000  # known clients evaluated one by one: those with the lowest ids; others count as new ones
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from fedray.storage.directory import LOCK, watch_place
 
 log = logging.getLogger("fedray")
 DONE = "summary.json"
-RESOLVED = "scenario.yaml"
 Children = list["subprocess.Popen[str]"]
 
 
@@ -108,8 +107,8 @@ def _train_cell(
     with hold_cell(folder) as lock:
         if (folder / DONE).is_file():
             return None
-        if (folder / RESOLVED).is_file():
-            _move_cell(cell, folder / RESOLVED)
+        if (folder / "scenario.yaml").is_file():
+            _move_cell(cell, folder / "scenario.yaml")
             command = ["resume", str(folder)]
         else:
             _remove_unborn(folder)

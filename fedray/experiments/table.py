@@ -184,7 +184,8 @@ def _count_jobs(cell: NamedCell) -> float:
 def _check_cell(cell: NamedCell, folder: Path) -> None:
     """Refuses a cell that was trained with another scenario, with other data, or with other code of the user's.
 
-    Keys that change no result may differ: a table that began in one process goes on on a cluster.
+    Keys that change no result may differ: a table that began in one process goes on on a cluster. What a finished cell
+    has saved and logged stays as it is, so that those keys may not.
 
     Raises:
         BadInput: names what was changed.
@@ -192,7 +193,8 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
     given = folder / "scenario.yaml"
     if not given.is_file():
         return
-    changed = _list_changes(to_plain(read_scenario(given, explicit=False)), to_plain(cell.scenario))
+    finished = (folder / DONE).is_file()
+    changed = _list_changes(to_plain(read_scenario(given, explicit=False)), to_plain(cell.scenario), finished=finished)
     if changed:
         raise BadInput(
             f"{folder} holds a run of another scenario ({changed}): remove it, and the cell runs again, or choose "
@@ -204,11 +206,11 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
         raise BadInput(f"cell {cell.name}: {error}; or remove {folder}, and the cell runs again") from None
 
 
-def _list_changes(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """The keys of a cell that decide its result and were changed since it was trained, with both values."""
+def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bool) -> str:
+    """The keys of a cell that decide what it holds and were changed since it was trained, with both values."""
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
-    keys = [key for key in keys if not is_free(key)]
+    keys = [key for key in keys if not is_free(key) or (finished and key.startswith(("checkpoint.", "loggers")))]
     each = [f"{key} {quote_value(old.get(key, UNSET))}, now {quote_value(new.get(key, UNSET))}" for key in keys[:3]]
     return "; ".join(each) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 

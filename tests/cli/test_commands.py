@@ -297,6 +297,9 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
     other = run_command("table", given, "local.lr=0.9", "--out", out)
     assert other.status == 2
     assert "holds a run of another scenario (local.lr 0.05, now 0.9): remove it, and the cell runs again" in other.err
+    kept = run_command("table", given, "clients.actors=3", "checkpoint.every=7", "--out", out)  # too late: it has ended
+    assert kept.status == 2
+    assert "holds a run of another scenario (checkpoint.every" in kept.err
     assert {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")} == new
 
 
