@@ -15,15 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from fedray.assembly.own_rules import take_rules
 from fedray.assembly.own_training import check_training, take_training
-from fedray.assembly.user_objects import UserObjects, refuse_unnamed_options
+from fedray.assembly.user_objects import UserObjects, check_objects, refuse_unnamed_options
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
-from fedray.data.adaptation import adapt, is_plain, maps_clients, names_data, take_data_options
-from fedray.data.types import Dataset
+from fedray.data.adaptation import maps_clients, names_data, take_data_options
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.predict import Prediction
 from fedray.experiments.reopen import read_data_options
@@ -32,7 +29,6 @@ from fedray.experiments.run import resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.out_folder import choose_out
 from fedray.files.plain import expand_user_path
-from fedray.own_code.user_code import explain_uncallable
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
@@ -44,7 +40,7 @@ __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 # The kinds of Python objects that `run`, `load`, `resume` and `trainable` take.
 _PIECES = ("data", "model", "method")
 _RULES = ("partition", "selection", "schedule")
-_TRAINING = ("loss", "optimizer", "metrics", "callbacks")
+_TRAINING = ("loss", "optimizer", "augment", "metrics", "callbacks")
 OBJECTS = (*_PIECES, *_RULES, *_TRAINING)
 
 
@@ -59,6 +55,7 @@ def load(
     schedule: Any = None,
     loss: Any = None,
     optimizer: Any = None,
+    augment: Any = None,
     metrics: Any = None,
     callbacks: Any = None,
     modules: Sequence[str] = (),
@@ -74,8 +71,9 @@ def load(
         partition: the function or the Flower partitioner that deals its rows, if one was given.
         selection: the function that chooses its participants, if one was given.
         schedule: the function that makes its schedule, if one was given.
-        loss: its loss, if it was given as an object; `optimizer`, `metrics` and `callbacks` likewise.
+        loss: its loss, if it was given as an object; `optimizer` to `callbacks` likewise.
         optimizer: see `loss`.
+        augment: see `loss`.
         metrics: see `loss`.
         callbacks: see `loss`.
         modules: your modules that register names it uses, to import first: `["mine"]`, or `["mine.py"]`.
@@ -88,36 +86,16 @@ def load(
     folder = Run.from_path(path).path
     own = _own_objects(
         folder, tuple(modules), data=data, model=model, method=method, partition=partition, selection=selection,
-        schedule=schedule, loss=loss, optimizer=optimizer, metrics=metrics, callbacks=callbacks,
+        schedule=schedule, loss=loss, optimizer=optimizer, augment=augment, metrics=metrics, callbacks=callbacks,
     )  # fmt: skip
     return Run(folder, own).best if best else Run(folder, own)
 
 
 def _own_objects(folder: Path, modules: tuple[str, ...], **given: Any) -> UserObjects:
     """The user's objects for a run directory that is opened again; `given` has all of `OBJECTS`."""
-    own = _check_objects(given["data"], given["model"], given["method"], modules, read_data_options(folder))
+    own = check_objects(given["data"], given["model"], given["method"], modules, read_data_options(folder))
     own = replace(own, training=check_training(**{name: given[name] for name in _TRAINING}))
     return replace(own, **take_rules({name: given[name] for name in _RULES}))
-
-
-def _check_objects(
-    data: Any, model: Any, method: Any, modules: tuple[str, ...] = (), reading: Mapping[str, Any] | None = None
-) -> UserObjects:
-    """The user's objects, each of the kind that is needed; `reading` says how data are read that are no `Dataset`."""
-    if isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise BadInput(f"model is a module, {kind}(...): give a function that makes it, model=lambda: {kind}(...)")
-    for key, value, arguments, made in (
-        ("model", model, "", "that makes the network, without arguments"),
-        ("method", method, "setting", "(setting) that composes the method from a Setting"),
-    ):
-        wrong = None if value is None else explain_uncallable(value, arguments, classes=key == "model")
-        if wrong is not None:
-            raise BadInput(f"{key}: it {wrong}: give a function {made}, or {key}__name")
-    reading = {} if data is None or isinstance(data, Dataset) else dict(reading or {})
-    dataset = None if data is None else adapt(data, **reading)
-    said = {key: value for key, value in reading.items() if is_plain(value)}
-    return UserObjects(dataset, model, method, modules, reading=said)
 
 
 def run(
@@ -132,6 +110,7 @@ def run(
     schedule: Any = None,
     loss: Any = None,
     optimizer: Any = None,
+    augment: Any = None,
     metrics: Any = None,
     callbacks: Any = None,
     address: str | None = None,
@@ -159,6 +138,7 @@ def run(
             an override.
         loss: a loss for the clients, or the name of one that your module registers (docs/how-to/training.md).
         optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
+        augment: what changes the rows of each batch: a function of one input or of a batch, a name, or a list of these.
         metrics: further metrics: functions by name, or a list of functions.
         callbacks: a function (round, scores, models), or a list of them, called after each round; one that returns True
             ends the run.
@@ -175,7 +155,8 @@ def run(
     """
     objects = {
         "data": data, "model": model, "method": method, "partition": partition, "selection": selection,
-        "schedule": schedule, "loss": loss, "optimizer": optimizer, "metrics": metrics, "callbacks": callbacks,
+        "schedule": schedule, "loss": loss, "optimizer": optimizer, "augment": augment, "metrics": metrics,
+        "callbacks": callbacks,
     }  # fmt: skip
     read, own = _take_objects(scenario, objects, tuple(modules), overrides)
     wanted = read({})
@@ -200,14 +181,14 @@ def _take_objects(
     import_modules(modules)
     data = given.get("data")
     reading = {} if objects["data"] is None else take_data_options(data, dotted)
-    own = _check_objects(**objects, modules=modules, reading=reading)
+    own = check_objects(**objects, modules=modules, reading=reading)
     by_client = maps_clients(data) or reading.get("group") is not None
     if by_client and given.get("partition") is None and not names_partition(scenario, dotted):
         dotted["data.partition"] = {"name": "natural"}
     own = replace(own, **rules)
     mine = [kind for kind, thing in objects.items() if thing is not None]
     refuse_unnamed_options(dotted, mine)
-    own = replace(own, training=take_training(**{name: given.get(name) for name in _TRAINING}, keys=dotted))
+    own = replace(own, training=take_training({name: given.get(name) for name in _TRAINING}, dotted))
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
 
 
@@ -247,6 +228,7 @@ def resume(
     schedule: Any = None,
     loss: Any = None,
     optimizer: Any = None,
+    augment: Any = None,
     metrics: Any = None,
     callbacks: Any = None,
     modules: Sequence[str] = (),
@@ -266,8 +248,9 @@ def resume(
         partition: the function or the Flower partitioner that deals its rows, if one was given.
         selection: the function that chooses its participants, if one was given.
         schedule: the function that makes its schedule, if one was given.
-        loss: its loss, if it was given as an object; `optimizer`, `metrics` and `callbacks` likewise.
+        loss: its loss, if it was given as an object; `optimizer` to `callbacks` likewise.
         optimizer: see `loss`.
+        augment: see `loss`.
         metrics: see `loss`.
         callbacks: see `loss`.
         modules: your modules that register names it uses, which the workers of Ray import too.
@@ -289,7 +272,7 @@ def resume(
     folder = expand_user_path("path", str(path))
     own = _own_objects(
         folder, tuple(modules), data=data, model=model, method=method, partition=partition, selection=selection,
-        schedule=schedule, loss=loss, optimizer=optimizer, metrics=metrics, callbacks=callbacks,
+        schedule=schedule, loss=loss, optimizer=optimizer, augment=augment, metrics=metrics, callbacks=callbacks,
     )  # fmt: skip
     with show_if_wanted(progress, str(folder), None) as show:
         resume_run(folder, own, show, address=address, wait_for=wait_for, rounds=rounds)

@@ -74,6 +74,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: 
         ("model", own.model),
         ("local.loss", own.training.loss),
         ("local.optimizer", own.training.optimizer),
+        ("local.augment", own.training.augment or None),
     ):
         if given is not None:
             raise BadInput(f"{key}: clients of {name} fit method.learner, and no network: leave yours out")

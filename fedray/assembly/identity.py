@@ -13,6 +13,7 @@ Example:
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -123,7 +124,7 @@ def _describe_own_network(scenario: Scenario, own: UserObjects, study: Study) ->
     classes = [hash_code(kind) or "" for kind in foreign]
     return {
         **found,
-        "modules": _hash(re.sub(r" at 0x[0-9a-f]+", "", repr(module))),
+        "modules": _hash(_write_object(module)),
         "code of its modules": _hash(" ".join(classes)) if all(classes) else "",
         "constants": _hash(" ".join(_list_constants(module))),
         **_describe_called([make, *foreign]),
@@ -168,8 +169,10 @@ def _describe_read(things: list[Any]) -> dict[str, str]:
 
 
 def _describe_training(kind: str, name: str, thing: Any) -> dict[str, str]:
-    """Digests of a loss, an optimizer, a metric or a callback; what a callback reads, it may have written too."""
+    """Digests of a user's code of a kind; what a callback reads, it may have written too."""
     found = {f"{kind} {name}": _hash_rule(thing)}
+    if kind == "augmentation" and not inspect.isroutine(thing):  # a transform of torchvision says what it was made with
+        found[f"made {kind} {name}"] = _hash(_write_object(thing))
     if kind == "callback":
         return found
     read = _describe_read(functions_of(thing))
@@ -180,6 +183,11 @@ def _hash_rule(thing: Any) -> str:
     """A digest of the code of a loss, an optimizer, a metric or a callback; empty where a part is not to be had."""
     parts = [digest for one in functions_of(thing) for digest in (hash_code(one), hash_called(one))]
     return _hash(" ".join(map(str, parts))) if all(parts) else ""
+
+
+def _write_object(thing: Any) -> str:
+    """What an object says of itself, without its place in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
 
 
 def _hash(text: str) -> str:

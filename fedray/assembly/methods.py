@@ -73,7 +73,7 @@ def make_setting(
         shards: the clients' data.
         devices: the simulated devices.
         seeds: one for each world.
-        own: the user's objects; a loss, an optimizer, a selection and a schedule of theirs come first.
+        own: the user's objects; a loss, an optimizer, augmentations, a selection and a schedule of theirs come first.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -87,7 +87,7 @@ def make_setting(
         participation=make_participation(scenario, own, clients, sizes, seconds),
         assign=choose_assignment(scenario, own),
         rows=scenario.schedule.rows,
-        local=add_own_code(local, scenario, own.training),
+        local=add_own_code(local, scenario, own.training, shards.data),
         outputs=partial(compute_raw_outputs, net),
         server_rows=server_rows,
         server_inputs=make_server_inputs(scenario, shards, seeds, own, server_rows),

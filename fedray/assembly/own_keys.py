@@ -43,7 +43,7 @@ _REMEDY = "make its local with replace(setting.local, ...), or leave it out"
 
 
 def refuse_unread_code(given: Local, method: Method) -> None:
-    """Refuses a loss or an optimizer of the scenario's, or a passed one, that a method does not train with.
+    """Refuses a loss, an optimizer or augmentations, of the scenario's or passed, that a method does not train with.
 
     Where a method has another one, which does not hold the one that was given, a warning names both.
 
@@ -57,6 +57,9 @@ def refuse_unread_code(given: Local, method: Method) -> None:
     if method.parts:
         return
     local = method.phase.local
+    if given.augment and not local.augment:
+        names = ", ".join(one.name for one in given.augment)
+        raise BadInput(f"local.augment = {names}, but {method.name} does not read it: {_REMEDY}")
     named = {"loss": given.loss and given.loss.name, "optimizer": given.step and given.optimizer_name}
     for key, wanted, has in (("loss", given.loss, local.loss), ("optimizer", given.step, local.step)):
         if wanted is None or has is wanted:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedray.assembly import own_results as results
+from fedray.assembly.augmentation import check_augmentations
 from fedray.assembly.own_answer import guard_combine
 from fedray.assembly.own_curvature import check_curvature
 from fedray.assembly.own_fields import check_course, require, require_function, require_number
@@ -288,5 +289,6 @@ def _check_local(where: str, local: Any) -> None:
         check_code("optimizer", f"{where}: local.gradient", local.gradient)
     if local.step is not None:
         check_code("optimizer", f"{where}: local.step", local.step)
+    check_augmentations(where, local.augment)
     if local.finish is not None:
         require_function(where, "local.finish", local.finish, "start, final")

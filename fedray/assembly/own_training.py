@@ -1,4 +1,4 @@
-"""A user's own loss, optimizer, metrics and callbacks: what they register or pass, and how a run keeps their names.
+"""A user's own loss, optimizer, augmentations, metrics and callbacks: what they register or pass, and their names.
 
 Example:
     >>> def smooth(outputs, targets, context, *, smoothing=0.1):
@@ -20,22 +20,31 @@ from torch import nn
 
 from fedray.core.errors import BadInput
 from fedray.core.local import READS, LocalLoss, Transform
+from fedray.core.text import suggest_nearest
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import explain_uncallable, takes_positional
 from fedray.scenario import names
 from fedray.scenario.evaluation import OwnKeys
 from fedray.scenario.schema import Scenario
 
-KINDS: tuple[names.NameKind, ...] = ("loss", "optimizer", "metric", "callback")
+KINDS: tuple[names.NameKind, ...] = ("loss", "optimizer", "augmentation", "metric", "callback")
 WANTED = {
     "loss": "a function (outputs, targets, context) -> the loss of each row, such as lambda outputs, targets, context: "
     "cross_entropy(outputs, targets, reduction='none'), or a fedray.methods.LocalLoss",
     "optimizer": "a fedray.methods.Transform, a function of options that makes one, or one (parameters, lr=...) -> "
     "torch.optim.Optimizer",
+    "augmentation": "a function of one input -> the changed input, such as a transform of torchvision, or of a batch, "
+    "(inputs, targets) -> both",
     "metric": "a function of a fedray.methods.Scored -> a number",
     "callback": "a function (round, scores, models) -> whether to stop",
 }
-_ARGUMENTS = {"loss": "outputs, targets, context", "metric": "scored", "callback": "round, scores, models"}
+_ARGUMENTS = {
+    "loss": "outputs, targets, context",
+    "augmentation": "inputs, targets",
+    "metric": "scored",
+    "callback": "round, scores, models",
+}
+_IMPORT = "give modules= the one that registers it"
 _PLAIN = bool | int | float | str
 _registered: dict[tuple[str, str], Any] = {}
 
@@ -47,12 +56,14 @@ class OwnTraining:
     Attributes:
         loss: takes the place of the network's loss.
         optimizer: takes the place of `local.optimizer`.
+        augment: takes the place of `local.augment`: functions, and names among them.
         metrics: further metrics by name.
         callbacks: called after each round.
     """
 
     loss: Any = None
     optimizer: Any = None
+    augment: tuple[Any, ...] = ()
     metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     callbacks: tuple[Callable[..., Any], ...] = ()
 
@@ -61,6 +72,7 @@ class OwnTraining:
         found = {
             "loss": None if self.loss is None else name_thing(self.loss),
             "optimizer": None if self.optimizer is None else name_thing(self.optimizer),
+            "augment": [one if isinstance(one, str) else name_thing(one) for one in self.augment] or None,
             "metrics": list(self.metrics) or None,
             "callbacks": [name_thing(one) for one in self.callbacks] or None,
         }
@@ -69,6 +81,7 @@ class OwnTraining:
     def things(self) -> list[tuple[names.NameKind, Any]]:
         """All of them, each with its kind."""
         each: list[tuple[names.NameKind, Any]] = [("loss", self.loss), ("optimizer", self.optimizer)]
+        each += [("augmentation", one) for one in self.augment if not isinstance(one, str)]
         each += [("metric", one) for one in self.metrics.values()] + [("callback", one) for one in self.callbacks]
         return [(kind, one) for kind, one in each if one is not None]
 
@@ -96,7 +109,7 @@ def find_code(kind: str, name: str) -> Any:
 
 
 def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = ()) -> None:
-    """Refuses what cannot be a loss, an optimizer, a metric or a callback.
+    """Refuses what cannot be of a kind.
 
     Args:
         kind: one of `KINDS`.
@@ -107,15 +120,18 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = ()) -
     if kind == "optimizer":
         wrong = _explain_transform(thing, options)
     else:
-        wrong = explain_uncallable(_find_function(thing), _ARGUMENTS[kind], options)
+        wrong = explain_uncallable(find_function(thing), _ARGUMENTS[kind], options)
+    if kind == "augmentation" and wrong is not None:
+        wrong = explain_uncallable(find_function(thing), "input", options)
+        wrong = wrong and wrong.replace("does not take (input)", "takes neither (input) nor (inputs, targets)")
     if wrong is not None:
         raise BadInput(f"{where}: it {wrong}: give {WANTED[kind]}")
     if isinstance(thing, LocalLoss) and not set(thing.reads) <= set(READS):
         raise BadInput(f"{where}: it reads {', '.join(map(str, thing.reads))}: choose among {', '.join(READS)}")
 
 
-def _find_function(thing: Any) -> Any:
-    """The function of a loss, a metric or a callback; torch's modules are called by their `forward`."""
+def find_function(thing: Any) -> Any:
+    """The function of what a user gives; torch's modules are called by their `forward`."""
     thing = thing.function if isinstance(thing, LocalLoss) else thing
     return thing.forward if isinstance(thing, nn.Module) else thing
 
@@ -136,7 +152,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
     Args:
         kind: one of `KINDS`.
-        thing: a loss, whose keyword-only arguments count, or an optimizer that a function of options makes.
+        thing: one whose keyword-only arguments count, or an optimizer that a function of options makes.
     """
     if not inspect.isfunction(thing) or (kind == "optimizer" and not makes_transform(thing)):
         return {}
@@ -165,6 +181,8 @@ def record_training(scenario: Scenario, own: OwnTraining) -> Scenario:
         local = replace(local, loss=None)
     if "optimizer" in named:
         local = replace(local, optimizer="sgd")
+    if "augment" in named:
+        local = replace(local, augment=[])
     return replace(scenario, local=local, own=OwnKeys(**named)) if named else scenario
 
 
@@ -190,21 +208,25 @@ def refuse_training(scenario: Scenario, own: OwnTraining) -> None:
         raise BadInput(f"{key}= was given, but the run was started without: leave it out")
 
 
-def check_training(loss: Any, optimizer: Any, metrics: Any, callbacks: Any) -> OwnTraining:
+def check_training(loss: Any, optimizer: Any, augment: Any, metrics: Any, callbacks: Any) -> OwnTraining:
     """The objects that a user passes, each of the kind that is needed.
 
     Args:
         loss: a function or a `LocalLoss`, or None.
         optimizer: a `Transform` or a function, or None.
+        augment: a function, a list of functions and names, or None.
         metrics: functions by name, a list of functions, or None.
         callbacks: a function, a list of functions, or None.
 
     Raises:
         BadInput: names the one that cannot be used.
     """
-    made = OwnTraining(loss, optimizer, _name_metrics(metrics), tuple(_list(callbacks)))
+    made = OwnTraining(loss, optimizer, tuple(_list(augment)), _name_metrics(metrics), tuple(_list(callbacks)))
+    for name in (one for one in made.augment if isinstance(one, str) and not names.is_known("augmentation", one)):
+        known = names.known_names("augmentation")
+        raise BadInput(f"augment = {name} is not one of {', '.join(known)}: {suggest_nearest(name, known, _IMPORT)}")
     for kind, thing in made.things():
-        several = kind in ("metric", "callback") and callable(thing)
+        several = kind in ("augmentation", "metric", "callback") and callable(thing)
         check_code(kind, f"{kind} {name_thing(thing)}" if several else kind, thing)
     return made
 
@@ -221,20 +243,21 @@ def _name_metrics(metrics: Any) -> dict[str, Any]:
     return named
 
 
-def take_training(loss: Any, optimizer: Any, metrics: Any, callbacks: Any, keys: dict[str, Any]) -> OwnTraining:
-    """The objects that a user passes; a loss or an optimizer that is a name goes to the keys of the scenario.
+def take_training(given: Mapping[str, Any], keys: dict[str, Any]) -> OwnTraining:
+    """The objects that a user passes; what is a name goes to the keys of the scenario.
 
     Args:
-        loss: as in `check_training`, or a name.
-        optimizer: as in `check_training`, or a name.
-        metrics: as in `check_training`.
-        callbacks: as in `check_training`.
+        given: what `check_training` takes; a loss, an optimizer and augmentations may be names.
         keys: dotted keys of the scenario; they may get new ones.
     """
-    named = {"local.loss": loss, "local.optimizer": optimizer}
-    keys |= {key: value for key, value in named.items() if isinstance(value, str)}
-    loss, optimizer = (None if isinstance(value, str) else value for value in (loss, optimizer))
-    return check_training(loss, optimizer, metrics, callbacks)
+    named = {key: given[key] for key in ("loss", "optimizer", "augment") if _is_named(given[key])}
+    keys |= {f"local.{key}": value for key, value in named.items()}
+    return check_training(**{key: None if key in named else value for key, value in given.items()})
+
+
+def _is_named(value: Any) -> bool:
+    """Whether something is a name, or a list of names alone."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(one, str) for one in value))
 
 
 def list_training_code(scenario: Scenario, own: OwnTraining) -> list[tuple[names.NameKind, str, Any]]:
@@ -247,6 +270,7 @@ def list_training_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
     """Kinds and names of the user's code in training and evaluation that a scenario names."""
     local = scenario.local
     wanted: list[tuple[names.NameKind, str | None]] = [("loss", local.loss), ("optimizer", local.optimizer)]
+    wanted += [("augmentation", name) for name in local.augment]
     wanted += [("metric", name) for name in scenario.evaluate.metrics or ()]
     wanted += [("callback", name) for name in scenario.callbacks or ()]
     return [(kind, name) for kind, name in wanted if name is not None and names.is_own(kind, name)]

@@ -45,8 +45,8 @@ def register(
     with `tune` and `table`, and on the nodes of a cluster.
 
     Args:
-        kind: "method", "model", "data", "partition", "selection", "schedule", "loss", "optimizer", "metric" or
-            "callback".
+        kind: "method", "model", "data", "partition", "selection", "schedule", "loss", "optimizer",
+            "augmentation", "metric" or "callback".
         name: a name that fedray does not have. One of yours may be given again: the newest function counts.
         thing: for a method, a function from `fedray.methods.Setting` to `fedray.core.method.Method`; for a model,
             `thing(input_shape, outputs, **options)` makes an `nn.Module`; for data, `thing(root, **options)` makes a

@@ -1,4 +1,4 @@
-"""A user's own loss, optimizer, metrics and callbacks, as parts of a study.
+"""A user's own loss, optimizer, augmentations, metrics and callbacks, as parts of a study.
 
 Example:
     >>> def smooth(outputs, targets, context, *, smoothing=0.1):
@@ -15,13 +15,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+from fedray.assembly.augmentation import make_augmentations, try_augmentations
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
+from fedray.data.types import Dataset
 from fedray.metrics.catalogue import PREFIXES, is_fedrays
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.scenario import names
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.scenario.stacks import is_stack
 from fedray.simulation.study import Study
@@ -29,15 +32,20 @@ from fedray.training.client_trial import mixes_targets, try_code
 from fedray.training.windows import check_windows
 
 
-def add_own_code(local: Local, scenario: Scenario, own: OwnTraining) -> Local:
-    """Local training with the user's loss and optimizer.
+def add_own_code(local: Local, scenario: Scenario, own: OwnTraining, data: Dataset) -> Local:
+    """Local training with augmentations, and with the user's loss and optimizer.
 
     Args:
         local: what the keys say.
         scenario: names them.
         own: objects that take the place of names.
+        data: what clients train on.
     """
+    for key in own.named().keys() & {"loss", "optimizer", "augment"}:
+        if not method_spec_of(scenario.method.name).trains:
+            raise BadInput(f"{key}: {scenario.method.name} is fitted in closed form, without rounds: leave it out")
     keys, changes = scenario.local, dict[str, Any]()
+    local = replace(local, augment=make_augmentations(own.augment or keys.augment, keys.options, data))
     given: tuple[tuple[Literal["loss", "optimizer"], str | None, Any], ...]
     given = (("loss", keys.loss, own.loss), ("optimizer", keys.optimizer, own.optimizer))
     for kind, named, thing in given:
@@ -161,12 +169,15 @@ def _check_ensemble(study: Study, phase: Phase) -> None:
 def try_own_code(study: Study) -> None:
     """Trains two steps where there is code in local training, so that what is wrong with it is known at once.
 
+    Augmentations change two rows of a client's.
+
     Raises:
         FedrayError: the code cannot be used; one line.
     """
     phase = study.method.phase
     for one in study.method.parts or (phase,):
         check_windows(one.local, study.method.name)
+        try_augmentations(study.shards, one.local.augment)
     if phase.local.has_code:
         if phase.walk is not None and phase.local.keeps_model:
             raise BadInput(

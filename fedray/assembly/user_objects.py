@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import nn
+
 from fedray.assembly.own_training import OwnTraining, record_training, refuse_training, require_training
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.random_walk import Walk
 from fedray.core.text import quote_value
+from fedray.data.adaptation import adapt, is_plain
 from fedray.data.cut import Dealt
 from fedray.data.deal import OPEN
 from fedray.data.own_partition import find_partition
@@ -24,7 +27,7 @@ from fedray.data.stored import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import describe_exception, find_user_line
+from fedray.own_code.user_code import describe_exception, explain_uncallable, find_user_line
 from fedray.scenario import names
 from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.schema import Scenario, section_fields
@@ -98,6 +101,37 @@ class UserObjects:
             "schedule": None if self.schedule is None else name_callable(self.schedule),
         }
         return {key: None if name is None else _printable(name) for key, name in known.items()}
+
+
+def check_objects(
+    data: Any, model: Any, method: Any, modules: tuple[str, ...] = (), reading: Mapping[str, Any] | None = None
+) -> UserObjects:
+    """The user's data, network and method, each of the kind that is needed.
+
+    Args:
+        data: in one of the forms of `fedray.data.adapt`, or None.
+        model: a function that makes the network, or None.
+        method: a function that composes the method, or None.
+        modules: the user's, imported first.
+        reading: how data are read that are no `Dataset`.
+
+    Raises:
+        BadInput: names the one that cannot be used.
+    """
+    if isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise BadInput(f"model is a module, {kind}(...): give a function that makes it, model=lambda: {kind}(...)")
+    for key, value, arguments, made in (
+        ("model", model, "", "that makes the network, without arguments"),
+        ("method", method, "setting", "(setting) that composes the method from a Setting"),
+    ):
+        wrong = None if value is None else explain_uncallable(value, arguments, classes=key == "model")
+        if wrong is not None:
+            raise BadInput(f"{key}: it {wrong}: give a function {made}, or {key}__name")
+    reading = {} if data is None or isinstance(data, Dataset) else dict(reading or {})
+    dataset = None if data is None else adapt(data, **reading)
+    said = {key: value for key, value in reading.items() if is_plain(value)}
+    return UserObjects(dataset, model, method, modules, reading=said)
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:

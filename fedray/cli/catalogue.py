@@ -27,7 +27,7 @@ _NONE = {  # what has names of users only
     type=click.Choice(
         [
             *("methods", "datasets", "models", "partitions", "selections", "schedules", "optimizers", "losses"),
-            *("metrics", "callbacks", "classifiers", "columns"),
+            *("augmentations", "metrics", "callbacks", "classifiers", "columns"),
         ]
     ),
     required=False,
@@ -58,6 +58,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
         "schedules": names.known_names("schedule"),
         "optimizers": names.known_names("optimizer"),
         "losses": names.known_names("loss"),
+        "augmentations": names.known_names("augmentation"),
         "metrics": names.known_names("metric"),
         "callbacks": names.known_names("callback"),
         "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},

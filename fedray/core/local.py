@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ENSEMBLE = "ensemble"
-READS = ("features", "broadcast", "previous", ENSEMBLE)  # what a loss may ask for
+READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE)  # what a loss may ask for
 RateKind = Literal["constant", "cosine", "linear", "step"]
 
 
@@ -68,7 +68,10 @@ class LossContext(NamedTuple):
         round: The round, from 0.
         client: The client's id, a tensor of one number.
         model: Which of the K models is trained, from 0, a tensor of one number.
+        inputs: What the network was given, `[B, ...]`, where the loss reads `inputs`; else None.
         features: The inputs of the network's last layer, `[B, f]`, where the loss reads `features`; else None.
+        network: Inputs `[n, ...]` -> raw outputs `[n, C]` of the model as it is now, in training mode and with
+            gradient, where the loss reads `network`; else None.
         broadcast: What the broadcast model says (`Seen`), in evaluation mode and without gradient, where the loss reads
             it; else None.
         previous: What the model says that the client had trained last time (the broadcast one, if there is none), where
@@ -81,7 +84,9 @@ class LossContext(NamedTuple):
     round: int
     client: Tensor
     model: Tensor
+    inputs: Any = None
     features: Any = None
+    network: Any = None
     broadcast: Any = None
     previous: Any = None
     ensemble: Any = None
@@ -116,7 +121,7 @@ class LocalLoss(NamedTuple):
 
     Attributes:
         function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.
-        reads: Which of `features`, `broadcast`, `previous` and `ensemble` the context has.
+        reads: Which of `READS` the context has.
         name: What messages call it.
     """
 

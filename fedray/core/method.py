@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from fedray.core.augmentation import Augmentation
 from fedray.core.fitting import Fitting
 from fedray.core.local import Correction, Curvature, LocalLoss, Particles, RateSchedule, Transform, Windows
 from fedray.core.parts import Join
@@ -113,6 +114,7 @@ class Local:
             (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
         windows: What the client sends instead of its last iterate; None: that iterate.
         particles: How a client's K models move together; None: each by itself.
+        augment: Random changes of the rows of each batch, one after another.
         finish: (models `[W, d]` before and behind all steps) -> what clients send and keep, `[W, d]`; None: the latter.
     """
 
@@ -133,6 +135,7 @@ class Local:
     step: Transform | Callable[..., Any] | None = None
     windows: Windows | None = None
     particles: Particles | None = None
+    augment: tuple[Augmentation, ...] = ()
     finish: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def lr_at(self, t: int) -> float:

@@ -128,6 +128,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     parts = [local.optimizer_name, f"learning rate {rate}{decay}"]
     parts += [] if loss is None else [f"loss {loss.name}"]
     parts += [] if local.gradient is None else [f"gradients {local.gradient.name}"]
+    parts += [f"augmented by {' and '.join(one.name for one in local.augment)}"] if local.augment else []
     parts += [f"momentum {local.momentum:g}"] if local.momentum else []
     parts += [f"weight decay {local.weight_decay:g}"] if local.weight_decay else []
     parts += [f"pull {local.pull:g}"] if local.pull else []

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from fedray.components.aggregation import Rows, apply_delta, group_totals, mean, no_extra, upload_weights
+from fedray.core.augmentation import Augmentation
 from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum
 from fedray.core.local import (
     Curvature,
@@ -69,6 +70,7 @@ from fedray.scenario.methods import METHOD_SPECS
 __all__ = [
     "METHODS",
     "Answer",
+    "Augmentation",
     "Composition",
     "Compress",
     "Compressed",

@@ -65,7 +65,7 @@ def stacking(setting: Setting) -> Method:
     phases = [base(i) for i in range(len(stack.bases))]
     if stack.meta is not None:  # Alg. 2: FedAvg of the meta model on the out-of-fold features
         kind: Any = stack.meta_optimizer
-        local = replace(setting.local, optimizer=kind, lr=stack.meta_lr)
+        local = replace(setting.local, optimizer=kind, lr=stack.meta_lr, augment=())
         top = replace(setting, models=1, layout=stack.meta.layout, local=local)
         phases.append(federated(top))
     return Method("stacking", phases[0], parts=tuple(phases))

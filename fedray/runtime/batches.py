@@ -7,7 +7,7 @@ Example:
     >>> study = build_study(read_scenario({"data": {"name": "cubic"}, "clients": {"number": 2}}))
     >>> one = Plan(*np.array([[1], [0], [0]]))
     >>> size, key = study.shards.sizes(one.world, one.client), rng.keys(0, "example", one.client)
-    >>> dealt = deal_data(study, one, size, np.array([3]), key=key, batch_size=4, move=lambda x: x)
+    >>> dealt = deal_data(study, one, size, np.array([3]), key=key, local=Local(batch_size=4), move=lambda x: x)
     >>> inputs, targets = dealt.read(0, 3)
     >>> dealt.weight.shape, inputs.shape
     (torch.Size([3, 1, 4]), torch.Size([3, 1, 4, 1]))
@@ -23,11 +23,13 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
+from fedray.core.method import Local
 from fedray.core.types import IntArray, Plan
 from fedray.runtime.mixture import Shares
 from fedray.runtime.resident import Resident
 from fedray.simulation.study import Study
 from fedray.training import block as lanes
+from fedray.training.augmentation import Steps, change_batches
 
 
 class DealtData(NamedTuple):
@@ -36,12 +38,12 @@ class DealtData(NamedTuple):
     Attributes:
         read: A function (first step, one past the last) -> inputs and targets of these steps.
         weight: Weight of each row in its batch's loss, `[S, W, B]`.
-        source: Where `read` takes them from.
+        source: Where `read` takes them from; None where they are changed on the way.
     """
 
     read: Callable[[int, int], tuple[Tensor, Tensor]]
     weight: Tensor
-    source: lanes.BatchSource
+    source: lanes.BatchSource | None
 
 
 def deal_data(
@@ -51,7 +53,7 @@ def deal_data(
     steps: IntArray,
     *,
     key: rng.Keys,
-    batch_size: int | None,
+    local: Local,
     move: Callable[[Tensor], Tensor],
     resident: Resident | None = None,
     shares: Shares | None = None,
@@ -64,15 +66,16 @@ def deal_data(
         size: Training samples of each lane, `[W]`.
         steps: Optimizer steps of each lane, `[W]`, falling.
         key: Address of each lane, `[W]`.
-        batch_size: Samples of a step; None: all of the client's.
+        local: How the clients train.
         move: Moves a tensor to where it is used, in the type of the study's networks.
         resident: Where the rows lie from which batches are gathered; None: in main memory.
         shares: How the clients weigh their samples; None: all of a batch weigh the same.
     """
     shards = study.shards
     fetched = shards.fetch(plan.world, plan.client)
-    width = int(lanes.choose_batch_width(size[:1], batch_size)[0])
+    width = int(lanes.choose_batch_width(size[:1], local.batch_size)[0])
     index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
+    dealt = weight
     if shares is not None:
         place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
         weight = weight * shares.of_places(plan, lanes.deal_batches(place, size, steps, width, key).index)
@@ -84,9 +87,11 @@ def deal_data(
         at = index[lo:hi]
         x = x_rows.index_select(0, at.flatten().to(x_rows.device)).view(*at.shape, *x_rows.shape[1:])
         y = placed.labels(at, torch.arange(at.shape[1])[:, None])
+        if local.augment:
+            x, y = change_batches(local.augment, x, y, Steps(key, lo, (dealt[lo:hi] > 0).sum(-1).numpy()))
         x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
         y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
         return move(x), move(y)
 
     source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
-    return DealtData(read, move(weight), source)
+    return DealtData(read, move(weight), None if local.augment else source)

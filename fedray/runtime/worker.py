@@ -264,7 +264,7 @@ class Worker:
     def _deal(self, jobs: Jobs, local: Local) -> DealtData:
         """The batches of a block."""
         deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, shares=jobs.shares)
-        return deal(batch_size=local.batch_size, move=self.to_device, resident=self.resident)
+        return deal(local=local, move=self.to_device, resident=self.resident)
 
     def to_device(self, x: Tensor) -> Tensor:
         """A tensor on the worker's device; floating-point numbers get the type of the study's networks."""

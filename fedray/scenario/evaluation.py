@@ -98,11 +98,13 @@ class OwnKeys:
     Attributes:
         loss: name of the loss.
         optimizer: name of the optimizer.
+        augment: names of the augmentations.
         metrics: names of the metrics.
         callbacks: names of the callbacks.
     """
 
     loss: Annotated[str | None, _V(maybe(text))] = None
     optimizer: Annotated[str | None, _V(maybe(text))] = None
+    augment: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
     metrics: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
     callbacks: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None

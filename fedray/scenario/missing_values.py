@@ -26,7 +26,6 @@ _KINDS: dict[Path, names.NameKind] = {  # what a section names, whose options st
     ("model",): "model",
 }
 _BY_KEYS = ("natural", "file")  # partitions that other keys name
-_RULES: tuple[names.NameKind, ...] = ("loss", "optimizer")  # names in `local`, whose options stand there
 
 
 def refuse_unknown_nulls(trees: Sequence[Mapping[str, Any]], own: Collection[str] = ()) -> None:
@@ -73,8 +72,7 @@ def _check_null(key: str, path: Path, fields: tuple[str, ...], trees: Sequence[A
 def _find_names(path: Path, given: Sequence[Mapping[str, Any]]) -> list[tuple[names.NameKind, str]]:
     """The known names that a section has in one of the trees, the last one last."""
     if path == ("local",):
-        found = [(kind, part.get(kind)) for part in given for kind in _RULES]
-        return [(kind, name) for kind, name in found if isinstance(name, str) and names.is_own(kind, name)]
+        return [found for part in given for found in names.list_own_rules(part)]
     if path not in _KINDS:
         return []
     usual = [*_BY_KEYS, DEFAULT_NAMES[path]] if path == ("data", "partition") else [DEFAULT_NAMES[path]]

@@ -20,7 +20,8 @@ from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
 from fedray.scenario.spec import MethodSpec, NameSpec, Option
 
 NameKind = Literal[
-    "method", "data", "model", "partition", "selection", "schedule", "optimizer", "loss", "metric", "callback"
+    "method", "data", "model", "partition", "selection", "schedule", "optimizer", "loss", "augmentation", "metric",
+    "callback",
 ]  # fmt: skip
 
 
@@ -50,6 +51,10 @@ SPECS: Mapping[NameKind, Mapping[str, Spec]] = {
         "adam": NameSpec("Adam (Kingma and Ba 2015), with its usual constants"),
     },
     "loss": {},
+    "augmentation": {
+        "crop": NameSpec("a picture moves by up to an eighth of its side (4 pixels of 32); what comes in is 0"),
+        "flip": NameSpec("a picture is mirrored, left to right, with probability 1/2"),
+    },
     "metric": {},
     "callback": {},
 }
@@ -91,6 +96,20 @@ def declared_options(kind: NameKind, name: str) -> Mapping[str, Any] | None:
         ({'sigma': 0.05}, None)
     """
     return _DECLARED.get((kind, name))
+
+
+def list_own_rules(local: Mapping[str, Any]) -> list[tuple[NameKind, str]]:
+    """Kinds and names of the user's loss, optimizer and augmentations in a section `local`, whose options stand there.
+
+    Example:
+        >>> allow_name("augmentation", "blur", options={"radius": 2})
+        >>> list_own_rules({"augment": ["crop", "blur"], "optimizer": "sgd"})
+        [('augmentation', 'blur')]
+    """
+    augment = local.get("augment")
+    each: list[tuple[NameKind, Any]] = [("loss", local.get("loss")), ("optimizer", local.get("optimizer"))]
+    each += [("augmentation", one) for one in (augment if isinstance(augment, list | tuple) else [augment])]
+    return [(kind, name) for kind, name in each if isinstance(name, str) and is_own(kind, name)]
 
 
 def list_origins() -> dict[tuple[NameKind, str], Origin]:

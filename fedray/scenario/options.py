@@ -94,7 +94,7 @@ def _list_options(kind: names.NameKind, name: str) -> tuple[Mapping[str, Option]
 
 
 def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """The section `local` with the options of a user's own loss and optimizer in `options`.
+    """The section `local` with the options of a user's own loss, optimizer and augmentations in `options`.
 
     Args:
         section: the section; unknown keys stay where they are, to be refused.
@@ -106,15 +106,17 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
         {'lr': 0.1, 'loss': 'smooth', 'options': {'smoothing': 0.2}}
 
     Raises:
-        BadInput: an option is unknown or wrong, or both have one of the same name.
+        BadInput: an option is unknown or wrong, or two of them have one of the same name.
     """
-    kinds: tuple[names.NameKind, ...] = ("loss", "optimizer")
-    own = [(kind, name) for kind in kinds if isinstance(name := section.get(kind), str)]
-    each = [names.declared_options(*one) or {} for one in own]
-    for key in sorted(set.intersection(*map(set, each))) if len(each) > 1 else ():
-        both = " and of ".join(f"{kind} {name}" for kind, name in own)
-        raise BadInput(f"local.{key} is an option of {both}: give it another name in one of them")
-    declared = {key: value for options in each for key, value in options.items()}
+    own = dict.fromkeys(names.list_own_rules(section))
+    declared: dict[str, Any] = {}
+    for one in own:
+        options = names.declared_options(*one) or {}
+        for key in sorted(options.keys() & declared.keys()):
+            first = next(other for other in own if key in (names.declared_options(*other) or {}))
+            both = " and of ".join(f"{kind} {name}" for kind, name in (first, one))
+            raise BadInput(f"local.{key} is an option of {both}: give it another name in one of them")
+        declared |= options
     table = {key: Option(default, alike(default)) for key, default in declared.items() if key not in fields}
     options = {key: _option("local", key, section, option) for key, option in table.items()}
     rest = {key: value for key, value in section.items() if key not in table}

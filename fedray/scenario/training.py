@@ -38,7 +38,7 @@ def named(kind: names.NameKind) -> Check:
     """A name of a kind, fedray's or a user's own.
 
     Args:
-        kind: loss, optimizer, metric or callback.
+        kind: loss, optimizer, augmentation, metric or callback.
 
     Example:
         >>> named("optimizer")("adam")
@@ -97,8 +97,10 @@ class LocalKeys:
         pull: weight mu of the proximal term `mu / 2 |w - w_start|^2`.
         loss: a loss that your module registers, instead of the network's.
         schedule: a course of the learning rate over the rounds.
+        augment: random changes of the rows in each batch, one after another: `crop` (a picture moves by up to an eighth
+            of its side), `flip` (left to right), and those that your module registers.
         private: layers that stay with the clients: `norm`, `head`, or patterns of the layers' names.
-        options: the options of a loss and of an optimizer that your module registers.
+        options: the options of a loss, an optimizer and augmentations that your module registers.
     """
 
     optimizer: Annotated[str, _V(named("optimizer"))] = "sgd"
@@ -114,6 +116,7 @@ class LocalKeys:
     pull: Annotated[float, _V(real("[0, inf)"))] = 0.0
     loss: Annotated[str | None, _V(maybe(named("loss")))] = None
     schedule: RateKeys | None = None
+    augment: Annotated[list[str], _V(list_of(named("augmentation"), 20, scalar=True))] = field(default_factory=list)
     private: Annotated[list[str] | None, _V(maybe(list_of(text, 100, scalar=True)))] = None
     options: dict[str, Any] = field(default_factory=dict)
 

@@ -29,6 +29,7 @@ from fedray.core.errors import BadInput
 from fedray.core.local import ENSEMBLE, LocalLoss, LossContext, Reading, Seen
 from fedray.core.types import Layout, Net
 from fedray.models.loss import per_sample
+from fedray.models.trial import check_outputs
 from fedray.own_code.user_code import name_type
 from fedray.training.block import Block
 
@@ -157,14 +158,16 @@ def write_code(net: Net, block: Block, watched: Watched) -> LaneCode:
     return LaneCode(net, block, forward, watched)
 
 
-def lose(code: LaneCode, out: Tensor, batch: LaneBatch) -> Tensor:
-    """The mean loss of a batch, right after its forward pass.
+def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
+    """The mean loss of a batch.
 
     Args:
         code: What is trained; its own loss takes the place of the network's.
-        out: The outputs of the forward pass, `[B, C]`.
-        batch: What it was of.
+        answer: The forward pass of the model: inputs `[n, ...]` -> outputs `[n, C]`.
+        batch: What it is of.
     """
+    out = answer(batch.x)
+    check_outputs(code.net, out, len(batch.x), " in training")
     loss, objective = code.block.local.loss, partial(per_sample, code.net.objective)
     if loss is None:
         return (objective(out, batch.y) * batch.weight).sum()
@@ -180,7 +183,9 @@ def lose(code: LaneCode, out: Tensor, batch: LaneBatch) -> Tensor:
         round=code.round,
         client=batch.client,
         model=batch.model,
+        inputs=batch.x if "inputs" in loss.reads else None,
         features=features,
+        network=answer if "network" in loss.reads else None,
         broadcast=see(batch.broadcast) if "broadcast" in loss.reads else None,
         previous=see(batch.previous) if "previous" in loss.reads else None,
         ensemble=torch.stack([see(row).outputs for row in batch.ensemble]) if ENSEMBLE in loss.reads else None,

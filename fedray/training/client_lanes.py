@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from fedray.core.types import Net
-from fedray.models.trial import check_outputs
 from fedray.training import client_code as code
 from fedray.training import client_steps
 from fedray.training.block import Block, Trained, find_active_lanes
@@ -53,9 +52,8 @@ def _differentiate(written: LaneCode) -> Gradients:
     net = written.net
 
     def cost(p: Tensor, batch: LaneBatch) -> Tensor:
-        out = functional_call(net.module, code.name_parameters(net.layout, p), (batch.x,))
-        check_outputs(net, out, len(batch.x), " in training")
-        return code.lose(written, out, batch)
+        tensors = code.name_parameters(net.layout, p)
+        return code.lose(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
 
     def samples(p: Tensor, batch: LaneBatch) -> Tensor:
         def one(p: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:

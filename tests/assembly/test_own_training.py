@@ -85,8 +85,8 @@ def test_two_metrics_of_one_name_were_one() -> None:
 
     one, two = make(1.0), make(2.0)
     with pytest.raises(BadInput, match=r"^metrics: two functions are called score: give a mapping \{name: function\}$"):
-        check_training(None, None, [one, two], None)
-    assert check_training(None, None, {"one": one, "two": two}, None).metrics == {"one": one, "two": two}
+        check_training(None, None, None, [one, two], None)
+    assert check_training(None, None, None, {"one": one, "two": two}, None).metrics == {"one": one, "two": two}
 
 
 def test_what_no_module_registers_is_one_line(mine: Path) -> None:
@@ -143,7 +143,9 @@ def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
     assert resumed.summary["state_hash"] == both.summary["state_hash"]
     with pytest.raises(BadInput, match="loss= was given, but the run was started without"):
         fedray.resume(run({}, out=tmp_path / "plain").path, loss=half)
-    with pytest.raises(BadInput, match="it reads nonsense: choose among features, broadcast, previous, ensemble"):
+    with pytest.raises(
+        BadInput, match="it reads nonsense: choose among inputs, features, network, broadcast, previous, ensemble"
+    ):
         run({}, loss=LocalLoss(half, reads=("nonsense",)))
 
 

@@ -132,6 +132,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "local.epochs": [{"local.epochs": 2}],
     "local.steps": [{"local.steps": 3}],
     "local.pull": [{"local.pull": 1.0}],
+    "local.augment": [{"local.augment": ["crop"]}],
     "local.private": [{"local.private": ["1"]}],
     "local.schedule.kind": [{"local.schedule.kind": kind} for kind in ("cosine", "linear")],
     "local.schedule.rounds": [

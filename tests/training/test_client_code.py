@@ -90,6 +90,44 @@ def test_code_in_the_loop_keeps_running_statistics(place: str) -> None:
     assert torch.equal(plain.progress.state.counters, coded.progress.state.counters)
 
 
+def twice_half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+    again = context.network(context.inputs)
+    return 0.5 * context.objective(outputs, targets) + 0.5 * context.objective(again, targets)
+
+
+def adversarial(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+    """The loss where a step along the sign of its gradient by the inputs has led (Goodfellow et al. 2015)."""
+
+    def cost(x: Tensor) -> Tensor:
+        return context.objective(context.network(x), targets).sum()
+
+    moved = context.inputs + 0.1 * torch.func.grad(cost)(context.inputs).sign()
+    return context.objective(context.network(moved), targets)
+
+
+def adversarial_by_autograd(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+    x = context.inputs.detach().clone().requires_grad_()
+    (slope,) = torch.autograd.grad(context.objective(context.network(x), targets).sum(), x)
+    return context.objective(context.network(context.inputs + 0.1 * slope.sign()), targets)
+
+
+def with_network(function: Any) -> Callable[[Local], Local]:
+    return lambda local: replace(local, loss=LocalLoss(function, reads=("inputs", "network")))
+
+
+def test_a_loss_asks_the_network_again() -> None:
+    plain, twice = run(lambda local: local, TERMS), run(with_network(twice_half), TERMS)
+    assert engine_of(twice)["name"] == "vmap"
+    torch.testing.assert_close(models(plain), models(twice), rtol=1e-4, atol=1e-5)
+
+
+def test_adversarial_training_is_the_same_in_lanes_and_one_after_another() -> None:
+    lanes, loop = run(with_network(adversarial), TERMS), run(with_network(adversarial_by_autograd), TERMS)
+    assert [engine_of(one)["name"] for one in (lanes, loop)] == ["vmap", "loop"]
+    torch.testing.assert_close(models(lanes), models(loop), rtol=1e-3, atol=1e-5)
+    assert (models(lanes) - models(run(lambda local: local, TERMS))).abs().max() > 1e-3
+
+
 def adam(beta1: float = 0.9, beta2: float = 0.999) -> Transform:
     """Adam as a pair of functions."""
 

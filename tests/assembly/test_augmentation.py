@@ -1,0 +1,207 @@
+"""Augmentations of scenarios and of Python objects: where they act, what they equal, and what a run keeps of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from modules import Residual
+from own_names import forgetting_names
+from small import copy_run, of_method, run_command, scenario, spell_out
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.data import Split, classification
+from fedray.methods import Augmentation, Method, Setting, federated
+
+MINE = """
+import fedray
+import torch
+
+
+def noisy(x, *, level=5.0):
+    return x.float() + level * torch.randn(x.shape)
+
+
+fedray.register("augmentation", "noisy", noisy)
+"""
+FEW = scenario({"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}})
+CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3], "hidden": [6]}}
+NORM: dict[str, Any] = {"model": {"name": "mlp", "hidden": [6], "norm": "batch"}}
+ENGINES: dict[str, dict[str, Any]] = {
+    "mlp-c": {},
+    "conv-c": CNN,
+    "mlp": {"lanes": "torch"},
+    "conv": {**CNN, "lanes": "torch"},
+    "loop": NORM,
+    "vmap": {},
+}
+
+
+def run(*changes: dict[str, Any], **given: Any) -> fedray.Run:
+    out = FEW
+    for change in changes:
+        out = {**out, **change}
+    return fedray.run(out, report=False, **given)
+
+
+def models(run: fedray.Run) -> Tensor:
+    return run.progress.state.models
+
+
+def same(x: Tensor) -> Tensor:
+    return x
+
+
+def mirror(x: Tensor) -> Tensor:
+    return x.flip(-1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_augmentation_that_changes_nothing_changes_no_bit(engine: str) -> None:
+    given = {"model": Residual} if engine == "vmap" else {}
+    plain, through = run(ENGINES[engine], **given), run(ENGINES[engine], augment=same, **given)
+    found = json.loads((through.path / "manifest.json").read_text())["engine"]
+    assert found["name"] == engine
+    assert torch.equal(models(plain), models(through))
+    changed = run(ENGINES[engine], augment=["crop", "flip"], **given)
+    assert not torch.equal(models(plain), models(changed))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedpa", "pfedbayes", "random_walk"])
+def test_clients_that_mirror_their_pictures_are_clients_with_mirrored_pictures(method: str) -> None:
+    """The test pictures are mirrored where the training ones are: models answer on rows as they are."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (120, 1, 8, 8), dtype=np.uint8), rng.integers(0, 3, 120)
+    test = Split(x[90:], y[90:])
+    names = ("a", "b", "c")
+    as_it_is = classification("mine", Split(x[:90], y[:90]), test, names)
+    turned = classification("mine", Split(x[:90, :, :, ::-1].copy(), y[:90]), test, names)
+    keys = of_method(method, {"rounds": 2, "data": {"limit": None}, "clients": {"number": 3}, "report": False})
+    one = fedray.run(keys, data=as_it_is, augment=mirror)
+    other = fedray.run(keys, data=turned)
+    torch.testing.assert_close(models(one), models(other), rtol=1e-5, atol=1e-6)
+    assert one.metrics["nll"] == pytest.approx(other.metrics["nll"], rel=1e-5)
+
+
+def test_changed_targets_are_what_clients_learn() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(120, 5)).astype(np.float32), rng.integers(0, 3, 120)
+    test, names = Split(x[90:], y[90:]), ("a", "b", "c")
+    keys = spell_out(scenario({"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": None}, "report": False}))
+    keys["data"]["partition"] = {"name": "iid"}
+
+    def moved(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return inputs, (targets + 1) % 3
+
+    one = fedray.run(keys, data=classification("mine", Split(x[:90], y[:90]), test, names), augment=moved)
+    other = fedray.run(keys, data=classification("mine", Split(x[:90], (y[:90] + 1) % 3), test, names))
+    assert torch.equal(models(one), models(other))
+
+
+def test_bits_do_not_depend_on_threads_trials_or_a_kill(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"augment": ["crop", v2.RandomHorizontalFlip()]}
+    often = {"checkpoint": {"every": 1, "keep": 9}}
+    whole = run(often, **given)
+    half = copy_run(whole, tmp_path / "half", 1)
+    assert fedray.resume(half, **given).summary["state_hash"] == whole.summary["state_hash"]
+    assert torch.equal(models(run({"lanes": "torch"}, **given)), models(run({"lanes": "torch"}, **given)))
+
+
+@pytest.mark.slow
+def test_bits_do_not_depend_on_actors() -> None:
+    given: dict[str, Any] = {"augment": ["flip", v2.RandomCrop(8, padding=1)]}
+    in_actors = run({"runtime": "ray", "clients": {"number": 3, "actors": 2}}, **given)
+    assert torch.equal(models(in_actors), models(run(**given)))
+
+
+def test_a_run_goes_on_with_the_transform_with_which_it_began(tmp_path: Path) -> None:
+    def crops(padding: int) -> nn.Module:
+        return v2.Compose([v2.RandomCrop(8, padding=padding), v2.RandomHorizontalFlip()])
+
+    whole = run({"checkpoint": {"every": 1, "keep": 9}}, augment=crops(1))
+    half = copy_run(whole, tmp_path / "half", 1)
+    with pytest.raises(BadInput, match=r"own\.augment = \['Compose'\]: this run was started with a Python object"):
+        fedray.resume(half)
+    with pytest.raises(BadInput, match="is not the one the run began with"):
+        fedray.resume(half, augment=crops(2))
+    assert fedray.resume(half, augment=crops(1)).summary["state_hash"] == whole.summary["state_hash"]
+    with pytest.raises(BadInput, match="^augment= was given, but the run was started without: leave it out$"):
+        fedray.resume(run({}).path, augment=crops(1))
+
+
+def test_a_scenario_names_augmentations_and_their_options(tmp_path: Path) -> None:
+    (tmp_path / "my_changes.py").write_text(MINE)
+    with forgetting_names("my_changes"):
+        local = {**FEW["local"], "augment": ["noisy", "flip"]}
+        with pytest.raises(BadInput, match=r"local\.augment = .* holds 'noisy', which is not one of crop, flip"):
+            run({"local": local})
+        modules = [str(tmp_path / "my_changes.py")]
+        usual = run({"local": local}, modules=modules)
+        loud = run({"local": {**local, "level": 50.0}}, modules=modules)
+        assert not torch.equal(models(usual), models(loud))
+        assert torch.equal(models(loud), models(fedray.run(loud.path / "scenario.yaml", out=tmp_path / "again")))
+        assert "noisy" in run_command("list", "augmentations").out
+        told = run_command("check", usual.path / "scenario.yaml", "--import", modules[0])
+        assert "augmented by noisy and flip" in told.out
+
+
+def test_the_meta_model_of_a_stack_reads_features_as_they_are() -> None:
+    keys = of_method("stacking", {"rounds": 2, "data": {"limit": 90}, "clients": {"number": 3}, "report": False})
+    seen: list[tuple[int, ...]] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append(tuple(x.shape))
+        return x
+
+    found, plain = fedray.run(keys, augment=look), fedray.run(keys)
+    assert set(seen) == {(1, 8, 8)}
+    assert torch.equal(models(found), models(plain))
+
+
+def test_what_cannot_act_is_refused() -> None:
+    def deaf(setting: Setting) -> Method:
+        return Method("deaf", federated(setting, local=replace(setting.local, augment=())))
+
+    with pytest.raises(BadInput, match=r"^local\.augment = crop, but deaf does not read it: make its local"):
+        run({"method": {}}, method=deaf, augment="crop")
+    with pytest.raises(BadInput, match=r"^local\.augment = flip, but cubic has no images: give a function"):
+        fedray.run({"data": "cubic", "local": {"augment": "flip"}, "method": "fedavg", "runtime": "inline"})
+    with pytest.raises(BadInput, match="in adaboost_f clients fit method.learner|clients fit method.learner"):
+        fedray.run({"method": "adaboost_f", "local": {"augment": "flip"}, "runtime": "inline"})
+    closed = {"method": "bayesian_linear", "data": "cubic", "model": "linear", "runtime": "inline"}
+    for key in ("augment", "loss", "optimizer"):
+        thing: dict[str, Any] = {key: torch.optim.Adam if key == "optimizer" else lambda *_: None}
+        with pytest.raises(BadInput, match=f"^{key}: bayesian_linear is fitted in closed form, without rounds: leave"):
+            fedray.run(closed, **thing)
+    with pytest.raises(BadInput, match=r"^local\.augment: clients of adaboost_f fit method.learner"):
+        fedray.run({"method": "adaboost_f", "runtime": "inline"}, augment=same)
+    with pytest.raises(BadInput, match="augment = cropp is not one of crop, flip: did you mean crop"):
+        run(augment=["cropp", same])
+
+
+def test_a_method_has_augmentations_of_its_own() -> None:
+    def mirrored(rule: Any) -> Any:
+        return lambda setting: Method("own", federated(setting, local=replace(setting.local, augment=rule)))
+
+    rule = Augmentation(mirror, "row", "mirror")
+    one = {"method": {"models": 1}}
+    plain = run(one, method=lambda setting: Method("own", federated(setting)), augment=mirror)
+    assert torch.equal(models(run(one, method=mirrored((rule,)))), models(plain))
+    wrong: dict[Any, str] = {
+        (mirror,): "local.augment has a function: give a tuple of fedray.methods.Augmentation",
+        (
+            rule._replace(form="column"),
+        ): "local.augment has an Augmentation: give a tuple of fedray.methods.Augmentation",
+        (rule._replace(form="batch"),): r"local.augment does not take \(inputs, targets\)",
+    }
+    for rules, told in wrong.items():
+        with pytest.raises(BadInput, match=told):
+            run(one, method=mirrored(rules))

@@ -1,0 +1,140 @@
+"""Augmentations: what a row becomes depends on its own address alone, and what they cannot change stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.core import rng
+from fedray.core.augmentation import Augmentation
+from fedray.core.errors import BadInput, FedrayError
+from fedray.data.augmentation import AUGMENTATIONS, crop, flip
+from fedray.training.augmentation import Steps, change_batches
+
+PICTURES = torch.arange(2 * 3 * 4 * 16 * 8).view(2, 3, 4, 1, 16, 8).to(torch.uint8)  # 2 steps, 3 lanes, batches of 4
+LABELS = torch.arange(24).view(2, 3, 4)
+KEYS = rng.keys(0, "test", np.arange(3))
+FULL = np.full((2, 3), 4)
+
+
+def noisy(x: Tensor) -> Tensor:
+    return x.float() + torch.rand(x.shape)
+
+
+def shuffled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    order = torch.randperm(len(x))
+    return x[order], y[order]
+
+
+RULES = {
+    "fedray's": tuple(AUGMENTATIONS.values()),
+    "of a row": (AUGMENTATIONS["crop"], Augmentation(noisy, "row", "noisy")),
+    "of a batch": (Augmentation(shuffled, "batch", "shuffled"), AUGMENTATIONS["flip"]),
+}
+
+
+def test_every_window_of_the_padded_picture_is_drawn_and_nothing_else() -> None:
+    picture = torch.arange(1.0, 129.0).view(1, 1, 16, 8)
+    padded = torch.nn.functional.pad(picture, (1, 1, 2, 2))
+    windows = {
+        tuple(padded[0, 0, i : i + 16, j : j + 8].flatten().tolist()): (i, j) for i in range(5) for j in range(3)
+    }
+    numbers = np.random.default_rng(0).random((500, 2))
+    found = [windows[tuple(one.flatten().tolist())] for one in crop(picture.expand(500, 1, 16, 8), numbers)]
+    assert set(found) == set(windows.values())
+    assert found == [(int(a * 5), int(b * 3)) for a, b in numbers]
+
+
+def test_a_picture_that_is_mirrored_twice_is_itself() -> None:
+    numbers = np.array([[0.2], [0.8], [0.49999], [0.5]])
+    pictures = torch.rand(4, 3, 5, 6)
+    once = flip(pictures, numbers)
+    assert torch.equal(flip(once, numbers), pictures)
+    assert [torch.equal(a, b) for a, b in zip(once, pictures, strict=True)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_neither_other_lanes_nor_the_cut_of_the_steps_show(rules: tuple[Augmentation, ...]) -> None:
+    x, y = change_batches(rules, PICTURES, LABELS, Steps(KEYS, 0, FULL))
+    for w in range(3):
+        own = Steps(KEYS[w : w + 1], 1, FULL[1:, :1])
+        alone = change_batches(rules, PICTURES[1:, w : w + 1], LABELS[1:, w : w + 1], own)
+        assert torch.equal(x[1:, w : w + 1], alone[0])
+        assert torch.equal(y[1:, w : w + 1], alone[1])
+    assert not torch.equal(x.float(), PICTURES.float())
+    again = change_batches(rules, PICTURES[:1].expand(2, 3, 4, 1, 16, 8), LABELS, Steps(KEYS, 0, FULL))
+    assert not torch.equal(again[0][0], again[0][1])  # each step draws anew
+
+
+def test_functions_see_no_padding_and_their_draws_do_not_depend_on_the_other_rows() -> None:
+    real = np.array([[4, 2, 0], [3, 4, 1]])
+    sizes: list[int] = []
+
+    def count(x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        assert len(y) == len(x)
+        return x + 1
+
+    x, y = change_batches((Augmentation(count, "batch", "count"),), PICTURES, LABELS, Steps(KEYS, 0, real))
+    assert sizes == [4, 2, 3, 4, 1]
+    assert torch.equal(x[0, 1], torch.cat([PICTURES[0, 1, :2] + 1, PICTURES[0, 1, 2:]]))
+    assert torch.equal(y, LABELS)
+    rule = (Augmentation(noisy, "row", "noisy"),)
+    whole, part = (change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, one))[0] for one in (FULL, real))
+    for s, w in np.ndindex(2, 3):
+        assert torch.equal(whole[s, w, : real[s, w]], part[s, w, : real[s, w]])
+
+
+def test_a_function_leaves_the_data_and_torchs_generator_as_they_were() -> None:
+    before, kept, labels = torch.get_rng_state(), PICTURES.clone(), LABELS.clone()
+
+    def write(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        y += 1
+        return x.mul_(0), y
+
+    x, y = change_batches((Augmentation(write, "batch", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
+    assert not x.any()
+    assert torch.equal(y, LABELS + 1)
+    change_batches((Augmentation(lambda x: x.mul_(0), "row", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
+    assert torch.equal(PICTURES, kept)
+    assert torch.equal(LABELS, labels)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_bytes_stay_bytes_unless_some_become_numbers() -> None:
+    def sometimes(x: Tensor) -> Tensor:
+        return x.float() if x.flatten()[0] % 2 else x
+
+    for function, wanted in ((lambda x: 255 - x, torch.uint8), (sometimes, torch.float32)):
+        rule = (Augmentation(function, "row", "mine"),)
+        odd = PICTURES.clone()
+        odd[0, 0, 0, 0, 0, 0] = 1
+        assert change_batches(rule, odd, LABELS, Steps(KEYS, 0, FULL))[0].dtype == wanted
+
+
+WRONG: dict[str, tuple[Callable[..., Any], str]] = {
+    "none": (lambda _x: None, "returned None: return a tensor of the same shape"),
+    "shape": (lambda x: x[0], r"returned shape \[16, 8\] for \[1, 16, 8\]"),
+    "type": (lambda x: x.long(), r"returned torch\.int64 for torch\.uint8"),
+    "scaled": (lambda x: x / 255, "returned numbers from 0 to 1 for bytes from 0 to 255: leave ToTensor"),
+    "targets": (lambda x, y: (x, y[:1]), r"returned a tuple that is not \(inputs, targets\)"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_row_of_the_same_form_is_one_line(name: str) -> None:
+    function, told = WRONG[name]
+    rule = (Augmentation(function, "batch" if name == "targets" else "row", "mine"),)
+    with pytest.raises(BadInput, match=f"^local.augment = mine {told}"):
+        change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, FULL))
+
+
+def test_an_exception_names_the_function() -> None:
+    rule = (Augmentation(lambda x: x.nothing, "row", "mine"),)
+    with pytest.raises(FedrayError, match="^local.augment = mine raised AttributeError"):
+        change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, FULL))
