@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import torch
 from modules import Residual
 from own_names import forgetting_names
 from small import copy_run, of_method, run_command, scenario, spell_out
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision.transforms import v2
 
 import fedray
@@ -123,7 +123,7 @@ def test_bits_do_not_depend_on_actors() -> None:
 
 
 def test_a_run_goes_on_with_the_transform_with_which_it_began(tmp_path: Path) -> None:
-    def crops(padding: int) -> nn.Module:
+    def crops(padding: int) -> Any:
         return v2.Compose([v2.RandomCrop(8, padding=padding), v2.RandomHorizontalFlip()])
 
     whole = run({"checkpoint": {"every": 1, "keep": 9}}, augment=crops(1))
@@ -195,10 +195,11 @@ def test_a_method_has_augmentations_of_its_own() -> None:
     one = {"method": {"models": 1}}
     plain = run(one, method=lambda setting: Method("own", federated(setting)), augment=mirror)
     assert torch.equal(models(run(one, method=mirrored((rule,)))), models(plain))
+    column = Augmentation(mirror, cast(Any, "column"), "mirror")
     wrong: dict[Any, str] = {
         (mirror,): "local.augment has a function: give a tuple of fedray.methods.Augmentation",
         (
-            rule._replace(form="column"),
+            Augmentation(mirror, "column", "mirror"),
         ): "local.augment has an Augmentation: give a tuple of fedray.methods.Augmentation",
         (rule._replace(form="batch"),): r"local.augment does not take \(inputs, targets\)",
     }

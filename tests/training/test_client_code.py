@@ -95,7 +95,7 @@ def twice_half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor
     return 0.5 * context.objective(outputs, targets) + 0.5 * context.objective(again, targets)
 
 
-def adversarial(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+def adversarial(_outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
     """The loss where a step along the sign of its gradient by the inputs has led (Goodfellow et al. 2015)."""
 
     def cost(x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def adversarial(outputs: Tensor, targets: Tensor, context: LossContext) -> Tenso
     return context.objective(context.network(moved), targets)
 
 
-def adversarial_by_autograd(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+def adversarial_by_autograd(_outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
     x = context.inputs.detach().clone().requires_grad_()
     (slope,) = torch.autograd.grad(context.objective(context.network(x), targets).sum(), x)
     return context.objective(context.network(context.inputs + 0.1 * slope.sign()), targets)
