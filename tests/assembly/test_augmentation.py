@@ -198,9 +198,7 @@ def test_a_method_has_augmentations_of_its_own() -> None:
     column = Augmentation(mirror, cast(Any, "column"), "mirror")
     wrong: dict[Any, str] = {
         (mirror,): "local.augment has a function: give a tuple of fedray.methods.Augmentation",
-        (
-            Augmentation(mirror, "column", "mirror"),
-        ): "local.augment has an Augmentation: give a tuple of fedray.methods.Augmentation",
+        (column,): "local.augment has an Augmentation: give a tuple of fedray.methods.Augmentation",
         (rule._replace(form="batch"),): r"local.augment does not take \(inputs, targets\)",
     }
     for rules, told in wrong.items():
