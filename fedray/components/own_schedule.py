@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedray.components.schedule import Assignment, Drawn, WorldRound
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import IntArray, State
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
@@ -29,6 +29,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
         function: The user's.
         where: What messages call it; empty: the kind of schedule that a scenario names.
     """
+    told: list[bool] = []
     where = where or f"schedule.kind = {name_callable(function)}"
 
     def make(models: int, rows: str) -> Assignment:
@@ -44,11 +45,23 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
             if wrong:
                 raise BadInput(f"{where}: its assignment returned {wrong}")
             who, model = (np.asarray(part, dtype=np.int64) for part in found)
+            over = np.flatnonzero(np.bincount(who, minlength=len(m)) > m)
+            if len(over) and not told:
+                told.append(True)
+                warn_user(_explain_excess(where, int(drawn.client[over[0]]), int((who == over[0]).sum()), m[over[0]]))
             return who, model
 
         return checked
 
     return make
+
+
+def _explain_excess(where: str, client: int, trained: int, most: int) -> str:
+    """That a client trains more models than its tier says that its devices do."""
+    return (
+        f"{where}: client {client} trains {trained} models in a round, but models_per_round of its tier is {most}: raise "
+        "clients.tiers.*.models_per_round, or give a participant no more models than m says"
+    )
 
 
 def _find_wrong(found: Any, participants: int, models: int) -> str | None:

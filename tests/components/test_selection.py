@@ -27,7 +27,7 @@ from fedray.components.selection import (
     power_of_choice,
 )
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 from fedray.core.types import Clients, Tier
 from fedray.data.shards import Shards
 from fedray.methods import Method, Setting, federated
@@ -279,6 +279,22 @@ def test_a_wrong_assignment_of_an_own_method_is_said_as_that_of_an_own_schedule(
     with pytest.raises(BadInput, match="assign: its assignment returned .*") as error:
         fedray.run(scenario(PARTIAL), method=method)
     assert message in str(error.value)
+
+
+def test_an_assignment_of_more_models_than_the_tier_trains_is_said_once() -> None:
+    def all_models(models: int, _rows: str) -> Any:
+        def assign(_now: Any, drawn: Any, _m: Any, _state: Any) -> Any:
+            return np.repeat(np.arange(len(drawn.client)), models), np.tile(np.arange(models), len(drawn.client))
+
+        return assign
+
+    with pytest.warns(
+        FedrayWarning, match=r"client \d trains 2 models in a round, but models_per_round of .* is 1"
+    ) as said:
+        fedray.run(scenario(PARTIAL), schedule=all_models)
+    assert len([one for one in said if "models_per_round" in str(one.message)]) == 1
+    able = {"clients": {"number": 6, "tiers": {"all": {"share": 1.0, "models_per_round": "all"}}}}
+    fedray.run(scenario(PARTIAL, able), schedule=all_models)  # warnings are errors
 
 
 def test_the_selection_of_the_page_runs_under_its_name(tmp_path: Path) -> None:
