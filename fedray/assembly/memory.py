@@ -24,6 +24,7 @@ from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.assembly.mean_field import count_draws
 from fedray.core.errors import BadInput
 from fedray.core.fitting import count_kept
+from fedray.core.measured import Curvature
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
 from fedray.models.net import layout_of
@@ -187,7 +188,7 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs)
     stay *= len(phase.own) - phase.mixture  # a weight is one number
     sized = max((part.study.net.layout.d for part in study.parts), default=d)  # of an upload, at most
-    kept = count_kept(phase.fitting, phase.server.keeps, sized * (1 + (phase.curvature is not None)))
+    kept = count_kept(phase.fitting, phase.server.keeps, sized * (1 + (phase.measure is not None)))
     sent = jobs if kept else 0
     return [
         Need("the method's own numbers at the server", "method x model x participation", 3.0 * extra),
@@ -222,8 +223,8 @@ def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[
     inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
     sampled = 0 if local.windows is None else min(steps, local.windows.number)
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
-    how = study.method.phase.curvature
-    mapped = 0 if how is None else max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
+    how = study.method.phase.measure
+    mapped = 0 if not isinstance(how, Curvature) else max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
     return [
         Need(f"{width} models of {d:,} numbers that are trained together", "model", float(LANE * width) * d),
         Need(f"{sampled:,} samples of each of them", "method.samples x model", 8.0 * sampled * (width + 2.0) * d),

@@ -17,8 +17,8 @@ from torch import Tensor
 from fedray.assembly import own_results as results
 from fedray.assembly.augmentation import check_augmentations
 from fedray.assembly.own_answer import guard_combine
-from fedray.assembly.own_curvature import check_curvature
 from fedray.assembly.own_fields import check_course, require, require_function, require_number
+from fedray.assembly.own_measure import check_measure
 from fedray.assembly.own_parts import fit_parts
 from fedray.assembly.own_shared import watch_shared
 from fedray.assembly.own_training import check_code
@@ -193,7 +193,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
         _check_local(where, local)
         if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
             raise BadInput(f"{where}: personal has a loss or transformations that local has not: give both the same")
-    check_curvature(phase, where)
+    check_measure(phase, where)
     require_function(where, "schedule", phase.schedule, ARGUMENTS["schedule"])
     guarded: dict[str, Any] = {
         **_guard_fields(phase, where, phase_checks(about.worlds, about.clients, phase.models)),

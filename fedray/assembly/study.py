@@ -26,6 +26,7 @@ from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
 from fedray.assembly.other_data import add_ood
 from fedray.assembly.own_training import OwnTraining
+from fedray.assembly.shared_rows import show_shared_rows
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
@@ -96,7 +97,7 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> St
     pieces = replace(add_stack(scenario, data, own, setting), ensemble=size)
     study = Study(
         name=scenario.method.name,
-        method=compose_method(scenario, own, pieces, shards),
+        method=show_shared_rows(compose_method(scenario, own, pieces, shards), made, len(worlds.seeds)),
         net=net,
         clients=clients,
         shards=shards,

@@ -76,7 +76,7 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
     """
     loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
     function = partial(loss.function, **options) if options else loss.function
-    return LocalLoss(_blame(function, f"local.loss = {name}", _explain_unread(loss)), loss.reads, name)
+    return loss._replace(function=_blame(function, f"local.loss = {name}", _explain_unread(loss)), name=name)
 
 
 def _explain_unread(loss: LocalLoss) -> str:

@@ -59,8 +59,8 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 def _explain_excess(where: str, client: int, trained: int, most: int) -> str:
     """That a client trains more models than its tier says that its devices do."""
     return (
-        f"{where}: client {client} trains {trained} models in a round, but models_per_round of its tier is {most}: raise "
-        "clients.tiers.*.models_per_round, or give a participant no more models than m says"
+        f"{where}: client {client} trains {trained} models in a round, but models_per_round of its tier is {most}: "
+        "raise clients.tiers.*.models_per_round, or give a participant no more models than m says"
     )
 
 

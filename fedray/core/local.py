@@ -27,6 +27,7 @@ from fedray.core.errors import BadInput
 if TYPE_CHECKING:
     from torch import Tensor
 
+SENT = "broadcast/"  # how the names of a server's extra tensors begin of which clients get rows
 ENSEMBLE = "ensemble"
 READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE)  # what a loss may ask for
 RateKind = Literal["constant", "cosine", "linear", "step"]
@@ -78,6 +79,7 @@ class LossContext(NamedTuple):
             the loss reads it; else None.
         ensemble: The raw outputs of all K models as the round began, `[K, B, C]`, in evaluation mode and without
             gradient, where the loss reads it; else None.
+        shared: The model's row of the server's tensor that the loss names; None where it names none.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -90,6 +92,7 @@ class LossContext(NamedTuple):
     broadcast: Any = None
     previous: Any = None
     ensemble: Any = None
+    shared: Any = None
 
 
 class Reading(NamedTuple):
@@ -104,6 +107,7 @@ class Reading(NamedTuple):
         ensemble: All models of each lane's world as the round began, `[W, K, d]`; None where nothing reads them.
         size: Training rows of the clients, `[W]` int64; None in a trial.
         factor: The clients' own particles, `[W, d]`; None where they keep none.
+        shared: The models' rows of the server's tensor that the loss names, `[W, ...]`; None where it names none.
     """
 
     round: int
@@ -114,6 +118,7 @@ class Reading(NamedTuple):
     ensemble: Tensor | None = None
     size: Tensor | None = None
     factor: Tensor | None = None
+    shared: Tensor | None = None
 
 
 class LocalLoss(NamedTuple):
@@ -123,11 +128,15 @@ class LocalLoss(NamedTuple):
         function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.
         reads: Which of `READS` the context has.
         name: What messages call it.
+        shared: Name of a tensor in the server's `state.extra` of which clients get their model's row: `broadcast/...`.
+        example: Such a row, of the first models; fedray fills it in.
     """
 
     function: Callable[[Tensor, Tensor, LossContext], Tensor]
     reads: tuple[str, ...] = ()
     name: str = "its own"
+    shared: str | None = None
+    example: Any = None
 
 
 class StepContext(NamedTuple):
@@ -269,24 +278,14 @@ class Particles(NamedTuple):
     steps: int
 
 
-class Curvature(NamedTuple):
-    """What clients measure at the models that they have trained, and send beside them: the diagonal of the Fisher.
-
-    It is the mean over the client's rows of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]` (`model`), or of the
-    squares of the loss's gradient at the row's own label (`empirical`). The loss is the network's own.
-
-    Attributes:
-        kind: Which of the two.
-        rows: How many rows of a client are read, drawn anew in each round; None: all of them.
-    """
-
-    kind: Literal["model", "empirical"] = "model"
-    rows: int | None = None
-
-
 def reads_ensemble(loss: LocalLoss | None) -> bool:
     """Whether a loss reads the outputs of all K models, so that clients need them all."""
     return loss is not None and ENSEMBLE in loss.reads
+
+
+def count_shared(loss: LocalLoss | None) -> int:
+    """How many numbers a job receives because a loss reads a tensor of the server's."""
+    return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedray.core.augmentation import Augmentation
 from fedray.core.fitting import Fitting
-from fedray.core.local import Correction, Curvature, LocalLoss, Particles, RateSchedule, Transform, Windows
+from fedray.core.local import Correction, LocalLoss, Particles, RateSchedule, Transform, Windows
+from fedray.core.measured import Measure
 from fedray.core.parts import Join
 from fedray.core.random_walk import Walk
 from fedray.core.slices import Slices
@@ -186,7 +187,7 @@ class Phase:
         fitting: What clients fit, where they do not descend; None: they train the network.
         ask: What clients are asked before the server steps: a state with `CANDIDATES` from (state, sums), or None.
         slices: Which part of the network the clients of each tier train; None: all of it.
-        curvature: What clients measure at the models that they have trained, and send beside them; None: nothing.
+        measure: What clients measure at the models that they have trained, and send beside them; None: nothing.
     """
 
     models: int
@@ -210,7 +211,7 @@ class Phase:
     fitting: Fitting | None = None
     ask: Callable[[State, Stats], State | None] | None = None
     slices: Slices | None = None
-    curvature: Curvature | None = None
+    measure: Measure | None = None
 
     @property
     def own(self) -> tuple[str, ...]:

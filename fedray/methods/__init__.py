@@ -19,7 +19,6 @@ from fedray.components.aggregation import Rows, apply_delta, group_totals, mean,
 from fedray.core.augmentation import Augmentation
 from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum
 from fedray.core.local import (
-    Curvature,
     LocalLoss,
     LossContext,
     RateSchedule,
@@ -28,6 +27,7 @@ from fedray.core.local import (
     Windows,
     start_empty,
 )
+from fedray.core.measured import ClientSums, Curvature, SeenRows
 from fedray.core.method import Answer, Compress, Compressed, Local, Method, Phase, Server
 from fedray.core.types import Layout, Plan, State, Uploads
 from fedray.methods.base import federated, federated_each, federated_slices
@@ -71,6 +71,7 @@ __all__ = [
     "METHODS",
     "Answer",
     "Augmentation",
+    "ClientSums",
     "Composition",
     "Compress",
     "Compressed",
@@ -89,6 +90,7 @@ __all__ = [
     "RateSchedule",
     "Rows",
     "Scored",
+    "SeenRows",
     "Server",
     "Setting",
     "State",

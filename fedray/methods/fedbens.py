@@ -72,4 +72,4 @@ def fedbens(setting: Setting) -> Method:
             mixture_server, laplace=laplace, how=None if options["solver"] == "exact" else descent
         ),
     )
-    return Method("fedbens", replace(phase, curvature=read_curvature(setting), up_vectors=1))
+    return Method("fedbens", replace(phase, measure=read_curvature(setting), up_vectors=1))

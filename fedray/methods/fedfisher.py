@@ -37,7 +37,7 @@ from functools import partial
 from fedray.components.compression import dense
 from fedray.components.fisher import Descent, fisher_mean, summing_adam
 from fedray.components.schedule import permutation
-from fedray.core.local import Curvature
+from fedray.core.measured import Curvature
 from fedray.core.method import Method
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting
@@ -58,7 +58,7 @@ def fedfisher(setting: Setting) -> Method:
             fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
         ),
     )
-    return Method("fedfisher", replace(phase, curvature=read_curvature(setting), up_vectors=1))
+    return Method("fedfisher", replace(phase, measure=read_curvature(setting), up_vectors=1))
 
 
 def read_curvature(setting: Setting) -> Curvature:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedray.core.local import SENT
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, SizedPlan, State, Stats
 from fedray.data.stored import share_array
 
-SENT = "broadcast/"  # how the names of extra tensors begin that clients read
 EVERY_ROW = slice(None)
 Piece = tuple[int, int]  # a piece of an evaluation: a world, and the first row or client of the piece
 

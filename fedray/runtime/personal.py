@@ -82,7 +82,7 @@ def read_factor(private: Private, study: Study, plan: Plan, like: Tensor) -> dic
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
     """The models `[J, d]` of some jobs, for reading only: one model is not copied for each job."""
-    return models.expand(len(row), -1) if len(models) == 1 else models.index_select(0, row)
+    return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)
 
 
 def find_reading(
@@ -115,7 +115,10 @@ def find_reading(
     every = _ensembles(state.models, plan, models) if reads_ensemble(local.loss) else None
     columns = (plan.client, plan.model, jobs.size)
     client, model, size = (torch.from_numpy(column).to(broadcast.device) for column in columns)
-    return Reading(t, client, model, broadcast, previous, every, size, factor)
+    shared = None
+    if local.loss is not None and local.loss.shared is not None:
+        shared = rows_of(state.extra[local.loss.shared].to(broadcast), torch.from_numpy(jobs.row))
+    return Reading(t, client, model, broadcast, previous, every, size, factor, shared)
 
 
 def _ensembles(rows: Tensor, plan: Plan, models: int) -> Tensor:

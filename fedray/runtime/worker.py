@@ -32,7 +32,7 @@ from fedray.core.exact_sum import check_finite, map_arrays, merge_stats
 from fedray.core.method import MIXTURE, PARTICLES, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
 from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
 from fedray.models import dropout
-from fedray.runtime import curvature, failures, flights, personal, slices
+from fedray.runtime import failures, flights, measured, personal, slices
 from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.runtime.jobs import Jobs, batch_address, count_together
@@ -93,7 +93,7 @@ class Worker:
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
         self.tiers = slices.choose_tier_engines(given, self.device)
         shareable = all(is_shareable(one) for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
-        calls_module = study.method.phase.curvature is not None  # which holds the weights of one lane at a time
+        calls_module = study.method.phase.measure is not None  # which holds the weights of one lane at a time
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
         self.resident = Resident(self.device)
@@ -176,9 +176,9 @@ class Worker:
         own |= kept | self._train_personal(t, jobs, broadcast, state, phase)
         own |= {} if jobs.shares is None else {MIXTURE: jobs.shares.weights(jobs.plan)}
         beside = None
-        if phase.curvature is not None:
-            models = start + delta
-            beside = curvature.measure_curvature(study, phase.curvature, t, real.plan, models, move=self.to_device)
+        if (how := phase.measure) is not None:
+            models, buffers = trained.final if phase.private else start + delta, trained.counters
+            beside = measured.measure_rows(study, how, t, real.plan, models, counters=buffers, move=self.to_device)
         if local.correction is not None:
             name, rate = local.correction.name, torch.from_numpy(jobs.steps * block.lr).to(delta)[:, None]
             before, own[name] = own[name], local.correction.update(own[name], shared, delta, rate)

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError, warn_user
-from fedray.core.local import reads_ensemble
+from fedray.core.local import count_shared, reads_ensemble
+from fedray.core.measured import ClientSums
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import clock
@@ -265,10 +266,12 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     stays = int(layout.mask(phase.private).sum()) if phase.private else 0  # with the client: it is never sent
     numbers = np.full(len(tier), layout.d - stays) if phase.slices is None else phase.slices.numbers[tier]
     vector = 4 * numbers
-    up = phase.compress.bytes(plan.client, tier) + vector * phase.up_vectors
+    sums = phase.measure.numbers if isinstance(phase.measure, ClientSums) else 0
+    up = phase.compress.bytes(plan.client, tier) + vector * phase.up_vectors + 4 * sums
     counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
     sent = 8 * counters * (phase.down_vectors > 0)  # they come with a model
     down = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
+    down = down + 4 * count_shared(phase.local.loss)
     if reads_ensemble(phase.local.loss) and phase.choose is None:
         _, first, jobs = np.unique(
             plan.world * study.clients.number + plan.client, return_index=True, return_counts=True

@@ -52,6 +52,7 @@ class LaneBatch(NamedTuple):
         previous: The model that it trained last, `[d]`.
         ensemble: All models as the round began, `[K, d]`.
         size: Training rows of the client.
+        shared: The model's row of the server's tensor that the loss names.
     """
 
     x: Tensor
@@ -65,6 +66,7 @@ class LaneBatch(NamedTuple):
     previous: Tensor
     ensemble: Tensor
     size: Tensor
+    shared: Tensor
 
 
 Gradient = Callable[[Tensor, LaneBatch], tuple[Tensor, Tensor]]  # parameters `[p]` -> gradient `[p]`, mean loss
@@ -189,6 +191,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
         broadcast=see(batch.broadcast) if "broadcast" in loss.reads else None,
         previous=see(batch.previous) if "previous" in loss.reads else None,
         ensemble=torch.stack([see(row).outputs for row in batch.ensemble]) if ENSEMBLE in loss.reads else None,
+        shared=None if loss.shared is None else batch.shared,
     )
     each = loss.function(out, batch.y, context)
     _check_loss(loss, each, len(out))
@@ -220,7 +223,7 @@ def _check_loss(loss: LocalLoss, each: Any, rows: int) -> None:
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
-    """The last six of `LaneBatch` for all lanes, `[W, ...]`; of models `[W, 0]` where nobody reads them."""
+    """The last seven of `LaneBatch` for all lanes, `[W, ...]`; of models `[W, 0]` where nobody reads them."""
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
     first = torch.zeros(n, dtype=torch.int64, device=start.device)
@@ -234,4 +237,5 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
         previous if "previous" in reads else nothing,
         nothing if found.ensemble is None else found.ensemble,
         torch.ones_like(first) if found.size is None else found.size,
+        nothing if found.shared is None else found.shared,
     )

@@ -144,4 +144,7 @@ def make_reading(net: Net, loss: LocalLoss | None, start: Tensor, lane: Tensor, 
     every, lane = None, lane.to(start.device)
     if reads_ensemble(loss):
         every = torch.stack([net.init(k) for k in range(models)]).to(start).expand(len(lane), -1, -1)
-    return Reading(0, torch.zeros_like(lane), lane % models, start, start, every)
+    shared = (
+        None if loss is None or loss.example is None else loss.example.to(start).expand(len(lane), *loss.example.shape)
+    )
+    return Reading(0, torch.zeros_like(lane), lane % models, start, start, every, shared=shared)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import Lost
-from fedray.core.local import reads_ensemble
+from fedray.core.local import SENT, reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Lanes, SizedPlan, State, Stats
 from fedray.evaluation.clients import known_clients
@@ -29,7 +29,6 @@ from fedray.runtime import evaluation, messages, placement
 from fedray.runtime.chunks import cut_chunks
 from fedray.runtime.client_state import deal_private, merge_private
 from fedray.runtime.exchange import choose_laps
-from fedray.runtime.messages import SENT
 from fedray.runtime.ray.actors import Call, ClientActors
 from fedray.runtime.ray.cluster import retry_on_cluster_change
 from fedray.runtime.ray.exchange import Round
