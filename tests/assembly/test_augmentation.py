@@ -20,6 +20,8 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.data import Split, classification
 from fedray.methods import Augmentation, Method, Setting, federated
+from fedray.scenario.identity import find_changed_key, list_result_keys
+from fedray.scenario.loader import read_scenario, to_plain
 
 MINE = """
 import fedray
@@ -135,6 +137,15 @@ def test_a_run_goes_on_with_the_transform_with_which_it_began(tmp_path: Path) ->
     assert fedray.resume(half, augment=crops(1)).summary["state_hash"] == whole.summary["state_hash"]
     with pytest.raises(BadInput, match="^augment= was given, but the run was started without: leave it out$"):
         fedray.resume(run({}).path, augment=crops(1))
+
+
+def test_runs_and_sweeps_from_before_the_key_go_on() -> None:
+    """Their identity has no such key, and a new run without augmentations has none either."""
+    without, some = (to_plain(read_scenario({"local": {"augment": value}})) for value in ([], ["flip"]))
+    assert without["local"]["augment"] == []
+    assert "local.augment" not in list_result_keys(without)
+    found = find_changed_key(list_result_keys(without), some)
+    assert found is not None and found.key == "local.augment"
 
 
 def test_a_scenario_names_augmentations_and_their_options(tmp_path: Path) -> None:
