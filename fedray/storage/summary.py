@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedray.files.bounded import read_parquet_files
+from fedray.files.bounded import read_parquet_files, say_damaged
 from fedray.files.checksums import list_parts
 from fedray.scenario.names import is_own
 from fedray.simulation.interfaces import Progress
@@ -75,12 +76,19 @@ def count_lost_models(out: Path) -> int:
 
     Args:
         out: The run directory, with all its jobs.
+
+    Raises:
+        Damaged: A part of the jobs lacks a column, or has another kind of values there.
     """
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
     for path in list_parts(out, "clients.parquet").values():  # one after another: they may be long
         jobs = read_parquet_files([path], (*JOB_MODEL, "status"))[0]
-        jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
-        for row in jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist():
+        try:
+            jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
+            found = jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist()
+        except (pa.ArrowException, KeyError) as error:
+            raise say_damaged(path, str(error).partition(" in ")[0]) from None
+        for row in found:
             key = tuple(row[name] for name in JOB_MODEL)
             used[key] = used.get(key, False) or row["ok_any"]
     lost = Counter(key[:2] for key, taken in used.items() if not taken)

@@ -47,6 +47,16 @@ def test_a_hostile_directory_is_one_line_that_names_the_file(name: str, good: Pa
     assert CASES[name].file in lines[0]
 
 
+@pytest.mark.parametrize("name", ["jobs: no model", "jobs: ids that are text"])
+def test_a_run_whose_jobs_are_damaged_does_not_go_on_with_a_traceback(name: str, good: Path, tmp_path: Path) -> None:
+    """The models that took no upload are counted from its jobs; Arrow's own error came out."""
+    shutil.copytree(good, tmp_path / "run")
+    CASES[name].harm(tmp_path / "run")
+    result = run_command("resume", tmp_path / "run")
+    assert result.status in (0, 1, 2) and "Traceback" not in result.err
+    assert result.status == 0 or CASES[name].file in result.err
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_every_hostile_directory_is_bounded_for_every_command() -> None:
