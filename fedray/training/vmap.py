@@ -39,7 +39,7 @@ def quiet_fallbacks() -> Iterator[None]:
 
     Fused attention is one, and the product of `weight_norm`. A user cannot act on it, and the numbers are the same.
     """
-    switch = torch._C._functorch._set_vmap_fallback_warning_enabled
+    switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # no stub has it
     switch(False)
     try:
         yield
