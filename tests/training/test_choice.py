@@ -130,7 +130,7 @@ class Attending(Two):
 
     def forward(self, x: Tensor) -> Tensor:
         q = torch.relu(self.a(x))[..., None]
-        attended = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        attended = F.scaled_dot_product_attention(q, q, q)
         outputs: Tensor = self.b(attended[..., 0])
         return outputs
 
@@ -143,7 +143,8 @@ class DroppingNothing(Two):
         self.drop = nn.Dropout(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return Two.forward(self, x) + self.drop(self.b(self.a(x)))
+        outputs: Tensor = self.b(F.relu(self.a(x)))
+        return outputs + self.drop(outputs)
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, part of why
