@@ -144,7 +144,7 @@ class DroppingNothing(Two):
 
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.b(F.relu(self.a(x)))
-        return outputs + self.drop(outputs)
+        return torch.add(outputs, self.drop(outputs))
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, part of why
