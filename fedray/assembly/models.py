@@ -61,7 +61,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     name = own.named()["model"] or name
     if is_own:
         make = guard_factory(make, name)
-        try_factory(make, name, scenario.method.models)
+        try_factory(make, name, scenario.method.models, worlds)
     net = net_of(_as_trained(scenario, own, make), name, objective, outputs)
     if scenario.predict.dropout_at_test and not find_dropout(net.module):
         raise BadInput(

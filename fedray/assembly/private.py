@@ -40,7 +40,7 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
         if word == "norm":
             mine = {name for name in layers if isinstance(net.module.get_submodule(name), NORMS)}
         elif word == "head":
-            mine = {trained_layers(net.layout)[-1]}
+            mine = {_find_head(net)}
         else:
             mine = {name for name in layers if fnmatchcase(name, word)}
         if not mine:
@@ -50,3 +50,15 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
             )
         found |= mine
     return tuple(name for name in layers if name in found)
+
+
+def _find_head(net: Net) -> str:
+    """The last layer, which must have trained parameters of its own: beside them it may have frozen ones inside."""
+    last = [name for name, part in net.module.named_modules() if any(True for _ in part.parameters(False))][-1]
+    head = trained_layers(net.layout)[-1]
+    if head != last and not last.startswith(f"{head}."):
+        raise BadInput(
+            f"local.private = head: the last layer of the network {net.name}, {last}, has no trained parameters of its "
+            f"own (they are shared or frozen): name what stays with the clients, {head} say"
+        )
+    return head

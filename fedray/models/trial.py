@@ -13,7 +13,7 @@ Example:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.types import Net
 from fedray.models.net import layout_of
 from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
@@ -32,6 +32,7 @@ _REMEDIES = {  # networks for each kind of inputs
     "features": "choose linear or mlp, or a network for such inputs",
     "images": "choose linear, mlp or cnn, or a network for such inputs",
 }
+_OF_THEIR_OWN = "make it a buffer (register_buffer), of which each model has its own"
 _PLANES = "give pictures of real numbers as [n, 1, H, W], or "
 
 
@@ -96,6 +97,11 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
     if not out.is_floating_point():
         kind = str(out.dtype).removeprefix("torch.")
         raise BadInput(f"{where} numbers of type {kind}{when}: let it return real numbers, logits or predictions")
+    if out.dtype not in (torch.float32, torch.float64):
+        kind = str(out.dtype).removeprefix("torch.")
+        raise BadInput(
+            f"{where} numbers of type {kind}{when}: let it return float32, with .float() behind mixed precision"
+        )
 
 
 def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
@@ -173,13 +179,16 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
     return make_module
 
 
-def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
+def try_factory(make: Callable[[], nn.Module], name: str, models: int, worlds: int = 1) -> None:
     """Refuses a function whose modules are not new ones with first values of their own, drawn by address.
+
+    It warns where what is frozen is drawn anew in each call, because all models then have the values of one call.
 
     Args:
         make: The user's function.
         name: How messages call the network.
         models: How many models have first values of their own; a single one may begin at fixed values.
+        worlds: Replicates x folds, each with so many models.
 
     Raises:
         BadInput: Two calls share parameters, repeat nothing, or always give the same values.
@@ -190,14 +199,15 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
         Traceback (most recent call last):
         fedray.core.errors.BadInput: model.name = own: its function returns parameters that an earlier call returned...
     """
-    made = []
+    calls = []
     for address in (1, 1, 2):
         with rng.torch_scope(address):
             module = make()
-        layout_of(module, name)
+        layout = layout_of(module, name)
         _check_first_values(module, name)
-        made.append([p for p in module.parameters() if p.requires_grad and not nn.parameter.is_lazy(p)])
-    first, again, other = made
+        trained = [p for p in module.parameters() if p.requires_grad and not nn.parameter.is_lazy(p)]
+        calls.append((trained, *_split_untrained(module, layout.names)))
+    (first, buffers, frozen), (again, *_), (other, other_buffers, other_frozen) = calls
     if {id(p) for p in first} & {id(p) for p in again} or any(
         p.numel() and p.data_ptr() == q.data_ptr() for p, q in product(first, again)
     ):
@@ -210,11 +220,40 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
             f"model.name = {name}: its first values are drawn outside torch (numpy or random, say), so that no run "
             "could be repeated: draw them with torch's generator"
         )
-    if models > 1 and _same(first, other):
-        raise BadInput(
-            f"model.name = {name}: every call gives the same first values, so that all {models} models begin as one: "
-            "draw them with torch's generator, or set method.models to 1"
+    drawn = [key for key, value in frozen.items() if not _same([value], [other_frozen.get(key, value)])]
+    if models > 1 and _same([*first, *buffers.values()], [*other, *other_buffers.values()]):
+        raise BadInput(_say_all_equal(name, models, drawn))
+    if drawn and models * worlds > 1:
+        warn_user(
+            f"model.name = {name}: every call draws {_list(drawn)} anew, but what is frozen has the values of one call "
+            f"in all {models * worlds} models: load its values in the function, or {_OF_THEIR_OWN}"
         )
+
+
+def _say_all_equal(name: str, models: int, drawn: list[str]) -> str:
+    """That all models begin as one; `drawn` is what differs and is frozen."""
+    if drawn:
+        return (
+            f"model.name = {name}: its calls differ in {_list(drawn)} only, and what is frozen has the values of one "
+            f"call in all {models} models, so that they begin as one: draw trained values too, or {_OF_THEIR_OWN}"
+        )
+    return (
+        f"model.name = {name}: every call gives the same first values, so that all {models} models begin as one: "
+        "draw them with torch's generator, or set method.models to 1"
+    )
+
+
+def _list(names: list[str]) -> str:
+    """A few names, and that there are more."""
+    return ", ".join([*names[:3], *["..."][: max(0, len(names) - 3)]])
+
+
+def _split_untrained(module: nn.Module, in_row: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What is not trained, by name: the float buffers, which each model has, and what is the same for all models."""
+    frozen = {key: p.detach() for key, p in module.named_parameters() if not p.requires_grad}
+    buffers = dict(module.named_buffers())
+    own = {key: value for key, value in buffers.items() if key in in_row}
+    return own, frozen | {key: value for key, value in buffers.items() if key not in in_row and value.dim()}
 
 
 def _check_first_values(module: nn.Module, name: str) -> None:
@@ -229,6 +268,6 @@ def _check_first_values(module: nn.Module, name: str) -> None:
             )
 
 
-def _same(a: list[nn.Parameter], b: list[nn.Parameter]) -> bool:
+def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
     """Whether two modules have the same values; another structure is found elsewhere."""
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))

@@ -270,7 +270,7 @@ def _find_obstacle(net: Net, device: str) -> str | None:
     if net.layout.counters or net.layout.trainable < net.layout.d:
         return "it keeps buffers (BatchNorm's running statistics, say)"
     for part in net.module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
             return "it draws random numbers (dropout)"
         if isinstance(part, nn.RNNBase):
             return "recurrent layers have no batched form over lanes"

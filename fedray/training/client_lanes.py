@@ -32,6 +32,7 @@ from fedray.training import client_code as code
 from fedray.training import client_steps
 from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.client_code import Gradients, LaneBatch, LaneCode, write_code
+from fedray.training.vmap import quiet_fallbacks
 
 
 def train_client_lanes(net: Net, block: Block) -> Trained:
@@ -42,7 +43,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
         block: The lanes, `[W, d]`, with code that can be mapped too.
     """
     loss_reads = () if block.local.loss is None else block.local.loss.reads
-    with torch.no_grad(), code.watching_features(net, "features" in loss_reads) as watched:
+    with torch.no_grad(), quiet_fallbacks(), code.watching_features(net, "features" in loss_reads) as watched:
         net.module.train()
         return _train(write_code(net, block, watched))
 

@@ -49,6 +49,7 @@ from fedray.training.known_layers import Unread
 from fedray.training.trace import has_changed, trace_chain
 
 _TOLERANCE = 1e-9  # relative, in double precision
+_SINGLE = 1e-4  # the same in single precision; bfloat16 rounds by 4e-3
 
 
 class Recognized(NamedTuple):
@@ -177,6 +178,22 @@ def _compare(net: Net, found: Recognized, whole: tuple[nn.Module, Layout], sampl
             raise Unread("draws random numbers")
     if has_changed(untouched, module):
         raise Unread("changes the module")
+    _compare_single(net, found, row.float(), x.float())
+
+
+def _compare_single(net: Net, found: Recognized, row: Tensor, x: Tensor) -> None:
+    """Refuses a chain whose module rounds more than single precision, as mixed precision (`torch.autocast`) does."""
+    try:
+        single = copy.deepcopy(net.module).float().eval()
+        with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            theirs: Tensor = functional_call(single, net.layout.views(row), (x,)).float()
+            plain = functional_call(found.net.module.eval(), found.net.layout.views(found.to_plain(row)), (x,))
+    except Exception as error:
+        raise Unread(f"could not be compared with its layers ({' '.join(str(error).split())[:100]})") from None
+    ours = found.finish_outputs(plain)
+    if not torch.allclose(ours, theirs, rtol=0.0, atol=_SINGLE * (1.0 + float(theirs.abs().max()))):
+        raise Unread("rounds more than its layers do (mixed precision, say)")
 
 
 def _answer(

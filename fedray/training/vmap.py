@@ -16,6 +16,8 @@ Example:
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,20 @@ from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.optimizer import join_rows, make_optimizer, split_rows
 
 _ROWS = 3  # rows of the batch that is padded on trial
+
+
+@contextmanager
+def quiet_fallbacks() -> Iterator[None]:
+    """Keeps torch from warning, at every step, of an operation that it maps over lanes by one call for each lane.
+
+    Fused attention is one, and the product of `weight_norm`. A user cannot act on it, and the numbers are the same.
+    """
+    switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # no stub has it
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(True)
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
@@ -49,7 +65,7 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
     net.module.train()
     try:
-        with rng.torch_scope(0, place):
+        with rng.torch_scope(0, place), quiet_fallbacks():
             vmap(grad(cost))(tuple(t.to(dtype) for t in tensors), x)
     except Exception as error:  # whatever a module does: if it is broken, the loop meets the same error
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
@@ -124,7 +140,7 @@ def train_vmap(net: Net, block: Block) -> Trained:
     net.module.train()
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
-    with torch.no_grad():
+    with torch.no_grad(), quiet_fallbacks():
         for lo, hi, real in find_active_lanes(block.steps):
             lanes = max(real, block.min_lanes)
             for a, b in block.pieces(lo, hi):

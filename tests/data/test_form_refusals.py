@@ -16,6 +16,7 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Split, adapt, classification
 from fedray.data.catalogue import load_data
+from fedray.data.forms.new_rows import read_inputs
 
 X, Y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
 FRAME = pd.DataFrame({"age": X[:, 0], "city": ["Rome", "Oslo", "Bonn"] * 20, "ill": Y})
@@ -252,3 +253,12 @@ def test_an_npz_file_is_not_a_mapping_from_clients(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=X, y=Y)
     with np.load(tmp_path / "rows.npz") as rows, pytest.raises(BadInput, match=r"arrays x, y of an .npz file"):
         adapt(rows)
+
+
+def test_texts_to_predict_were_told_to_be_a_table() -> None:
+    """Tokens are given as tokens: a run does not keep the tokenizer of its data."""
+    data = adapt(
+        (["a b", "b", "a", "b a"] * 4, [0, 1] * 8), tokenizer=lambda text: [ord(letter) % 32 for letter in text]
+    )
+    with pytest.raises(BadInput, match=r"trained on tokens: give them as whole numbers \[n, 3\]"):
+        read_inputs(data, ["a b", "b"])

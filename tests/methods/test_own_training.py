@@ -12,7 +12,9 @@ from small import rows, scenario, spell_out
 from torch import Tensor, nn
 
 import fedray
+from fedray.assembly.private import find_private_layers
 from fedray.core.errors import BadInput
+from fedray.models.net import net_of
 
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
 LAYERS: dict[str, Any] = {"model": {"name": "mlp", "norm": "layer", "hidden": [8]}}
@@ -109,6 +111,24 @@ def test_normalization_layers_stay_with_the_clients_of_fedbn() -> None:
     assert set(split.clients["up_bytes"].to_pylist()) == {4 * int((~mask).sum())}
     with pytest.raises(BadInput, match="no normalization layers"):
         run({"method": {"name": "fedbn"}})
+
+
+def test_a_head_that_shares_its_weight_left_another_layer_with_the_clients() -> None:
+    """With a tied or frozen last layer `head` named the last layer that is trained, a normalization, without a word."""
+
+    def tied() -> nn.Module:
+        first, head = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
+        head.weight = first.weight
+        return nn.Sequential(nn.Flatten(), first, nn.LayerNorm(64), head)
+
+    def frozen() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 64).requires_grad_(False))
+
+    for network in (tied, frozen):
+        with pytest.raises(
+            BadInput, match="the last layer of the network own, 3, has no trained parameters of its own"
+        ):
+            find_private_layers(net_of(network, "own", "cross_entropy", 64), ["head"])
 
 
 def test_fedrep_trains_its_head_first_and_its_body_last() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fedray
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.data.types import Dataset, Split, classification, regression
 from fedray.models import catalogue
 from fedray.scenario import names
@@ -146,6 +146,54 @@ def test_a_frozen_part_may_be_shared() -> None:
         UserObjects(data=TWO, model=lambda: nn.Sequential(body, nn.Linear(3, 2))),
     )
     assert study.net.layout.d == 8
+
+
+class Adapter(nn.Module):
+    """A low-rank adapter whose `up` begins at 0, as LoRA's; `down` is drawn, and is frozen or a buffer."""
+
+    down: Tensor
+
+    def __init__(self, buffer: bool, first: float = 0.0) -> None:
+        nn.Module.__init__(self)
+        down = torch.randn(3, 4)
+        if buffer:
+            self.register_buffer("down", down)
+        else:
+            self.down = nn.Parameter(down, requires_grad=False)
+        self.up = nn.Parameter(first * torch.randn(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.down.T @ self.up.T
+
+
+def test_models_that_differ_in_what_is_frozen_began_as_one_without_a_word() -> None:
+    """Frozen values are those of one call in all models: drawn anew in each call, they said something else."""
+    assert "its calls differ in down only" in refusal(TWO, lambda: Adapter(buffer=False))
+    with pytest.warns(ScenarioWarning, match="every call draws down anew, but what is frozen has the values of one"):
+        study = build_study(
+            read_scenario({"clients": {"number": 4}}),
+            UserObjects(data=TWO, model=lambda: Adapter(buffer=False, first=1.0)),
+        )
+    assert study.net.layout.names == ("up",)
+    alone = {"clients": {"number": 4}, "method": {"name": "fedavg"}}
+    build_study(read_scenario(alone), UserObjects(data=TWO, model=lambda: Adapter(buffer=False)))  # one model: no line
+
+
+def test_each_model_has_a_buffer_of_its_own_that_no_client_changes() -> None:
+    keys = {"rounds": 2, "clients": {"number": 4}, "method": {"models": 2}, "runtime": "inline", "report": False}
+    runs = [fedray.run(keys | {"rounds": n}, data=TWO, model=lambda: Adapter(buffer=True)) for n in (1, 3)]
+    short, long = (run.models for run in runs)
+    assert not torch.equal(long[0]["down"], long[1]["down"])
+    assert [torch.equal(a["down"], b["down"]) for a, b in zip(short, long, strict=True)] == [True, True]
+    assert [torch.equal(a["up"], b["up"]) for a, b in zip(short, long, strict=True)] == [False, False]
+
+
+def test_outputs_of_mixed_precision_are_refused_in_one_line() -> None:
+    class Half(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.Linear.forward(self, x).bfloat16()
+
+    assert "puts out numbers of type bfloat16: let it return float32" in refusal(TWO, lambda: Half(4, 2))
 
 
 def test_a_function_that_makes_no_module_is_refused() -> None:

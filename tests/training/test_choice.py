@@ -125,11 +125,35 @@ def patched() -> nn.Module:
     return stack(first)
 
 
+class Attending(Two):
+    """Fused attention of each row over eight numbers, which torch maps over lanes by one call for each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = torch.relu(self.a(x))[..., None]
+        attended = F.scaled_dot_product_attention(q, q, q)
+        outputs: Tensor = self.b(attended[..., 0])
+        return outputs
+
+
+class DroppingNothing(Two):
+    """A dropout of probability 0, as transformers often have it: it draws nothing."""
+
+    def __init__(self) -> None:
+        Two.__init__(self)
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.b(F.relu(self.a(x)))
+        return torch.add(outputs, self.drop(outputs))
+
+
 OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, part of why
     "functional": (Two, "vmap", "a functional module"),
     "dropout as a function": (Dropping, "loop", "cannot be mapped over lanes (RuntimeError: vmap: called random"),
     "a branch on the data": (Branching, "loop", "cannot be mapped over lanes"),
     "writes in place": (Filling, "loop", "cannot be mapped over lanes"),
+    "fused attention": (Attending, "vmap", "a functional module"),
+    "drops nothing": (DroppingNothing, "vmap", "a functional module"),
     "leaves torch": (Peeking, "loop", "cannot be mapped over lanes"),
     "a buffer": (Remembering, "loop", "buffers"),
     "plain layers": (lambda: stack(nn.Linear(6, 8)), "mlp", "linear layers only"),
@@ -140,7 +164,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, 
     "hooked": (hooked, "vmap", "a functional module"),
     "hooked in the backward pass": (hooked_backwards, "loop", "cannot be mapped over lanes"),
     "a layer's forward replaced": (patched, "vmap", "a functional module"),
-    "reparametrised": (lambda: stack(weight_norm(nn.Linear(6, 8))), "loop", "cannot be mapped over lanes"),
+    "reparametrised": (lambda: stack(weight_norm(nn.Linear(6, 8))), "vmap", "a functional module"),
 }
 
 

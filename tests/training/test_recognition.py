@@ -201,6 +201,12 @@ class Buffered(TwoLayers):
         return torch.relu(h) * self.scale
 
 
+class Mixed(TwoLayers):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return TwoLayers.forward(self, x)
+
+
 class Hooked(TwoLayers):
     def __init__(self) -> None:
         TwoLayers.__init__(self)
@@ -306,7 +312,7 @@ REFUSED: dict[type[nn.Module], str] = {
     Patched: "replaced on an object", Branching: "cannot be traced", Dropping: "calls dropout as a function",
     Modal: "gives other numbers", Throwing: "draws random numbers", Counting: "changes the module",
     Keeping: "changes the module", Stopped: "", Clamping: "", Mixing: "fixed number of samples",
-    ByBatch: "", Subclassed: "calls mul",
+    ByBatch: "", Subclassed: "calls mul", Mixed: "rounds more than its layers do",
 }  # fmt: skip
 
 
