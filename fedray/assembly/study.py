@@ -26,6 +26,7 @@ from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
 from fedray.assembly.other_data import add_ood
 from fedray.assembly.own_training import OwnTraining
+from fedray.assembly.raw_inputs import leave_inputs
 from fedray.assembly.shared_rows import show_shared_rows
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
@@ -227,11 +228,11 @@ def require_one_target(data: Dataset) -> None:
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
-        return add_ood(scenario, check_dataset(own.data))
+        return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data)))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)
-    data = open_dataset(scenario.data.name, root, options)
+    data = leave_inputs(scenario, open_dataset(scenario.data.name, root, options))
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
 

@@ -92,6 +92,7 @@ class Dataset(NamedTuple):
             category, nothing for a column that is no input. Empty where there is no table.
         means: What replaces missing inputs, `[*s]` float32; None where they are refused.
         ood: Inputs of things that no class is for, `[m, *s]`, which `evaluate.ood` adds; None where there are none.
+        standardized: Whether networks get the inputs standardized, and not as they are.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Dataset(NamedTuple):
     table: dict[str, tuple[str, ...] | None] = {}  # noqa: RUF012  (nothing changes this default)
     means: Float32 | None = None
     ood: Array | None = None
+    standardized: bool = True
 
     @property
     def kind(self) -> InputKind:

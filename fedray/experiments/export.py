@@ -112,8 +112,8 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
     Returns:
         `network`: the torch module as text. `inputs`: kind, shape, and of a table the columns, the values of each
         category in order, and what replaces a missing input. `outputs`: the loss, the classes. And
-        `standardization`, by fold: a network takes `(x - shift) / scale` (tokens as they are), and what it says of
-        targets is `output * target_scale + target_shift`.
+        `standardization`, by fold: a network takes `(x - shift) / scale` (or, without these, x as it is), and what
+        it says of targets is `output * target_scale + target_shift`.
     """
     data = study.shards.data
     inputs: dict[str, Any] = {"kind": data.kind, "shape": list(study.input_shape)}
@@ -121,7 +121,7 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
         inputs |= {"names": list(data.features), "columns": data.table}
     if data.means is not None:
         inputs["missing"] = data.means.tolist()
-    statistics = {} if data.kind == "tokens" else {"shift": data.shift, "scale": data.scale}
+    statistics = {} if data.kind == "tokens" or not data.standardized else {"shift": data.shift, "scale": data.scale}
     if not study.classes:
         statistics |= {"target_shift": data.y_shift, "target_scale": data.y_scale}
     folds = sorted(set(study.folds.tolist()))

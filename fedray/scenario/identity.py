@@ -28,7 +28,7 @@ FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
 # Keys that are younger than runs and sweeps that go on -> the value that says what was done before there was the key.
 # Where they have it they are left out, so that no identity and no hash of a training moves.
-VALUES_OF_BEFORE: dict[str, Any] = {"clients.tf32": False, "local.augment": []}
+VALUES_OF_BEFORE: dict[str, Any] = {"clients.tf32": False, "local.augment": [], "data.standardize": True}
 IDENTITY_FILE = "identity.json"  # in a run directory
 RECORDED = "identity"  # key of the manifest: whether the run has such a file
 FORMAT = 1  # of this file; another number means that a newer fedray wrote it

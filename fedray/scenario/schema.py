@@ -96,6 +96,8 @@ class DataKeys:
         root: the folder that holds its files; None: `FEDRAY_DATA`, or a cache folder.
         fold: which of its folds is run, or `all`.
         hold_out: share of the training rows that no model is trained on: for sweeps, choices and conformal sets.
+        standardize: whether networks get the inputs standardized by the training rows; `false`: as they are, pictures
+            as numbers from 0 to 255.
         partition: how samples are dealt to clients.
         options: the data set's own options.
     """
@@ -105,6 +107,7 @@ class DataKeys:
     root: Annotated[str | None, _V(maybe(text))] = None
     fold: Annotated[int | str, _V(either("all", whole(0, 10_000)))] = 0
     hold_out: Annotated[float, _V(real("[0, 1)"))] = 0.0
+    standardize: Annotated[bool, _V(flag)] = True
     partition: PartitionKeys = field(default_factory=PartitionKeys)
     options: OptionValues = field(default_factory=dict)
 
