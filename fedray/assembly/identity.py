@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ from fedray.data.own_partition import find_partition
 from fedray.methods import METHODS
 from fedray.models.catalogue import model_maker
 from fedray.own_code.called_code import hash_called, hash_module_file
+from fedray.own_code.nested import list_nested
 from fedray.own_code.read_values import hash_bytecode, hash_values
 from fedray.own_code.source_code import hash_code, name_callable
 from fedray.own_code.user_modules import hash_modules
@@ -64,11 +66,7 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         "network": {**_describe_layout(study.net), **_describe_own_network(scenario, own, study)},
         "method": {} if method is None else {**_describe_code(method), **_describe_called([method])},
         **{kind: _describe_rule(thing) for kind, thing in _list_own_rules(scenario, own).items()},
-        "training": {
-            key: digest
-            for kind, name, thing in list_training_code(scenario, own.training)
-            for key, digest in _describe_training(kind, name, thing).items()
-        },
+        "training": _describe_own_training(scenario, own),
         "modules": hash_modules(own.modules),
         "names": {f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario)},
     }
@@ -168,15 +166,42 @@ def _describe_read(things: list[Any]) -> dict[str, str]:
     return found
 
 
+def _describe_own_training(scenario: Scenario, own: UserObjects) -> dict[str, str]:
+    """Digests of a user's code in training and evaluation; of the second thing of a name, the name says that it is."""
+    augment = own.training.named().get("augment")
+    found = {} if augment is None else {"augmentations in this order": _hash(repr(augment))}
+    count: Counter[tuple[str, str]] = Counter()
+    for kind, name, thing in list_training_code(scenario, own.training):
+        count[kind, name] += 1
+        number = count[kind, name]
+        found |= _describe_training(kind, name if number == 1 else f"{name} {number}", thing)
+    return found
+
+
 def _describe_training(kind: str, name: str, thing: Any) -> dict[str, str]:
     """Digests of a user's code of a kind; what a callback reads, it may have written too."""
-    found = {f"{kind} {name}": _hash_rule(thing)}
-    if kind == "augmentation" and not inspect.isroutine(thing):  # a transform of torchvision says what it was made with
-        found[f"made {kind} {name}"] = _hash(_write_object(thing))
+    found, functions = {f"{kind} {name}": _hash_rule(thing)}, functions_of(thing)
+    if kind == "augmentation" and not inspect.isroutine(thing):
+        found[f"made {kind} {name}"] = _hash_made(thing)
+        functions += [part for part in list_nested(thing)[1:] if not _is_known(part)]
     if kind == "callback":
         return found
-    read = _describe_read(functions_of(thing))
+    read = _describe_read(functions)
     return {**found, **{f"{key} of {kind} {name}": digest for key, digest in read.items()}}
+
+
+def _hash_made(thing: Any) -> str:
+    """A digest of what a transform and its parts were made with.
+
+    One of torchvision says it itself, and of a user's own code and fields count.
+    """
+    own = [hash_code(part) or "" for part in list_nested(thing)[1:] if not _is_known(part)]
+    return _hash(" ".join([_write_object(thing), *own]))
+
+
+def _is_known(thing: Any) -> bool:
+    """Whether a function or an object is of a package whose code a version names."""
+    return name_callable(thing).split(".")[0] in KNOWN_CODE
 
 
 def _hash_rule(thing: Any) -> str:

@@ -45,7 +45,7 @@ _REMEDY = "make its local with replace(setting.local, ...), or leave it out"
 def refuse_unread_code(given: Local, method: Method) -> None:
     """Refuses a loss, an optimizer or augmentations, of the scenario's or passed, that a method does not train with.
 
-    Where a method has another one, which does not hold the one that was given, a warning names both.
+    Where a method has others, which do not hold the one that was given, a warning says so.
 
     Args:
         given: how the scenario says that clients train.
@@ -57,9 +57,11 @@ def refuse_unread_code(given: Local, method: Method) -> None:
     if method.parts:
         return
     local = method.phase.local
-    if given.augment and not local.augment:
-        names = ", ".join(one.name for one in given.augment)
-        raise BadInput(f"local.augment = {names}, but {method.name} does not read it: {_REMEDY}")
+    held = {id(thing) for one in local.augment for thing in (one.function, *_list_closure(one.function))}
+    if unread := ", ".join(one.name for one in given.augment if not {id(one), id(one.function)} & held):
+        if not local.augment:
+            raise BadInput(f"local.augment = {unread}, but {method.name} does not read it: {_REMEDY}")
+        warn_user(f"local.augment = {unread}, but {method.name} augments with others: {_REMEDY}")
     named = {"loss": given.loss and given.loss.name, "optimizer": given.step and given.optimizer_name}
     for key, wanted, has in (("loss", given.loss, local.loss), ("optimizer", given.step, local.step)):
         if wanted is None or has is wanted:
@@ -78,10 +80,12 @@ def _list_parts(thing: object) -> set[int]:
 def _list_held(thing: object) -> set[int]:
     """The identities of its functions, and of what their closures hold."""
     functions = functions_of(thing)
-    held = [
-        one for function in functions if isinstance(function, FunctionType) for one in read_closure(function).values()
-    ]
-    return {*map(id, functions), *map(id, held)}
+    return {*map(id, functions), *(id(one) for function in functions for one in _list_closure(function))}
+
+
+def _list_closure(function: object) -> list[object]:
+    """What the closure of a function holds."""
+    return list(read_closure(function).values()) if isinstance(function, FunctionType) else []
 
 
 def warn_of_unread_keys(

@@ -137,15 +137,50 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
     """
     import torch
 
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    with _keeping_generators() as before:
 
-    def have_changed() -> bool:
-        drawn: Any = np.random.get_state()
-        same = all(np.array_equal(a, b) for a, b in zip(drawn, before[1], strict=True))
-        return not (same and random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[2]))
+        def have_changed() -> bool:
+            drawn: Any = np.random.get_state()
+            same = all(np.array_equal(a, b) for a, b in zip(drawn, before[1], strict=True))
+            return not (same and random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[2]))
 
-    try:
         yield have_changed
+
+
+@contextmanager
+def generators_scope() -> Iterator[Callable[[int], None]]:
+    """A context with a function that starts the global generators of torch, NumPy and Python at a key.
+
+    Afterwards they are all as they were. It is for a user's code, which may draw from any of them. torch's and NumPy's
+    are of one kind (MT19937) and begin with 32 bits, so each has a half of the key for itself.
+
+    Example:
+        >>> with generators_scope() as start:
+        ...     start(7)
+        ...     one = random.random(), np.random.rand()
+        ...     start(7)
+        ...     (random.random(), np.random.rand()) == one
+        True
+    """
+    import torch
+
+    def start(key: int) -> None:
+        torch.default_generator.manual_seed(key & (2**63 - 1))
+        np.random.seed(key >> 32)
+        random.seed(key)
+
+    with _keeping_generators():
+        yield start
+
+
+@contextmanager
+def _keeping_generators() -> Iterator[tuple[Any, Any, Any]]:
+    """The states of Python's, NumPy's and torch's global generators, which are set again afterwards."""
+    import torch
+
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield before
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])

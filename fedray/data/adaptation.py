@@ -21,7 +21,7 @@ from fedray.core.text import suggest_nearest
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.clients import list_client_files
-from fedray.data.forms.hugging_face import is_hugging_face
+from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.recognition import read_form
 from fedray.data.forms.rows import ReadOptions
 from fedray.data.store import keep_dataset
@@ -80,7 +80,7 @@ def adapt(
         data = _keep_rows(read_form(thing, reading))
     else:
         data = keep_dataset(*known, lambda: read_form(thing, reading))
-    for remark in data.remarks:
+    for remark in [*data.remarks, *tell_transform(thing)]:
         warn_user(remark, FedrayWarning)
     return data
 

@@ -80,7 +80,9 @@ def deal_data(
         place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
         weight = weight * shares.of_places(plan, lanes.deal_batches(place, size, steps, width, key).index)
     world = torch.from_numpy(plan.world)
-    x_rows, y_rows = (fetched.x, fetched.y) if resident is None else resident.place(fetched.x, fetched.y)
+    x_rows, y_rows = fetched.x, fetched.y
+    if resident is not None and all(rule.form == "rows" for rule in local.augment):  # users' functions read main memory
+        x_rows, y_rows = resident.place(fetched.x, fetched.y)
     placed = fetched._replace(x=x_rows, y=y_rows)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
@@ -88,7 +90,8 @@ def deal_data(
         x = x_rows.index_select(0, at.flatten().to(x_rows.device)).view(*at.shape, *x_rows.shape[1:])
         y = placed.labels(at, torch.arange(at.shape[1])[:, None])
         if local.augment:
-            x, y = change_batches(local.augment, x, y, Steps(key, lo, (dealt[lo:hi] > 0).sum(-1).numpy()))
+            real = (dealt[lo:hi] > 0).sum(-1).numpy()
+            x, y = change_batches(local.augment, x, y, Steps(key, lo, real, shards.data.classes))
         x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
         y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
         return move(x), move(y)

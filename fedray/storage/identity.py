@@ -50,7 +50,7 @@ _LINES = {
     "partition": "the partition is not the one the run began with",
     "selection": "the client selection is not the one the run began with",
     "schedule": "the schedule is not the one the run began with",
-    "training": "a loss, optimizer, metric or callback is not the one the run began with",
+    "training": "a loss, optimizer, augmentation, metric or callback is not the one the run began with",
     "engine": "the engine is not the one the run began with",
 }
 
@@ -60,7 +60,7 @@ _KINDS: dict[str, str | tuple[str, ...]] = {
     "data": "data ",
     "network": "model ",
     "method": "method ",
-    "training": ("loss ", "optimizer ", "metric ", "callback "),
+    "training": ("loss ", "optimizer ", "augmentation ", "metric ", "callback "),
 }
 _KINDS |= {kind: f"{kind} " for kind in ("partition", "selection", "schedule", "engine")}  # how names begin
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,7 +119,9 @@ def train_compiled(kernel: Kernel, net: Net, block: Block) -> Trained:
     """
     task = LaneTask()
     with torch.no_grad():
-        sample = block.read(0, 1)[0].shape[3:] if block.source is None else block.source.x.shape[1:]
+        if block.source is None:
+            block = block._replace(read=lru_cache(maxsize=1)(block.read))
+        sample = _read_first(block).shape[3:] if block.source is None else block.source.x.shape[1:]
         operations = kernel.describe(task, net, tuple(sample))
         may_be_still = kernel.name == "mlp" and not block.drops
         still = find_still_steps(block, *task.width[:2]) if may_be_still else 0
@@ -261,6 +264,11 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
     size = total if operations is None else int(MOST_OPERATIONS / max(1.0, operations * lanes * batch))
     ends = [(a, min(a + max(1, size), total)) for a in range(0, max(1, total), max(1, size))]
     return [_Piece(a, b, source._replace(index=source.index[a:b])) for a, b in ends]
+
+
+def _read_first(block: Block) -> Tensor:
+    """The inputs of the first piece of the steps."""
+    return block.read(*block.pieces(0, len(block.weight))[0])[0]
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:

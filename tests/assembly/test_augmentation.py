@@ -14,10 +14,11 @@ from modules import Residual
 from own_names import forgetting_names
 from small import copy_run, of_method, run_command, scenario, spell_out
 from torch import Tensor
+from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import fedray
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Split, classification
 from fedray.methods import Augmentation, Method, Setting, federated
 from fedray.scenario.identity import find_changed_key, list_result_keys
@@ -148,6 +149,46 @@ def test_runs_and_sweeps_from_before_the_key_go_on() -> None:
     assert found is not None and found.key == "local.augment"
 
 
+class Cutout:
+    """As in many a paper's code: an object without a text of its own, which draws from NumPy."""
+
+    def __init__(self, side: int) -> None:
+        self.side = side
+
+    def __call__(self, x: Tensor) -> Tensor:
+        at = int(np.random.randint(8 - self.side))
+        x[..., at : at + self.side] = 0
+        return x
+
+
+def halved(x: Tensor) -> Tensor:
+    return x // 2
+
+
+CHANGED: dict[str, tuple[Any, Any, str]] = {
+    "a part": (v1.Compose([Cutout(2)]), v1.Compose([Cutout(3)]), "made augmentation Compose"),
+    "a function within": (v2.RandomApply([same]), v2.RandomApply([halved]), "made augmentation RandomApply"),
+    "the second of a name": (
+        [v2.RandomCrop(8, 1), v2.RandomCrop(8, 2)],
+        [v2.RandomCrop(8, 1), v2.RandomCrop(8, 3)],
+        "made augmentation RandomCrop 2",
+    ),
+    "the order": (["flip", same], [same, "flip"], "augmentations in this order"),
+    "a name": (["flip", same], ["crop", same], "augmentations in this order"),
+    "one less": (["flip", same], [same], "augmentations in this order"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_run_does_not_go_on_with_other_augmentations(what: str, tmp_path: Path) -> None:
+    first, other, told = CHANGED[what]
+    whole = run({"checkpoint": {"every": 1, "keep": 9}}, augment=first)
+    half = copy_run(whole, tmp_path / "half", 1)
+    with pytest.raises(BadInput, match=f"augmentation, metric or callback is not the one the run began with .*{told}"):
+        fedray.resume(half, augment=other)
+    assert fedray.resume(half, augment=first).summary["state_hash"] == whole.summary["state_hash"]
+
+
 def test_a_scenario_names_augmentations_and_their_options(tmp_path: Path) -> None:
     (tmp_path / "my_changes.py").write_text(MINE)
     with forgetting_names("my_changes"):
@@ -177,6 +218,61 @@ def test_the_meta_model_of_a_stack_reads_features_as_they_are() -> None:
     assert torch.equal(models(found), models(plain))
 
 
+@pytest.mark.parametrize("engine", ["mlp-c", "mlp", "loop", "vmap"])
+@pytest.mark.parametrize("method", ["fedavg", "fedpa"])
+def test_each_row_of_a_step_is_changed_once(engine: str, method: str) -> None:
+    rows = [0]
+
+    def count(x: Tensor) -> Tensor:
+        rows[0] += 1
+        return x
+
+    given = {"model": Residual} if engine == "vmap" else {}
+    keys: dict[str, Any] = {"method": {"name": method}, "local": {**FEW["local"], "epochs": 4}, **ENGINES[engine]}
+    run(keys, augment=count, **given)
+    trial = 2 * 16
+    assert rows[0] == trial + 2 * 4 * 90
+
+
+def test_what_no_run_could_repeat_is_refused() -> None:
+    generator, calls = np.random.default_rng(0), [0]
+
+    def own(x: Tensor) -> Tensor:
+        return x.flip(-1) if generator.random() < 0.5 else x
+
+    def counting(x: Tensor) -> Tensor:
+        calls[0] += 1
+        return x.float() + calls[0]
+
+    def started(x: Tensor) -> Tensor:
+        numbers = np.random.default_rng(int(torch.randint(2**31, ())))
+        return x.flip(-1) if numbers.random() < 0.5 else x
+
+    for function in (own, counting):
+        with pytest.raises(
+            BadInput, match=rf"^local\.augment = {function.__name__} has a generator of its own, or rem"
+        ):
+            run(augment=function)
+    for function in (started, v1.RandomChoice([v1.RandomHorizontalFlip(1.0), same]), Cutout(3)):
+        assert torch.equal(models(run(augment=function)), models(run(augment=function)))
+
+
+def test_pictures_of_another_scale_are_refused_before_training() -> None:
+    for part in (v1.ToTensor(), v2.ToDtype(torch.float32, scale=True)):
+        chain = v1.Compose([v1.ToPILImage(), part]) if isinstance(part, v1.ToTensor) else part
+        with pytest.raises(
+            BadInput, match=r"returned numbers from 0 to 0.0627 for pictures from 0 to 16: leave ToTensor"
+        ):
+            run(augment=chain)
+    numbers = np.random.default_rng(0).random((120, 1, 8, 8)).astype(np.float32)
+    split = Split(numbers, np.arange(120) % 3)
+    data = classification("mine", split, Split(numbers[:9], np.arange(9) % 3), ("a", "b", "c"))
+    keys = {**FEW, "data": {}, "report": False}
+    with pytest.raises(BadInput, match=r"^local\.augment = Compose has Normalize: leave it out, fedray standardizes"):
+        fedray.run(keys, data=data, augment=v2.Compose([v2.Normalize((0.5,), (0.2,))]))
+    run(augment=lambda x: x.float() * (torch.rand(()) < 0.3) * torch.rand(()))  # some are dark
+
+
 def test_what_cannot_act_is_refused() -> None:
     def deaf(setting: Setting) -> Method:
         return Method("deaf", federated(setting, local=replace(setting.local, augment=())))
@@ -194,6 +290,15 @@ def test_what_cannot_act_is_refused() -> None:
             fedray.run(closed, **thing)
     with pytest.raises(BadInput, match=r"^local\.augment: clients of adaboost_f fit method.learner"):
         fedray.run({"method": "adaboost_f", "runtime": "inline"}, augment=same)
+    for mixing in (v2.MixUp(num_classes=10), v2.CutMix(num_classes=10)):
+        with pytest.raises(
+            BadInput, match=r"^local\.augment = \w+: it makes mixed labels: write a loss that reads inputs"
+        ):
+            run(augment=mixing)
+    small = np.zeros((30, 1, 7, 7), np.uint8)
+    data = classification("small", Split(small, np.arange(30) % 2), Split(small, np.arange(30) % 2), ("a", "b"))
+    with pytest.raises(BadInput, match=r"^local\.augment = crop moves pictures by up to .* small have 7 x 7 pixels"):
+        fedray.run({**FEW, "data": {}}, data=data, augment="crop")
     with pytest.raises(BadInput, match="augment = cropp is not one of crop, flip: did you mean crop"):
         run(augment=["cropp", same])
 
@@ -206,6 +311,14 @@ def test_a_method_has_augmentations_of_its_own() -> None:
     one = {"method": {"models": 1}}
     plain = run(one, method=lambda setting: Method("own", federated(setting)), augment=mirror)
     assert torch.equal(models(run(one, method=mirrored((rule,)))), models(plain))
+    with pytest.warns(FedrayWarning, match=r"^local\.augment = flip, but own augments with others: make its local"):
+        run(one, method=mirrored((rule,)), augment=["flip"])
+
+    def also(setting: Setting) -> Method:
+        local = replace(setting.local, augment=(rule, *setting.local.augment))
+        return Method("own", federated(setting, local=local))
+
+    run(one, method=also, augment=["flip"])  # warnings are errors
     column = Augmentation(mirror, cast(Any, "column"), "mirror")
     wrong: dict[Any, str] = {
         (mirror,): "local.augment has a function: give a tuple of fedray.methods.Augmentation",

@@ -271,3 +271,22 @@ def test_a_data_set_made_by_hand_takes_tensors_names_and_one_column_of_targets()
         assert data.train.y.tolist() == y.tolist()
         assert data.train.x.dtype == np.float32
     assert fedray.data.regression("mine", Split(x, y.astype(float)), Split(x, y * 0.5)).train.y.shape == (6, 1)
+
+
+class Drawn(Pairs):
+    """The digits, moved anew whenever one is asked for."""
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(X[i]).roll(int(torch.randint(8, ())), -1), int(Y[i])
+
+
+def test_transforms_that_would_act_once_or_never_are_said() -> None:
+    with pytest.warns(FedrayWarning, match=r"^data: item \d differs when it is asked for again\. .* as augment=$"):
+        adapt(Drawn())
+    adapt(Pairs())  # warnings are errors
+    rows = datasets.Dataset.from_dict({"x": FLAT.tolist(), "label": Y.tolist()})
+    for thing in (rows.with_transform(dict), datasets.DatasetDict(train=rows, test=rows.with_transform(dict))):
+        for _ in range(2):  # the second time rows are kept
+            with pytest.warns(FedrayWarning, match="^data: rows are read as they are stored, without the transform of"):
+                adapt(thing)
+    adapt(rows.with_format("torch"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,10 @@ def noisy(x: Tensor) -> Tensor:
     return x.float() + torch.rand(x.shape)
 
 
+def of_three_generators(x: Tensor) -> Tensor:
+    return x.float() + torch.rand(()) + np.random.rand() + random.random()
+
+
 def shuffled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     order = torch.randperm(len(x))
     return x[order], y[order]
@@ -34,6 +39,7 @@ def shuffled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 RULES = {
     "fedray's": tuple(AUGMENTATIONS.values()),
     "of a row": (AUGMENTATIONS["crop"], Augmentation(noisy, "row", "noisy")),
+    "of three generators": (Augmentation(of_three_generators, "row", "mine"),),
     "of a batch": (Augmentation(shuffled, "batch", "shuffled"), AUGMENTATIONS["flip"]),
 }
 
@@ -90,8 +96,9 @@ def test_functions_see_no_padding_and_their_draws_do_not_depend_on_the_other_row
         assert torch.equal(whole[s, w, : real[s, w]], part[s, w, : real[s, w]])
 
 
-def test_a_function_leaves_the_data_and_torchs_generator_as_they_were() -> None:
-    before, kept, labels = torch.get_rng_state(), PICTURES.clone(), LABELS.clone()
+def test_a_function_leaves_the_data_and_the_generators_as_they_were() -> None:
+    kept, labels = PICTURES.clone(), LABELS.clone()
+    before: Any = torch.get_rng_state(), random.getstate(), np.random.get_state()
 
     def write(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         y += 1
@@ -103,7 +110,31 @@ def test_a_function_leaves_the_data_and_torchs_generator_as_they_were() -> None:
     change_batches((Augmentation(lambda x: x.mul_(0), "row", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
     assert torch.equal(PICTURES, kept)
     assert torch.equal(LABELS, labels)
-    assert torch.equal(torch.get_rng_state(), before)
+    change_batches(RULES["of three generators"], PICTURES, LABELS, Steps(KEYS, 0, FULL))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    after: Any = np.random.get_state()
+    assert np.array_equal(after[1], before[2][1])
+    assert after[2] == before[2][2]
+
+
+def test_the_numbers_of_two_generators_are_not_the_same() -> None:
+    """Both compute the same numbers from the same 32 bits."""
+    with rng.generators_scope() as start:
+        for key in rng.keys(0, "test", np.arange(20)).tolist():
+            start(key)
+            first = torch.rand(())
+            assert np.random.randint(2**32, dtype=np.uint32) % 2**24 != int(first * 2**24)
+    first = torch.rand((), generator=torch.Generator().manual_seed(7))
+    assert np.random.RandomState(7).randint(2**32, dtype=np.uint32) % 2**24 == int(
+        first * 2**24
+    )  # as the loop would see
+
+
+def test_rows_do_not_become_what_a_function_writes_into_one_tensor_later() -> None:
+    kept = torch.zeros(1, 16, 8, dtype=torch.uint8)
+    rule = (Augmentation(lambda x: torch.add(x, 1, out=kept), "row", "mine"),)
+    assert torch.equal(change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, FULL))[0], PICTURES + 1)
 
 
 def test_bytes_stay_bytes_unless_some_become_numbers() -> None:
@@ -117,21 +148,51 @@ def test_bytes_stay_bytes_unless_some_become_numbers() -> None:
         assert change_batches(rule, odd, LABELS, Steps(KEYS, 0, FULL))[0].dtype == wanted
 
 
+def test_a_picture_may_become_dark_and_tokens_any_whole_numbers() -> None:
+    dark = change_batches((Augmentation(lambda x: x / 1000, "row", "dark"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
+    assert float(dark[0].max()) < 1.0
+    words = torch.arange(48).view(2, 3, 4, 2)
+    for kind in (torch.int16, torch.uint8):
+        rule = (Augmentation(lambda x: x.long() + 1, "row", "next"),)
+        found = change_batches(rule, words.to(kind), LABELS, Steps(KEYS, 0, FULL))[0]
+        assert torch.equal(found, (words + 1).to(kind))
+
+
+WORDS = torch.arange(24, dtype=torch.uint8).view(2, 3, 4, 1)
 WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "none": (lambda _x: None, "returned None: return a tensor of the same shape"),
     "shape": (lambda x: x[0], r"returned shape \[16, 8\] for \[1, 16, 8\]"),
     "type": (lambda x: x.long(), r"returned torch\.int64 for torch\.uint8"),
-    "scaled": (lambda x: x / 255, "returned numbers from 0 to 1 for bytes from 0 to 255: leave ToTensor"),
-    "targets": (lambda x, y: (x, y[:1]), r"returned a tuple that is not \(inputs, targets\)"),
+    "infinite": (lambda x: x / 0 * 0, "returned numbers that are NaN or infinite: look for a division"),
+    "single": (lambda x, y: (x, y[0].item()), r"returned a tuple that is not \(inputs, targets\)"),
+    "targets": (lambda x, y: (x, y[:1]), r"returned targets of shape \[1\] for \[4\]: return one target for each row"),
+    "one-hot": (
+        lambda x, _y: (x, torch.ones(4, 24)),
+        r"returned targets of shape \[4, 24\] for \[4\]: for mixed labels wr",
+    ),
+    "mixed": (
+        lambda x, y: (x, 0.5 * y),
+        r"returned targets of torch\.float32 for the numbers of classes: for mixed lab",
+    ),
+    "class": (lambda x, y: (x, y + 1), "returned class 24: return classes from 0 to 23"),
+    "below": (lambda x, y: (x, y - 1), "returned class -1: return classes from 0 to 23"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_no_row_of_the_same_form_is_one_line(name: str) -> None:
     function, told = WRONG[name]
-    rule = (Augmentation(function, "batch" if name == "targets" else "row", "mine"),)
+    rule = (Augmentation(function, "batch" if function.__code__.co_argcount == 2 else "row", "mine"),)
     with pytest.raises(BadInput, match=f"^local.augment = mine {told}"):
-        change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, FULL))
+        change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, FULL, classes=24))
+
+
+def test_tokens_that_their_type_cannot_hold_are_one_line() -> None:
+    for function, told in ((lambda x: x + 0.5, "float32"), (lambda x: x.long() - 24, "int64")):
+        with pytest.raises(
+            BadInput, match=f"^local.augment = mine returned torch.{told} for torch.uint8: return the same"
+        ):
+            change_batches((Augmentation(function, "row", "mine"),), WORDS, LABELS, Steps(KEYS, 0, FULL))
 
 
 def test_an_exception_names_the_function() -> None:

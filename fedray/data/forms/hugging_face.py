@@ -35,6 +35,17 @@ def is_hugging_face(thing: Any) -> bool:
     return any(name.startswith("datasets.") for name in list_classes(thing))
 
 
+def tell_transform(thing: Any) -> list[str]:
+    """What is said of a data set whose rows are transformed when they are asked for; nothing of any other thing."""
+    parts = list(thing.values()) if _DICT in list_classes(thing) else [thing]
+    if not any(_DATASET in list_classes(part) and part.format["type"] == "custom" for part in parts):
+        return []
+    return [
+        "data: rows are read as they are stored, without the transform of set_transform or with_transform: apply it "
+        "with map, or give it as augment= if it draws at random"
+    ]
+
+
 def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None, name: str = "hf") -> Dataset:
     """A `datasets.Dataset` or `DatasetDict`.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.data.forms.arrays import as_array, as_inputs, list_classes
 from fedray.data.forms.pictures import PictureKind, decode_picture
 from fedray.data.forms.rows import RawRows, ReadOptions
@@ -22,6 +22,7 @@ from fedray.data.types import Array
 from fedray.own_code.user_code import blame_user_code, name_type
 
 PIECE_ROWS = 1024
+ASKED_AGAIN = 8  # items
 
 
 def is_torch_set(thing: Any) -> bool:
@@ -45,7 +46,7 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
         number = len(dataset)
     except TypeError as error:
         raise BadInput(f"data is a {type(dataset).__name__} without a length: define __len__") from error
-    spool, labels, texts = Spool(), list[Any](), list[str]()
+    spool, labels, texts, first = Spool(), list[Any](), list[str](), list[Array]()
     kind: PictureKind | None = None
     waiting = list[Array]()
     for i in range(number):
@@ -55,19 +56,40 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
             raise BadInput(f"data: item {i} is {_describe(item)}: give pairs of an input and a label")
         if isinstance(item[0], str):
             texts.append(item[0])
-        elif any(name.startswith("PIL.") for name in list_classes(item[0])):
-            array, kind = decode_picture(item[0], reading, kind, f"the picture of item {i}")
-            waiting.append(array)
         else:
-            waiting.append(np.asarray(item[0]) if np.isscalar(item[0]) else as_array(item[0], f"the input of item {i}"))
+            array, kind = _as_input(item[0], reading, kind, i)
+            waiting.append(array)
+            first += [array] if i < ASKED_AGAIN else []
         labels.append(_as_label(item[1]))
         if len(waiting) == PIECE_ROWS:
             _flush(waiting, spool, i)
     _flush(waiting, spool, number)
+    _warn_of_draws(dataset, first, reading, kind)
     x = tokenize([texts], reading.tokenizer, reading.length) if texts else spool.finish()
     names = getattr(dataset, "classes", ())
     known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return RawRows(x, np.asarray(labels), names=tuple(names) if known else ())
+
+
+def _as_input(value: Any, reading: ReadOptions, kind: PictureKind | None, i: int) -> tuple[Array, PictureKind | None]:
+    """The input of item i as an array, and what pictures are like."""
+    if any(name.startswith("PIL.") for name in list_classes(value)):
+        return decode_picture(value, reading, kind, f"the picture of item {i}")
+    return np.asarray(value) if np.isscalar(value) else as_array(value, f"the input of item {i}"), kind
+
+
+def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions, kind: PictureKind | None) -> None:
+    """Says that a data set's transform draws at random, which happens once here; its first items are asked again."""
+    for i, array in enumerate(first):
+        with blame_user_code(f"data: item {i}"):
+            again = dataset[i][0]
+        if not np.array_equal(_as_input(again, reading, kind, i)[0], array, equal_nan=array.dtype.kind == "f"):
+            warn_user(
+                f"data: item {i} differs when it is asked for again. If a transform draws at random: items are read "
+                "once, before training, so give the data without it, and the transform as augment=",
+                FedrayWarning,
+            )
+            return
 
 
 def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
