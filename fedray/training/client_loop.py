@@ -19,7 +19,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from fedray.core import rng
+from fedray.core.errors import BadInput
 from fedray.core.types import Net
 from fedray.training import client_code as code
 from fedray.training import client_steps
@@ -55,11 +56,13 @@ def train_client_loop(net: Net, block: Block) -> Trained:
     """
     block = block._replace(read=lru_cache(maxsize=1)(block.read))  # all lanes of a piece are read at once
     loss_reads = () if block.local.loss is None else block.local.loss.reads
-    with torch.no_grad(), code.watching_features(net, "features" in loss_reads) as watched:
+    watching = code.watching_features(net, "features" in loss_reads)
+    with torch.no_grad(), watching as watched, rng.generators_scope() as start:
         net.module.train()
         done = []
-        for lane in range(len(block.start)):
-            with rng.torch_scope(int(block.keys[lane]), block.start.device):
+        for lane, key in enumerate(block.keys.tolist()):
+            start(key)
+            with rng.torch_scope(key, block.start.device):
                 done.append(_train_lane(net, block, lane, watched))
     return Trained(*(torch.stack(column) for column in zip(*done, strict=True)))
 
@@ -98,6 +101,20 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> _Trained
     return _TrainedLane(torch.cat([rows[0], *kept]), counted, loss)
 
 
+def _answer(written: LaneCode, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Outputs of the network with these parameters and buffers."""
+    try:
+        out: Tensor = functional_call(written.net.module, dict(tensors), (x,))
+    except RuntimeError as error:
+        if "mutate a captured Tensor" not in str(error) or written.block.local.loss is None:
+            raise
+        raise BadInput(
+            f"local.loss = {written.block.local.loss.name}: torch.func cannot go through a network that keeps "
+            "statistics of its batches (batch normalization): take the gradient by torch.autograd.grad"
+        ) from error
+    return out
+
+
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of one lane as a function of a block of one lane."""
 
@@ -116,7 +133,7 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
         with torch.enable_grad():
             leaf = p.detach().clone().requires_grad_()
             tensors = {**code.name_parameters(net.layout, leaf), **held}
-            loss = code.lose(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
+            loss = code.lose(written, lambda x: _answer(written, tensors, x), batch)
             if not loss.requires_grad:
                 code.refuse_detached(written)
             (g,) = torch.autograd.grad(loss, leaf, materialize_grads=True)

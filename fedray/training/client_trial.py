@@ -26,6 +26,7 @@ from fedray.models.loss import per_sample
 from fedray.training.block import Block
 from fedray.training.client_lanes import train_client_lanes
 from fedray.training.client_loop import train_client_loop
+from fedray.training.vmap import DRAWS
 
 _ROWS, _WIDTH, _STEPS = 3, 8, 2  # real rows of a batch, its width with padding, steps
 _TOLERANCE = 1e-3  # of the change of the parameters
@@ -88,7 +89,10 @@ def _find_known_refusal(net: Net, shape: tuple[int, ...], dtype: torch.dtype, lo
 def _find_refusal(net: Net, example: Tensor, local: Local, models: int) -> str | None:
     block = _make_block(net, example, local, lanes=2, models=models)
     try:
-        lanes = train_client_lanes(net, block).final
+        with rng.watch_generators() as have_changed:
+            lanes = train_client_lanes(net, block).final
+            if have_changed():
+                return DRAWS
     except Exception as error:  # whatever the code does: if it is broken, the loop meets the same error
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     loop = train_client_loop(net, block).final

@@ -45,8 +45,11 @@ def train_loop(net: Net, block: Block) -> Trained:
     )
     net.module.train()
     recorded = not block.drops and can_record(net.module, block.local, block.start.device)
-    with recording_stream(block.start.device, recorded):
-        done = [_train_lane(net, block, lane, last, recorded) for lane in range(len(block.start))]
+    done = []
+    with recording_stream(block.start.device, recorded), rng.generators_scope() as start:
+        for lane, key in enumerate(block.keys.tolist()):
+            start(key)  # a user's module may draw from any of them
+            done.append(_train_lane(net, block, lane, last, recorded))
     final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
     return Trained(final, counters, loss)
 

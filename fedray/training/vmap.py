@@ -30,6 +30,7 @@ from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, find_active_lanes
 from fedray.training.optimizer import join_rows, make_optimizer, split_rows
 
+DRAWS = "it draws random numbers outside torch, which would be the same for all lanes"
 _ROWS = 3  # rows of the batch that is padded on trial
 
 
@@ -65,8 +66,10 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
     net.module.train()
     try:
-        with rng.torch_scope(0, place), quiet_fallbacks():
+        with rng.torch_scope(0, place), quiet_fallbacks(), rng.watch_generators() as have_changed:
             vmap(grad(cost))(tuple(t.to(dtype) for t in tensors), x)
+            if have_changed():
+                return DRAWS
     except Exception as error:  # whatever a module does: if it is broken, the loop meets the same error
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from modules import Residual
@@ -126,6 +128,38 @@ def test_adversarial_training_is_the_same_in_lanes_and_one_after_another() -> No
     assert [engine_of(one)["name"] for one in (lanes, loop)] == ["vmap", "loop"]
     torch.testing.assert_close(models(lanes), models(loop), rtol=1e-3, atol=1e-5)
     assert (models(lanes) - models(run(lambda local: local, TERMS))).abs().max() > 1e-3
+
+
+def test_adversarial_training_of_a_network_with_statistics_goes_by_autograd() -> None:
+    with pytest.raises(BadInput, match=r"torch\.func cannot go .* take the gradient by torch\.autograd\.grad"):
+        run(with_network(adversarial), TERMS, model=batch_norm)
+    assert models(run(with_network(adversarial_by_autograd), TERMS, model=batch_norm)).isfinite().all()
+
+
+class Skipping(Residual):
+    """A network that leaves a layer out at random, by Python's generator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1)).relu()
+        out: Tensor = self.last(h if self.training and random.random() < 0.5 else h + self.middle(h).relu())
+        return out
+
+
+def halves(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+    """A loss that counts twice in half of the steps, by NumPy's generator."""
+    return (1 + (np.random.rand() < 0.5)) * context.objective(outputs, targets)
+
+
+@pytest.mark.parametrize("place", ["loss", "network"])
+def test_draws_of_numpy_and_python_have_addresses(place: str) -> None:
+    """They are the same again, and in blocks of one client."""
+    model = Skipping if place == "network" else Residual
+    change = with_network(halves) if place == "loss" else (lambda local: local)
+    first, again, alone = (run(change, TERMS, one, model=model) for one in ({}, {}, {"client_timeout": 100}))
+    assert engine_of(first)["name"] == "loop"
+    assert "it draws random numbers outside torch" in engine_of(first)["why"]
+    assert torch.equal(models(first), models(again))
+    assert torch.equal(models(first), models(alone))
 
 
 def adam(beta1: float = 0.9, beta2: float = 0.999) -> Transform:
