@@ -299,6 +299,27 @@ def test_pictures_of_another_scale_are_refused_before_training() -> None:
     run(augment=lambda x: x.float() * (torch.rand(()) < 0.3) * torch.rand(()))  # some are dark
 
 
+def test_tokens_that_the_network_does_not_know_are_refused() -> None:
+    words = np.random.default_rng(0).integers(0, 20, (60, 5))
+    split = Split(words, np.arange(60) % 2)
+    data = classification("words", split, split, ("a", "b"))
+    keys = {
+        **FEW,
+        "data": {},
+        "report": False,
+        "model": {"name": "lstm", "embedding": 3, "hidden": 4, "vocabulary": 21},
+    }
+
+    def masked(word: int) -> Any:
+        return lambda x: torch.where(torch.rand(x.shape) < 0.5, word, x)
+
+    fedray.run(keys, data=data, augment=masked(20))
+    with pytest.raises(
+        BadInput, match=r"<lambda> made tokens from 0 to 21, which the network lstm does not take \(Ind"
+    ):
+        fedray.run(keys, data=data, augment=masked(21))
+
+
 def test_what_cannot_act_is_refused() -> None:
     def deaf(setting: Setting) -> Method:
         return Method("deaf", federated(setting, local=replace(setting.local, augment=())))
