@@ -20,11 +20,12 @@ from fedray.assembly.own_training import find_code, find_function, name_thing
 from fedray.core import rng
 from fedray.core.augmentation import Augmentation, AugmentationForm
 from fedray.core.errors import BadInput
+from fedray.core.types import Net
 from fedray.data.augmentation import AUGMENTATIONS, PADDED
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
 from fedray.own_code.nested import list_nested
-from fedray.own_code.user_code import name_type, takes_positional
+from fedray.own_code.user_code import describe_exception, name_type, takes_positional
 from fedray.scenario import names
 from fedray.training.augmentation import Steps, change_batches
 
@@ -96,12 +97,13 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
     return Augmentation(partial(thing, **options) if options else thing, "row" if of_one else "batch", name)
 
 
-def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
+def try_augmentations(shards: Shards, rules: Sequence[Augmentation], net: Net) -> None:
     """Changes rows of the first client that has some, twice, so that what is wrong with a function is known at once.
 
     Args:
         shards: the clients' data.
         rules: the augmentations.
+        net: what reads the rows.
 
     Raises:
         FedrayError: a function cannot be used; one line.
@@ -123,6 +125,24 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
             if shards.data.kind == "images":
                 _refuse_other_scale(rule.name, x.float(), found[0].float())
         x, y = found
+    if shards.data.kind == "tokens":
+        _refuse_unread(net, shards.normalize(x[:, 0], torch.zeros(1, dtype=torch.int64))[0], rules)
+
+
+def _refuse_unread(net: Net, rows: Tensor, rules: Sequence[Augmentation]) -> None:
+    """Refuses tokens that a network does not know."""
+    module, training = net.module, net.module.training
+    try:
+        with torch.no_grad(), rng.torch_scope(0):
+            module.eval()(rows)
+    except Exception as error:
+        wanted = ", ".join(rule.name for rule in rules)
+        raise BadInput(
+            f"local.augment = {wanted} made tokens from {int(rows.min())} to {int(rows.max())}, which the network "
+            f"{net.name} does not take ({describe_exception(error)}): raise its vocabulary, or return others"
+        ) from error
+    finally:
+        module.train(training)
 
 
 def _refuse_other_draws(name: str, found: tuple[Tensor, Tensor], again: tuple[Tensor, Tensor]) -> None:

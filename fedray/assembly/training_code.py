@@ -174,17 +174,16 @@ def try_own_code(study: Study) -> None:
     Raises:
         FedrayError: the code cannot be used; one line.
     """
-    phase = study.method.phase
+    phase, tried = study.method.phase, study.parts[0].study if study.parts else study
     for one in study.method.parts or (phase,):
         check_windows(one.local, study.method.name)
-        try_augmentations(study.shards, one.local.augment)
+        try_augmentations(study.shards, one.local.augment, tried.net)
     if phase.local.has_code:
         if phase.walk is not None and phase.local.keeps_model:
             raise BadInput(
                 "local.loss reads the client's previous model, which a random walk does not keep: leave it out"
             )
         _check_ensemble(study, phase)
-        tried = study.parts[0].study if study.parts else study
         try_code(tried.net, tried.example, phase.local, phase.models)
         if mixes_targets(tried.net, phase.local):
             name = "" if phase.local.loss is None else phase.local.loss.name

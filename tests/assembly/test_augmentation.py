@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +23,12 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Split, classification
 from fedray.methods import Augmentation, Method, Setting, federated
+from fedray.runtime.inline import Inline
+from fedray.runtime.stacking import make_worker
 from fedray.scenario.identity import find_changed_key, list_result_keys
 from fedray.scenario.loader import read_scenario, to_plain
+from fedray.simulation.study import Study
+from fedray.training import choice
 
 MINE = """
 import fedray
@@ -109,13 +115,33 @@ def test_changed_targets_are_what_clients_learn() -> None:
     assert torch.equal(models(one), models(other))
 
 
-def test_bits_do_not_depend_on_threads_trials_or_a_kill(tmp_path: Path) -> None:
+def test_bits_do_not_depend_on_a_kill(tmp_path: Path) -> None:
     given: dict[str, Any] = {"augment": ["crop", v2.RandomHorizontalFlip()]}
-    often = {"checkpoint": {"every": 1, "keep": 9}}
-    whole = run(often, **given)
+    whole = run({"checkpoint": {"every": 1, "keep": 9}}, **given)
     half = copy_run(whole, tmp_path / "half", 1)
     assert fedray.resume(half, **given).summary["state_hash"] == whole.summary["state_hash"]
-    assert torch.equal(models(run({"lanes": "torch"}, **given)), models(run({"lanes": "torch"}, **given)))
+
+
+@pytest.mark.parametrize("engine", ["mlp-c", "mlp"])
+def test_bits_do_not_depend_on_blocks_and_threads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(x: Tensor) -> Tensor:
+        first = torch.rand(x.shape)
+        time.sleep(1e-5)  # another thread has its turn
+        return x + first + torch.rand(()) + random.random() + np.random.rand()
+
+    keys = {**ENGINES[engine], "clients": {"number": 8}}
+    found, threads = [models(run(keys, augment=noisy))], [1]
+    monkeypatch.setitem(choice.MOST_LANES, "cpu", 2)
+
+    def begin(self: Inline, study: Study, device: str = "cpu", _threads: int = 1) -> None:
+        self.worker = make_worker(study, device, threads[-1])
+
+    monkeypatch.setattr(Inline, "__init__", begin)
+    for number in (1, 4):
+        threads.append(number)
+        found.append(models(run(keys, augment=noisy)))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.slow
@@ -271,6 +297,27 @@ def test_pictures_of_another_scale_are_refused_before_training() -> None:
     with pytest.raises(BadInput, match=r"^local\.augment = Compose has Normalize: leave it out, fedray standardizes"):
         fedray.run(keys, data=data, augment=v2.Compose([v2.Normalize((0.5,), (0.2,))]))
     run(augment=lambda x: x.float() * (torch.rand(()) < 0.3) * torch.rand(()))  # some are dark
+
+
+def test_tokens_that_the_network_does_not_know_are_refused() -> None:
+    words = np.random.default_rng(0).integers(0, 20, (60, 5))
+    split = Split(words, np.arange(60) % 2)
+    data = classification("words", split, split, ("a", "b"))
+    keys = {
+        **FEW,
+        "data": {},
+        "report": False,
+        "model": {"name": "lstm", "embedding": 3, "hidden": 4, "vocabulary": 21},
+    }
+
+    def masked(word: int) -> Any:
+        return lambda x: torch.where(torch.rand(x.shape) < 0.5, word, x)
+
+    fedray.run(keys, data=data, augment=masked(20))
+    with pytest.raises(
+        BadInput, match=r"<lambda> made tokens from 0 to 21, which the network lstm does not take \(Ind"
+    ):
+        fedray.run(keys, data=data, augment=masked(21))
 
 
 def test_what_cannot_act_is_refused() -> None:

@@ -149,6 +149,9 @@ def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
         BadInput, match="it reads nonsense: choose among inputs, features, network, broadcast, previous, ensemble"
     ):
         run({}, loss=LocalLoss(half, reads=("nonsense",)))
+    text: Any = "network"
+    with pytest.raises(BadInput, match=r"^loss: its reads is text: give a tuple, reads=\('network',\)$"):
+        run({}, loss=LocalLoss(half, reads=text))
 
 
 @pytest.mark.slow
