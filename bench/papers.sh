@@ -34,7 +34,7 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
     table shefl_mnist_wide shefl_table1a_mnist replicates=3 rounds=10 runtime=inline \
         --cells 'dirichlet_*'                                                                 # 90
     table shefl_mnist_wide_100 shefl_table1a_mnist replicates=3 runtime=inline \
-        --cells 'dirichlet_*,path_fedavg,path_fedprox'                                        # 562
+        --cells 'dirichlet_*,path_fedavg,path_fedprox,path_fed_ensemble'                      # 630
     for step in 0.1 0.05; do # SHEFL with 0.1 diverges in round 16, so that one cell fails
         table shefl_step_$step shefl_table1a_fmnist $cnn local.lr=$step \
             --cells dirichlet_fedavg,dirichlet_fed_ensemble,dirichlet_shefl                   # 60
