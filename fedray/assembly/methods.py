@@ -87,7 +87,7 @@ def make_setting(
         participation=make_participation(scenario, own, clients, sizes, seconds),
         assign=choose_assignment(scenario, own),
         rows=scenario.schedule.rows,
-        local=add_own_code(local, scenario, own.training, shards.data),
+        local=add_own_code(local, scenario, own, shards.data),
         outputs=partial(compute_raw_outputs, net),
         server_rows=server_rows,
         server_inputs=make_server_inputs(scenario, shards, seeds, own, server_rows),

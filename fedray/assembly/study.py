@@ -228,11 +228,11 @@ def require_one_target(data: Dataset) -> None:
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
     """The data set of a scenario."""
     if own.data is not None:
-        return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data)))
+        return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data), own))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)
-    data = leave_inputs(scenario, open_dataset(scenario.data.name, root, options))
+    data = leave_inputs(scenario, open_dataset(scenario.data.name, root, options), own)
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
 

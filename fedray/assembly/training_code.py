@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from fedray.assembly.augmentation import make_augmentations, try_augmentations
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
+from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
@@ -32,18 +33,20 @@ from fedray.training.client_trial import mixes_targets, try_code
 from fedray.training.windows import check_windows
 
 
-def add_own_code(local: Local, scenario: Scenario, own: OwnTraining, data: Dataset) -> Local:
+def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
     """Local training with augmentations, and with the user's loss and optimizer.
 
     Args:
         local: what the keys say.
         scenario: names them.
-        own: objects that take the place of names.
+        objects: those of the user's that take the place of names.
         data: what clients train on.
     """
-    for key in own.named().keys() & {"loss", "optimizer", "augment"}:
-        if not method_spec_of(scenario.method.name).trains:
-            raise BadInput(f"{key}: {scenario.method.name} is fitted in closed form, without rounds: leave it out")
+    own = objects.training
+    given_objects = [key for key in ("loss", "optimizer", "augment") if key in own.named()]
+    if given_objects and objects.method is None and not method_spec_of(scenario.method.name).trains:
+        name = scenario.method.name
+        raise BadInput(f"{given_objects[0]}: {name} is fitted in closed form, without rounds: leave it out")
     keys, changes = scenario.local, dict[str, Any]()
     local = replace(local, augment=make_augmentations(own.augment or keys.augment, keys.options, data))
     given: tuple[tuple[Literal["loss", "optimizer"], str | None, Any], ...]
@@ -169,7 +172,7 @@ def _check_ensemble(study: Study, phase: Phase) -> None:
 def try_own_code(study: Study) -> None:
     """Trains two steps where there is code in local training, so that what is wrong with it is known at once.
 
-    Augmentations change two rows of a client's.
+    Augmentations change some rows of a client's, twice.
 
     Raises:
         FedrayError: the code cannot be used; one line.

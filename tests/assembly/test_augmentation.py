@@ -320,6 +320,10 @@ def test_tokens_that_the_network_does_not_know_are_refused() -> None:
         fedray.run(keys, data=data, augment=masked(21))
 
 
+def plain_method(setting: Setting) -> Method:
+    return Method("own", federated(replace(setting, models=1)))
+
+
 def test_what_cannot_act_is_refused() -> None:
     def deaf(setting: Setting) -> Method:
         return Method("deaf", federated(setting, local=replace(setting.local, augment=())))
@@ -335,6 +339,8 @@ def test_what_cannot_act_is_refused() -> None:
         thing: dict[str, Any] = {key: torch.optim.Adam if key == "optimizer" else lambda *_: None}
         with pytest.raises(BadInput, match=f"^{key}: bayesian_linear is fitted in closed form, without rounds: leave"):
             fedray.run(closed, **thing)
+    own = fedray.run({**FEW, "method": "adaboost_f", "report": False}, method=plain_method, augment=same)
+    assert own.summary["rounds"] == 2  # the file's method is not the one that trains
     with pytest.raises(BadInput, match=r"^local\.augment: clients of adaboost_f fit method.learner"):
         fedray.run({"method": "adaboost_f", "runtime": "inline"}, augment=same)
     for mixing in (v2.MixUp(num_classes=10), v2.CutMix(num_classes=10)):
