@@ -15,6 +15,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ from fedray.models.loss import per_sample
 from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, to_channels_last
 from fedray.training.optimizer import make_optimizer
-from fedray.training.recorded import RecordedStep, can_record, recording_stream
+from fedray.training.recorded import RecordedStep, TakeStep, can_record, recording_stream
 
 
 def train_loop(net: Net, block: Block) -> Trained:
@@ -54,42 +55,92 @@ def train_loop(net: Net, block: Block) -> Trained:
     return Trained(final, counters, loss)
 
 
+class _Lane(NamedTuple):
+    """The tensors of a lane in training, and what a step does to them."""
+
+    tensors: list[Tensor]  # of the model, in the order of its layout
+    counters: list[Tensor]
+    anchor: list[Tensor]  # empty: no pull
+    offset: list[Tensor]  # empty: nothing is added to the gradients
+    velocities: list[Tensor]  # of momentum; empty before the first step
+    total: Tensor  # the sum of the losses
+    step: TakeStep
+
+
+class _Kept(NamedTuple):
+    """A lane whose step is recorded: a record knows tensors by their place in memory."""
+
+    net: Net
+    alike: tuple[object, ...]  # beside the network, what a record is made for
+    lane: _Lane
+
+
+_KEPT: list[_Kept] = []  # at most one
+
+
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses; `last`: channels are last."""
+    layout = net.layout
+    own = _make_lane(net, block, lane, last)
+    kept = _keep(net, block, own, last) if recorded else None
+    own = own if kept is None else kept.lane
+
+    def descend(module: nn.Module) -> None:
+        for s, batch in enumerate(_lane_batches(block, lane, last)):
+            keys = dropout.key_batch(block.keys[lane], s, len(batch[0])) if block.drops else None
+            with nullcontext() if keys is None else dropout.dropping(module, keys):
+                own.step(*batch)
+
+    named = zip((*layout.names, *layout.counters), (*own.tensors, *own.counters), strict=True)
+    with rng.torch_scope(int(block.keys[lane]), block.start.device):
+        call_with(net.module, dict(named), descend)
+    if kept is not None:  # after a failure nothing is kept
+        _KEPT[:] = [kept]
+    row = torch.cat([t.detach().reshape(-1) for t in own.tensors])
+    return row, torch.stack(own.counters) if own.counters else block.counters[lane], own.total.clone()
+
+
+def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
+    """A lane before its first step, in tensors of its own."""
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
-    named = dict(zip(layout.names, tensors, strict=True))
-    counters = {n: c.clone() for n, c in zip(layout.counters, block.counters[lane], strict=True)}
-    towards = block.anchor if block.anchor is not None else block.start
-    local = block.local
 
     def lane_of(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else _lane_tensors(layout, rows[lane], last)[:k]
 
-    step = make_optimizer(local, block.lr, lane_of(towards if local.pull else None), lane_of(block.offset))
+    towards = block.anchor if block.anchor is not None else block.start
+    anchor, offset = lane_of(towards if block.local.pull else None), lane_of(block.offset)
+    velocities: list[Tensor] = []
+    move = make_optimizer(block.local, block.lr, anchor, offset, velocities)
     total = block.start.new_zeros(())
 
-    def descend(module: nn.Module) -> None:
-        def take_step(x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
-            out = module(x)
-            check_outputs(net, out, len(x), " in training")
-            loss, factor = sum_losses(net.objective, out, y, weight, alike)
-            grads = torch.autograd.grad(loss, params, factor, materialize_grads=True)
-            with torch.no_grad():
-                step(params, grads, None)
-            total.add_(loss.detach() if factor is None else loss.detach() * factor)
+    def step(x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
+        out = net.module(x)
+        check_outputs(net, out, len(x), " in training")
+        loss, factor = sum_losses(net.objective, out, y, weight, alike)
+        grads = torch.autograd.grad(loss, params, factor, materialize_grads=True)
+        with torch.no_grad():
+            move(params, grads, None)
+        total.add_(loss.detach() if factor is None else loss.detach() * factor)
 
-        take = RecordedStep(take_step, block.weight.shape[2]) if recorded else take_step
-        for s, batch in enumerate(_lane_batches(block, lane, last)):
-            keys = dropout.key_batch(block.keys[lane], s, len(batch[0])) if block.drops else None
-            with nullcontext() if keys is None else dropout.dropping(module, keys):
-                take(*batch)
+    return _Lane(tensors, [c.clone() for c in block.counters[lane]], anchor, offset, velocities, total, step)
 
-    with rng.torch_scope(int(block.keys[lane]), block.start.device):
-        call_with(net.module, {**named, **counters}, descend)
-    row = torch.cat([t.detach().reshape(-1) for t in tensors])
-    return row, torch.stack(list(counters.values())) if counters else block.counters[lane], total
+
+def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
+    """The lane whose step is recorded, with the numbers of a fresh one; else the fresh one, whose step will be."""
+    batch, start = block.weight.shape[2], block.start
+    alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
+    kept = _KEPT.pop() if _KEPT else None
+    if kept is None or kept.net is not net or kept.alike != alike:
+        return _Kept(net, alike, fresh._replace(step=RecordedStep(fresh.step, batch)))
+    pairs = zip(kept.lane[:4], fresh[:4], strict=True)
+    with torch.no_grad():
+        for own, given in (pair for old, new in pairs for pair in zip(old, new, strict=True)):
+            own.copy_(given)
+        for one in (*kept.lane.velocities, kept.lane.total):
+            one.zero_()
+    return kept
 
 
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
@@ -162,14 +213,16 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 
 @lru_cache(maxsize=16)  # every lane asks
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Whether a module runs on images whose channels are last in memory: `x.view(len(x), -1)` then fails in torch.
+    """Whether a module runs on images whose channels are last in memory.
+
+    Torch's `x.view(len(x), -1)` then fails, and `_is_unsafe` layers are not tried.
 
     Args:
         net: The network.
         shape: Of one input.
         dtype: Type of the models' numbers.
     """
-    if len(shape) != 3:
+    if len(shape) != 3 or any(map(_is_unsafe, net.module.modules())):
         return False
     module, place = copy.deepcopy(net.module).eval(), next(net.module.parameters()).device
     row = net.init(0).to(place, dtype)
@@ -180,6 +233,13 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
     except RuntimeError:  # a module that fails for another reason fails in training too
         return False
     return True
+
+
+def _is_unsafe(part: nn.Module) -> bool:
+    """Whether torch overwrites memory in a layer's gradient where channels are last: on CPUs with AVX2, oneDNN #6035."""
+    if not isinstance(part, nn.Conv2d) or max(part.kernel_size) > 1:
+        return False
+    return max(part.stride) > 1 and part.in_channels // part.groups < 8
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:

@@ -39,7 +39,13 @@ def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
-def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Step:
+def make_optimizer(
+    local: Local,
+    lr: float,
+    anchor: Sequence[Tensor],
+    offset: Sequence[Tensor],
+    velocities: list[Tensor] | None = None,
+) -> Step:
     """A function `step(params, grads, lanes)` that updates the first lanes (None: all) of stacked tensors in place.
 
     Args:
@@ -47,8 +53,10 @@ def make_optimizer(local: Local, lr: float, anchor: Sequence[Tensor], offset: Se
         lr: Learning rate of this round.
         anchor: What parameters are pulled towards, stacked as they are; empty: there is no pull.
         offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
+        velocities: Where the momentum of SGD is kept; empty: it begins at zeros. None: a list of its own.
     """
-    move = _make_adam(lr) if local.optimizer == "adam" else _make_sgd(lr, local.momentum)
+    kept = [] if velocities is None else velocities
+    move = _make_adam(lr) if local.optimizer == "adam" else _make_sgd(lr, local.momentum, kept)
     complete = make_complete(local, anchor, offset)
 
     def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
@@ -108,9 +116,8 @@ def _make_adam(lr: float) -> _Move:
     return move
 
 
-def _make_sgd(lr: float, momentum: float) -> _Move:
+def _make_sgd(lr: float, momentum: float, velocities: list[Tensor]) -> _Move:
     """SGD: a function (first lanes of the parameters, their whole gradients, lanes)."""
-    velocities: list[Tensor] = []
 
     def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
         if momentum:

@@ -2,7 +2,8 @@
 
 A step of ResNet-18 with batch 16 is some four hundred kernels, which keep a GPU busy for 2 to 5 ms; to start them one
 after another takes the host 6 to 10. So the step of a lane is recorded once and replayed: the same kernels in the same
-order, and so the same bits. Only what is known to do the same in every step is recorded: networks of torch's and
+order, and so the same bits. The lanes that follow, also in later blocks, are trained in the same tensors and replay the
+same record (`loop.py` keeps it). Only what is known to do the same in every step is recorded: networks of torch's and
 torchvision's own layers that draw no random numbers and ask the GPU nothing, and SGD.
 
 Example:
@@ -86,18 +87,19 @@ class RecordedStep:
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
         """One step."""
+        given = (x, y, weight)
         if self._before or len(x) < self._batch or not alike:
             self._before = max(0, self._before - 1)
-            self._step(x, y, weight, alike)
+            self._step(*given, alike)
             return
         if not self._inputs:
-            self._inputs = tuple(part.clone() for part in (x, y, weight))
+            self._inputs = tuple(part.clone() for part in given)
             self._graph = self._record()
-        if self._graph is None:  # it could not be recorded
-            self._step(x, y, weight, alike)
+        if self._graph is None or list(map(_form, given)) != list(map(_form, self._inputs)):
+            self._step(*given, alike)
             return
-        for own, given in zip(self._inputs, (x, y, weight), strict=True):
-            own.copy_(given)
+        for own, part in zip(self._inputs, given, strict=True):
+            own.copy_(part)
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
@@ -115,3 +117,8 @@ class RecordedStep:
             raise
         _LAST[:] = [graph]
         return graph
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    """What a recorded step takes for given."""
+    return tensor.shape, tensor.dtype

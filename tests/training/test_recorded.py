@@ -211,7 +211,7 @@ def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(
     net, block = on_device(network, kind, device)
     rounds = [block._replace(lr=lr) for lr in (0.05, 0.02)]
     replayed = [train_loop(net, one) for one in rounds]
-    assert len(recordings) == 2 * len(block.start) and None not in recordings
+    assert len(recordings) == len(rounds) and None not in recordings  # lanes of the same rate share one
     monkeypatch.setattr(loop, "can_record", lambda *_: False)
     for one, found in zip(rounds, replayed, strict=True):
         assert all(map(torch.equal, found, train_loop(net, one)))
