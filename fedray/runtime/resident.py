@@ -47,5 +47,5 @@ def count_free_bytes(device: torch.device) -> int:
     """Memory of a GPU that nobody uses and this process may take: it may be held to a share (`limit_gpu_memory`)."""
     free, total = torch.cuda.mem_get_info(device)
     find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # early releases of torch lack it
-    share = 1.0 if find_share is None else find_share(device)
+    share = 1.0 if find_share is None else find_share(device.index)  # None: the current one; it refuses plain "cuda"
     return min(free, int(share * total) - torch.cuda.memory_reserved(device))

@@ -88,7 +88,8 @@ def test_a_process_that_holds_a_share_of_a_gpu_counts_no_more_than_its_share(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (600, 1_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: taken)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _device: share, raising=False)
+    shares = {None: share}  # by number: torch refuses the device "cuda" here, which has none
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", shares.__getitem__, raising=False)
     assert resident.count_free_bytes(torch.device("cuda")) == left
     monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
     assert resident.count_free_bytes(torch.device("cuda")) == 600
