@@ -218,6 +218,23 @@ def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(
     assert not torch.equal(replayed[0].final, replayed[1].final)
 
 
+@pytest.mark.parametrize(("width", "last"), [(0.1, False), (0.125, True)])
+def test_channels_are_not_last_where_torch_would_overwrite_memory(width: float, last: bool) -> None:
+    """ResNet-18's shortcuts are 1x1 with a stride: below 8 channels their gradients are wrong on CPUs with AVX2."""
+    net = net_of(lambda: resnet18((3, 8, 8), 3, width=width), "own", "cross_entropy", 3)
+    assert loop.reads_channels_last(net, (3, 8, 8), torch.float32) == last
+    block = make_block(net, (3, 8, 8), Local(lr=0.05), [8], torch.float32, epochs=1)
+    block = block._replace(counters=torch.zeros(1, len(net.layout.counters), dtype=torch.int64))
+    exact = net_of(lambda: resnet18((3, 8, 8), 3, width=width).double(), "own", "cross_entropy", 3)
+
+    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        x, y = block.read(lo, hi)
+        return x.double(), y
+
+    found = train_loop(exact, block._replace(start=block.start.double(), read=read, weight=block.weight.double()))
+    assert (train_loop(net, block).final - found.final).abs().max() < 1e-4
+
+
 @needs_gpu
 def test_graphs_of_many_lanes_take_the_memory_of_one() -> None:
     device_of(1.0)
