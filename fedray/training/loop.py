@@ -236,7 +236,7 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def _is_unsafe(part: nn.Module) -> bool:
-    """Whether torch's gradient of a layer overwrites memory where channels are last: on CPUs with AVX2 (oneDNN #6035)."""
+    """Whether torch's gradient of a layer overwrites memory where channels are last (oneDNN #6035, on AVX2 alone)."""
     if not isinstance(part, nn.Conv2d) or max(part.kernel_size) > 1:
         return False
     return max(part.stride) > 1 and part.in_channels // part.groups < 8
