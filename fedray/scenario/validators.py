@@ -223,6 +223,8 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
             try:
                 check(entry)
             except ValueError as wrong:
+                if entry is value and "," in str(entry) and str(entry).isprintable() and len(str(entry)) < 80:
+                    raise ValueError(f"is text: write a list with brackets, [{entry}]") from None
                 raise ValueError(f"holds {quote_value(entry)}, which {wrong}") from None
         return [check(entry) for entry in entries]
 

@@ -265,10 +265,19 @@ def _name_faster(net: Net) -> str:
     return ""
 
 
+def _name_buffers(net: Net) -> str:
+    """Which buffers a network keeps, and what its author can do where they are not those of a normalization layer."""
+    kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
+    layers = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
+    if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in layers):
+        return "it keeps buffers (BatchNorm's running statistics, say)"
+    return f"it keeps the buffer {kept[0]}; a constant of persistent=False is not sent, nor in the way of lanes"
+
+
 def _find_obstacle(net: Net, device: str) -> str | None:
     """Why a module cannot be mapped over lanes, or should not be, or None."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
-        return "it keeps buffers (BatchNorm's running statistics, say)"
+        return _name_buffers(net)
     for part in net.module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
             return "it draws random numbers (dropout)"

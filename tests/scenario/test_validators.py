@@ -60,3 +60,13 @@ def test_who_names_a_gpu_is_told_how_tiers_get_one(word: str) -> None:
     line = f"clients.device = '{word}' is not one of auto, cpu: leave it at auto, and give a tier GPUs"
     with pytest.raises(BadInput, match=line):
         read_scenario({"clients": {"device": word}})
+
+
+@pytest.mark.parametrize(
+    ("key", "entries"), [("local", {"augment": "crop,flip"}), ("model", {"name": "mlp", "hidden": "64, 32"})]
+)
+def test_a_list_that_lost_its_brackets_is_told_to_have_them(key: str, entries: dict[str, Any]) -> None:
+    """As on the command line: local.augment=crop,flip."""
+    (text,) = [value for value in entries.values() if "," in value]
+    with pytest.raises(BadInput, match=rf"'{text}' is text: write a list with brackets, \[{text}\]$"):
+        read_scenario({key: entries})

@@ -225,6 +225,23 @@ def words(n: int = 60) -> Dataset:
     return classification("words", Split(x[:half], x[:half, 0] % 2), Split(x[half:], x[half:, 0] % 2), ("a", "b"))
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_constant_is_in_the_way_of_lanes_only_where_it_is_sent(persistent: bool) -> None:
+    class Scaled(Two):
+        def __init__(self) -> None:
+            Two.__init__(self)
+            self.register_buffer("scale", torch.full((), 0.5), persistent=persistent)
+
+        def between(self, h: Tensor) -> Tensor:
+            return self.scale * F.gelu(h)  # type: ignore[operator]
+
+    net = net_of(Scaled, "mine", "cross_entropy", 3)
+    engine = choose_engine(net, "cpu", torch.zeros(6))
+    assert net.layout.d - net.layout.trainable == persistent
+    assert engine.name == ("loop" if persistent else "vmap")
+    assert ("the buffer scale; a constant of persistent=False is not sent" in engine.why) == persistent
+
+
 def test_a_network_on_tokens_of_ones_own_is_mapped_over_lanes() -> None:
     def bag() -> nn.Module:
         return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 2))
