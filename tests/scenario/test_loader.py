@@ -21,6 +21,7 @@ from fedray.scenario.data import DATA_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
+from fedray.scenario.nested import merge_keys
 from fedray.scenario.partition import CLIENT_KINDS, PARTITION_SPECS
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
@@ -410,6 +411,12 @@ def test_tiers_add_up() -> None:
     assert natural.clients.number is None
     with pytest.raises(BadInput, match=r"participation.per_round = 200, but clients.number is 105"):
         tier_table(natural, 105)
+    file = {"clients": {"number": 10, "tiers": {"a": {"number": 4}, "b": {"number": 6}}}}
+    remedy = r"clients\.tiers have 20 clients in all \(a, b, c\), .* or take one out \(clients\.tiers\.NAME=null\)"
+    with pytest.raises(BadInput, match=remedy):
+        tier_table(read_scenario(merge_keys(file, {"clients": {"tiers": {"c": {"number": 10}}}})), 10)
+    alone = {"clients": {"tiers": {"a": None, "b": None, "c": {"number": 10}}}}
+    assert [t.name for t in tier_table(read_scenario(merge_keys(file, alone)), 10)] == ["c"]
 
 
 @settings(max_examples=200, deadline=None)
