@@ -211,8 +211,9 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     fixed = {name: tier.number for name, tier in tiers.items() if tier.number is not None}
     taken = sum(fixed.values())
     if taken > number:
+        shown = ", ".join(list(fixed)[:5])
         raise BadInput(
-            f"clients.tiers have {taken} clients in all ({', '.join(list(fixed)[:5])}), but clients.number is {number}: "
+            f"clients.tiers have {taken} clients in all ({shown}), but clients.number is {number}: "
             "lower a tier, or take one out (clients.tiers.NAME=null)"
         )
     if tiers and len(fixed) == len(tiers) and taken < number:
