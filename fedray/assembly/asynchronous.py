@@ -80,6 +80,11 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
             f"{mode}, but the corrections of {method.name} are made of rounds in which clients and server meet: set it "
             "to sync, or choose another method"
         )
+    if phase.local.loss is not None and phase.local.loss.shared is not None:
+        raise BadInput(
+            f"{mode}, but the loss of {method.name} reads {phase.local.loss.shared} of the round: set it to sync, or "
+            "choose another method"
+        )
     for name in IN_ROUNDS:
         if getattr(phase, name):
             raise BadInput(

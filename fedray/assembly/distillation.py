@@ -237,14 +237,18 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 
 
 def _draw_noise(key: rng.Keys, shape: tuple[int, ...], scenario: Scenario, shards: Shards) -> Tensor:
-    """Standard normal inputs, as standardized ones would be."""
+    """Inputs that are standard normal where they are standardized."""
     if shards.data.kind == "tokens":
         raise BadInput(f"method.inputs = noise, but {scenario.data.name} has tokens: choose withheld or a data set")
-    return torch.from_numpy(rng.normal(key, math.prod(shape))).float().reshape(shape)
+    drawn = rng.normal(key, math.prod(shape)).reshape(shape)
+    if not shards.data.standardized:
+        drawn = shards.data.shift[0] + shards.data.scale[0] * drawn
+    return torch.from_numpy(drawn).float()
 
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
-    """The inputs of another data set, standardized by its own training rows; their labels are not read."""
+    """Inputs of another data set, standardized by its own training rows where the clients' are; labels are not read."""
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld, noise ")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
+    data = data._replace(standardized=shards.data.standardized)
     return Scaling.of(data, [0]).normalize(x[None], torch.tensor([0]))[0]

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import nn
 
-from fedray.assembly.own_training import functions_of, list_training_code, list_training_names
+from fedray.assembly.own_training import OwnTraining, functions_of, list_training_code, list_training_names
 from fedray.assembly.user_objects import UserObjects
 from fedray.components.schedule import KINDS
 from fedray.components.selection import find_selection
@@ -61,6 +61,7 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
     name = scenario.data.name
     is_read = own.data is not None or names.is_own("data", name) or catalogue.find_source(name).where is not None
     method = own.method or (METHODS[scenario.method.name] if names.is_own("method", scenario.method.name) else None)
+    named = list_own_names(scenario, own.training)
     return {
         "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
         "network": {**_describe_layout(study.net), **_describe_own_network(scenario, own, study)},
@@ -68,7 +69,7 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         **{kind: _describe_rule(thing) for kind, thing in _list_own_rules(scenario, own).items()},
         "training": _describe_own_training(scenario, own),
         "modules": hash_modules(own.modules),
-        "names": {f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario)},
+        "names": {f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in named},
     }
 
 
@@ -87,8 +88,8 @@ def _describe_rule(thing: Any) -> dict[str, str]:
     return {} if thing is None or is_partitioner(thing) else {**_describe_code(thing), **_describe_called([thing])}
 
 
-def list_own_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
-    """Kinds and names of what a scenario uses that a user registered."""
+def list_own_names(scenario: Scenario, own: OwnTraining) -> list[tuple[names.NameKind, str]]:
+    """Kinds and names of what a run uses that a user registered."""
     wanted: list[tuple[names.NameKind, str]] = [
         ("method", scenario.method.name),
         ("model", scenario.model.name),
@@ -97,7 +98,7 @@ def list_own_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
         ("selection", scenario.participation.selection.name),
         ("schedule", scenario.schedule.kind),
     ]
-    wanted += list_training_names(scenario)
+    wanted += list_training_names(scenario, own)
     bases = scenario.method.options.get("bases") or scenario.method.options.get("networks") or ()
     wanted += [("model", base["name"]) for base in bases if isinstance(base, Mapping) and "name" in base]
     return [known for known in dict.fromkeys(wanted) if known in names.list_origins()]

@@ -20,7 +20,7 @@ from torch import nn
 
 from fedray.core.errors import BadInput
 from fedray.core.local import READS, LocalLoss, Transform
-from fedray.core.text import suggest_nearest
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import explain_uncallable, takes_positional
 from fedray.scenario import names
@@ -251,7 +251,14 @@ def take_training(given: Mapping[str, Any], keys: dict[str, Any]) -> OwnTraining
     Args:
         given: what `check_training` takes; a loss, an optimizer and augmentations may be names.
         keys: dotted keys of the scenario; they may get new ones.
+
+    Raises:
+        BadInput: an object cannot be used, or the keys have another one in its place.
     """
+    for key in (key for key in ("loss", "optimizer", "augment") if given[key] is not None and f"local.{key}" in keys):
+        raise BadInput(
+            f"local.{key} = {quote_value(keys[f'local.{key}'])}, but {key}= is given too: leave one of them out"
+        )
     named = {key: given[key] for key in ("loss", "optimizer", "augment") if _is_named(given[key])}
     keys |= {f"local.{key}": value for key, value in named.items()}
     return check_training(**{key: None if key in named else value for key, value in given.items()})
@@ -259,20 +266,20 @@ def take_training(given: Mapping[str, Any], keys: dict[str, Any]) -> OwnTraining
 
 def _is_named(value: Any) -> bool:
     """Whether something is a name, or a list of names alone."""
-    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(one, str) for one in value))
+    return isinstance(value, str) or (type(value) in (list, tuple) and all(isinstance(one, str) for one in value))
 
 
 def list_training_code(scenario: Scenario, own: OwnTraining) -> list[tuple[names.NameKind, str, Any]]:
     """Kind, name and object of the user's code in training and evaluation, registered or passed."""
     passed = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
-    return passed + [(kind, name, find_code(kind, name)) for kind, name in list_training_names(scenario)]
+    return passed + [(kind, name, find_code(kind, name)) for kind, name in list_training_names(scenario, own)]
 
 
-def list_training_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
-    """Kinds and names of the user's code in training and evaluation that a scenario names."""
+def list_training_names(scenario: Scenario, own: OwnTraining) -> list[tuple[names.NameKind, str]]:
+    """Kinds and names of the user's code in training and evaluation that is named, in a scenario or among objects."""
     local = scenario.local
     wanted: list[tuple[names.NameKind, str | None]] = [("loss", local.loss), ("optimizer", local.optimizer)]
-    wanted += [("augmentation", name) for name in local.augment]
+    wanted += [("augmentation", name) for name in (*local.augment, *own.augment) if isinstance(name, str)]
     wanted += [("metric", name) for name in scenario.evaluate.metrics or ()]
     wanted += [("callback", name) for name in scenario.callbacks or ()]
     return [(kind, name) for kind, name in wanted if name is not None and names.is_own(kind, name)]
@@ -280,4 +287,4 @@ def list_training_names(scenario: Scenario) -> list[tuple[names.NameKind, str]]:
 
 def _list(value: Any) -> Sequence[Any]:
     """One or several objects as a list."""
-    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+    return [] if value is None else list(value) if type(value) in (list, tuple) else [value]

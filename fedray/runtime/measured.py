@@ -57,7 +57,7 @@ def measure_rows(
         BadInput: A function of the user's did not return the sums.
     """
     if isinstance(how, ClientSums):
-        return _sum_rows(study, how, plan, models, counters=counters, move=move)
+        return _sum_rows(study, how, t, plan, models, counters=counters, move=move)
     return _measure_curvature(study, how, t, plan, models=models, move=move)
 
 
@@ -72,19 +72,24 @@ def _measure_curvature(study: Study, how: Curvature, t: int, plan: Plan, *, mode
     return found
 
 
-def _sum_rows(study: Study, how: ClientSums, plan: Plan, models: Tensor, *, counters: Tensor, move: Move) -> Tensor:
+def _sum_rows(
+    study: Study, how: ClientSums, t: int, plan: Plan, models: Tensor, *, counters: Tensor, move: Move
+) -> Tensor:
+    """The sums of each job; what their function draws from the global generators begins at the job's address."""
     net = study.net
     total = torch.zeros(len(plan.client), how.numbers, dtype=torch.float64, device=models.device)
     sizes = study.shards.sizes(plan.world, plan.client).tolist()
+    keys = rng.keys(study.seeds[plan.world], "measure", t, plan.client, plan.model).tolist()
     net.module.eval()
-    with torch.no_grad(), watching_features(net, True) as watched:
+    with torch.no_grad(), watching_features(net, True) as watched, rng.generators_scope() as start:
         for j, (client, world) in enumerate(zip(plan.client.tolist(), plan.world.tolist(), strict=True)):
+            start(keys[j])
             named = {**net.layout.views(models[j]), **dict(zip(net.layout.counters, counters[j], strict=True))}
             for x, y in _read_rows(study, client, world, np.arange(sizes[j])):
                 inputs = move(x)
                 outputs = functional_call(net.module, named, (inputs,))
                 seen = SeenRows(inputs, read_features(net, watched), outputs, move(y))
-                total[j] += _check_sums(how.function(seen), how.numbers)
+                total[j] += _check_sums(how.function(seen), how.numbers).to(total.device)
     return total.to(models.dtype)
 
 

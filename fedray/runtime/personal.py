@@ -117,7 +117,8 @@ def find_reading(
     client, model, size = (torch.from_numpy(column).to(broadcast.device) for column in columns)
     shared = None
     if local.loss is not None and local.loss.shared is not None:
-        shared = rows_of(state.extra[local.loss.shared].to(broadcast), torch.from_numpy(jobs.row))
+        row = torch.from_numpy(jobs.row).to(broadcast.device)
+        shared = rows_of(state.extra[local.loss.shared].to(broadcast), row)
     return Reading(t, client, model, broadcast, previous, every, size, factor, shared)
 
 

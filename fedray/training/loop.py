@@ -245,6 +245,8 @@ def _is_unsafe(part: nn.Module) -> bool:
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
 
+    A network of the user's that draws numbers here too begins at the same place for each model.
+
     Args:
         net: Any network.
         rows: The models, `[M, d]`.
@@ -253,8 +255,9 @@ def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """
     net.module.eval()
     out = []
-    with torch.no_grad():
+    with torch.no_grad(), rng.generators_scope() as start:
         for row, count, inputs in zip(rows, counters, x, strict=True):
+            start(0)
             named = {**net.layout.views(row), **dict(zip(net.layout.counters, count, strict=True))}
             out.append(functional_call(net.module, named, (inputs,)))
             check_outputs(net, out[-1], len(inputs), " in evaluation")

@@ -16,6 +16,7 @@ from modules import Residual
 from own_names import forgetting_names
 from small import copy_run, of_method, run_command, scenario, spell_out
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -354,6 +355,31 @@ def test_what_cannot_act_is_refused() -> None:
         fedray.run({**FEW, "data": {}}, data=data, augment="crop")
     with pytest.raises(BadInput, match="augment = cropp is not one of crop, flip: did you mean crop"):
         run(augment=["cropp", same])
+
+
+@pytest.mark.parametrize(
+    ("key", "object_"), [("augment", same), ("augment", "crop"), ("loss", F.cross_entropy), ("optimizer", "adam")]
+)
+def test_a_key_beside_an_argument_was_read_by_nobody(key: str, object_: Any) -> None:
+    given = {key: object_, f"local__{key}": "flip"}
+    with pytest.raises(BadInput, match=f"^local.{key} = 'flip', but {key}= is given too: leave one of them out"):
+        run(**given)
+
+
+def test_a_name_beside_a_function_belongs_to_the_run() -> None:
+    """Another function under the same name went on in its place."""
+    with forgetting_names():
+        fedray.register("augmentation", "blur", lambda x: x.float() / 2)
+        begun = run(augment=[same, "blur"])
+    with forgetting_names():
+        fedray.register("augmentation", "blur", lambda x: x.float() * 3)
+        with pytest.raises(BadInput, match="augmentation.* is not the one the run began with"):
+            fedray.resume(begun.path, rounds=3, augment=[same, "blur"])
+
+
+def test_an_augmentation_of_a_method_is_no_list_of_its_parts() -> None:
+    with pytest.raises(BadInput, match="it is an Augmentation: give a function"):
+        run(augment=Augmentation(mirror, "row", "mirror"))
 
 
 def test_a_method_has_augmentations_of_its_own() -> None:

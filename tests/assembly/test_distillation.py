@@ -118,6 +118,20 @@ def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() ->
     assert torch.equal(withheld.progress.state.extra["inputs"][1], rows)
 
 
+@pytest.mark.parametrize("inputs", ["noise", "digits"])
+def test_the_server_has_inputs_as_the_clients_have_them(inputs: str) -> None:
+    """With `standardize: false` the clients' went from 0 to 16, and the server's were standardized."""
+    fedray.register("method", "told", told, options=TOLD, models=2)
+    found = []
+    for standardize in (False, True):
+        keys = {**KEYS, "data": {"limit": 90, "standardize": standardize}}
+        done = fedray.run({**keys, "method": {"name": "told", "inputs": inputs, "input_rows": 50}})
+        found.append(done.progress.state.extra["inputs"][0])
+    data = done.study.shards.data
+    shift, scale = (torch.from_numpy(values[0]) for values in (data.shift, data.scale))
+    torch.testing.assert_close(found[0], shift + scale * found[1], rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [

@@ -14,6 +14,7 @@ from small import scenario, spell_out
 from torch import Tensor
 
 import fedray
+from fedray.core.errors import BadInput
 from fedray.core.types import State, Stats, Uploads
 from fedray.methods import ClientSums, LocalLoss, LossContext, Method, SeenRows, Server, Setting, Transform, federated
 
@@ -107,6 +108,33 @@ def test_sums_change_nothing_but_the_bytes() -> None:
     )
     assert up[0] - up[1] == 4 * 10 * jobs
     assert down[0] == down[1]
+
+
+def test_what_the_sums_draw_is_the_same_in_every_run() -> None:
+    """Noise for privacy, say: it differed from run to run, and with it all that the server makes of the sums."""
+    seen: list[Uploads] = []
+
+    def compose(setting: Setting) -> Method:
+        phase = federated(setting)
+        measure = ClientSums(lambda rows: rows.outputs.sum(0) + torch.randn(10) + np.random.rand(), 10)
+        return Method("own", replace(phase, server=listening(phase.server, seen), measure=measure))
+
+    found = []
+    for _ in range(2):
+        seen.clear()
+        run(compose, {"rounds": 1})
+        found.append(torch.cat([one.beside for one in seen if one.beside is not None]))
+    assert torch.equal(*found)
+    assert len(found[0].unique()) == found[0].numel()  # no two jobs draw the same
+
+
+@pytest.mark.parametrize("mode", [{"mode": "semi"}, {"mode": "buffered", "concurrency": 2, "goal": 2}])
+def test_a_loss_that_reads_the_round_is_refused_without_rounds(mode: dict[str, Any]) -> None:
+    """Every job failed with a KeyError."""
+    with pytest.raises(
+        BadInput, match=r"^participation.mode = \w+, but the loss of own reads broadcast/scale of the round"
+    ):
+        run(scaled([1.0]), {"participation": {"per_round": None, **mode}})
 
 
 def scaled(factors: list[float], read: bool = True) -> Callable[[Setting], Method]:

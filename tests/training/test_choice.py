@@ -260,3 +260,24 @@ def test_models_evaluated_together_give_the_outputs_of_models_evaluated_alone(mo
         monkeypatch.setattr(conv, "_EVALUATED_NUMBERS", {"cpu": most})
         torch.testing.assert_close(conv.conv_outputs(net, rows, none, x), want, rtol=0, atol=1e-12)
     assert choose_engine(net).outputs is conv.conv_outputs
+
+
+def test_a_network_that_draws_in_evaluation_answers_alike_in_every_run() -> None:
+    """`F.dropout` draws unless it is told not to: scores, and what methods make of losses, differed from run to run."""
+
+    class Drawing(nn.Module):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.layer = nn.Linear(64, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.layer(torch.nn.functional.dropout(x.flatten(1), 0.5))
+            return found
+
+    keys = {"rounds": 2, "method": {"name": "ifca", "models": 2}, "clients": {"number": 3}, "data": {"limit": 90}}
+    found = []
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="depends on the rows beside it"):
+            found.append(fedray.run({**keys, "runtime": "inline", "report": False}, model=Drawing))
+    assert torch.equal(*(run.progress.state.models for run in found))
+    assert found[0].summary["metrics"] == found[1].summary["metrics"]

@@ -99,6 +99,7 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
         ({"space": {"local.lr, local.epoch": [[0.1, 1]]}}, "local.epoch is not a key of local"),
         ({"space": {"local.lr, data.hold_out": [[0.1, 0.3]]}}, "space.data.hold_out cannot be searched"),
         ({"space": {"local.lr": [0.1], "local.lr, local.epochs": [[0.1, 1]]}}, "local.lr is in the space twice"),
+        ({"space": {"local.lr,": [[0.1, 1]]}}, "space.local.lr, names no key beside a comma"),
         ({"space": {"local.lr, server.momentum": [[0.1, 0.5]]}}, "space.server.momentum cannot act, because"),
         ({"space": {"evaluate.every": [1, 2]}}, "space.evaluate.every cannot be searched (trials would be measured"),
         ({"space": {"clients.actors": [1, 2]}}, "space.clients.actors cannot be searched (it changes no result)"),

@@ -39,7 +39,7 @@ def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
     """
     check_sendable(own)
     modules, known = list(own.modules), {Path(name).stem if name.endswith(".py") else name for name in own.modules}
-    for kind, name in list_own_names(scenario):
+    for kind, name in list_own_names(scenario, own.training):
         origin = list_origins()[kind, name]
         if origin.module == "__main__" and not own.modules:
             raise BadInput(
