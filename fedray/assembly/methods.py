@@ -52,7 +52,7 @@ from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.names import declared_options, is_own
+from fedray.scenario.names import declared_options, is_own, list_unset
 from fedray.scenario.schema import Scenario
 from fedray.scenario.stacks import is_stack
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
@@ -108,7 +108,7 @@ def make_setting(
         distil=make_learner(scenario, net, shards, seeds, own),
         fuse=make_fuser(scenario, shards, seeds, own),
         walk=(own.walk or make_walk(scenario, clients.number, seeds)) if scenario.schedule.kind == "walk" else None,
-        options=scenario.method.options,
+        options={**list_unset("method", scenario.method.name), **scenario.method.options},
         private=find_private_layers(net, scenario.local.private or []),
         tier_nets=nets,
     )

@@ -25,6 +25,7 @@ from fedray.data.own_partition import register_partition
 from fedray.methods import METHODS
 from fedray.own_code.user_code import explain_uncallable
 from fedray.scenario import names
+from fedray.scenario.schema import section_fields
 
 _FUNCTIONS: dict[str, Callable[[str, Any], None]] = {  # kind -> who keeps its functions
     "method": METHODS.__setitem__,
@@ -74,6 +75,8 @@ def register(
         options = own_training.declare_options(kind, thing) if options is None else options
     elif (wrong := _explain_function(kind, thing)) is not None:
         raise BadInput(f"{kind}.name = {name!r}: it {wrong}: give a function {kind}({_ARGUMENTS[kind]})")
+    if kind in ("method", "model") and (taken := sorted({"name", *section_fields(kind)} & set(options or ()))):
+        raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of every {kind}: choose another name")
     if kind == "method":
         names.describe_method(name, models, options if isinstance(options, Mapping) else None)
     origin = _find_origin(sys._getframe(1).f_globals)

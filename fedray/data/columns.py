@@ -69,7 +69,10 @@ def choose_columns(
         BadInput: A column is missing or named twice, or holds text among numbers.
     """
     if not targets:
-        raise BadInput(f"data.target is missing: name the column to predict: {', '.join(map(str, frame))[:200]}")
+        raise BadInput(
+            f"data.target is missing: name the column to predict: {', '.join(map(str, frame))[:200]} (beside data= in "
+            "Python: data__target=COLUMN)"
+        )
     _check_names(targets, features or [], key)
     require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
     remarks: tuple[str, ...] = ()
@@ -102,7 +105,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data") -> None:
     for column in columns:
         if column not in known:
             name = frame.attrs.get("file", "the table")
-            remedy = suggest_nearest(str(column), known, "choose one of them")
+            remedy = suggest_nearest(str(column), known, "add it, or choose one of them")
             raise BadInput(f"{key}: {name} has no column {column}: {remedy} (its columns: {', '.join(known)[:400]})")
 
 

@@ -93,7 +93,7 @@ def _score_world(
     outputs = {split: join_pieces(pieces, world) for split, _, pieces in splits}
     for split, prefix, _ in splits:
         scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
-        scores |= score_own_metrics(study, world, outputs[split], split, answer)
+        scores |= score_own_metrics(study, world, outputs[split], split, answer, residual=residual)
         if measured.ood:
             scores |= score_ood(study, world, outputs[split], join_pieces(measured.ood, world), answer)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}

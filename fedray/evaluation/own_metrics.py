@@ -23,7 +23,9 @@ from fedray.metrics.scored import Scored, read_metric
 from fedray.simulation.study import Study
 
 
-def score_own_metrics(study: Study, world: int, outputs: Tensor, split: str, answer: Answer) -> dict[str, float]:
+def score_own_metrics(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
+) -> dict[str, float]:
     """The values of the user's metrics by name; empty without any.
 
     Args:
@@ -32,25 +34,26 @@ def score_own_metrics(study: Study, world: int, outputs: Tensor, split: str, ans
         outputs: raw outputs of the models that answer, on the whole split.
         split: `test` or `hold_out`.
         answer: the models that answer.
+        residual: mean training residual variance in standardised units, if known.
     """
     metrics = study.evaluation.metrics
     if not metrics:
         return {}
     x, y = study.split(split, world)
-    members, prediction = _answer_rows(study, world, outputs, split, answer)
+    members, prediction, variance = _answer_rows(study, world, outputs, split, answer, residual=residual)
     targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
-    scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world))
+    scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world), variance)
     return {name: read_metric(name, function, scored) for name, function in metrics.items()}
 
 
 def _answer_rows(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer
-) -> tuple[FloatArray, FloatArray]:
-    """The members' answers, and the ensemble's."""
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
+) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """The members' answers, and the ensemble's with its variance."""
     if study.parts:
         probs = ensemble.probabilities(outputs.numpy())
-        return probs[1:], probs[0]
+        return probs[1:], probs[0], None
     if study.classes:
-        return answer_world(outputs, study.evaluation.average, answer, world)
-    of = read_members(study, world, drop_absent(outputs, answer, world), split, answer)
-    return of.means, of.answer.mean
+        return (*answer_world(outputs, study.evaluation.average, answer, world), None)
+    of = read_members(study, world, drop_absent(outputs, answer, world), split, answer, residual=residual)
+    return of.means, *of.answer

@@ -34,6 +34,8 @@ class Scored(NamedTuple):
         split: `test` or `hold_out`.
         replicate: From 0.
         fold: From 0.
+        variance: Of the ensemble's answer to each row of a regression, `[n]`, in the target's unit squared: that of
+            the score `nll`, with its noise. None for classes.
     """
 
     prediction: FloatArray
@@ -43,6 +45,7 @@ class Scored(NamedTuple):
     split: str
     replicate: int
     fold: int
+    variance: FloatArray | None = None
 
 
 def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) -> float:

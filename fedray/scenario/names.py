@@ -98,6 +98,11 @@ def declared_options(kind: NameKind, name: str) -> Mapping[str, Any] | None:
     return _DECLARED.get((kind, name))
 
 
+def list_unset(kind: NameKind, name: str) -> dict[str, None]:
+    """The options of an own name whose default is None: a scenario without them has nothing in their place."""
+    return {key: None for key, default in (_DECLARED.get((kind, name)) or {}).items() if default is None}
+
+
 def list_own_rules(local: Mapping[str, Any]) -> list[tuple[NameKind, str]]:
     """Kinds and names of the user's loss, optimizer and augmentations in a section `local`, whose options stand there.
 

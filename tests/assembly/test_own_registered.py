@@ -13,7 +13,7 @@ from torch import nn
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.methods import Transform, start_empty
+from fedray.methods import Method, Setting, Transform, federated, start_empty
 from fedray.tuning.tune import run_sweep
 
 KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
@@ -81,3 +81,25 @@ def test_an_option_of_both_a_loss_and_an_optimizer_had_the_value_of_the_second_i
             BadInput, match=r"^local\.by is an option of loss weighed and of optimizer scaled: give it an"
         ):
             fedray.run({**KEYS, "local": both})
+
+
+def test_an_option_without_a_value_is_there() -> None:
+    """One whose default is None was missing, and so was one that a scenario sets to null."""
+    seen: list[dict[str, Any]] = []
+
+    def method(setting: Setting) -> Method:
+        seen.append(dict(setting.options))
+        return Method("own", federated(setting))
+
+    with forgetting_names():
+        fedray.register("method", "open", method, options={"a": None, "b": 3})
+        for given in ({}, {"a": None}, {"a": 2}):
+            fedray.run({**KEYS, "method": {"name": "open", **given}})
+    assert [{one["a"] for one in seen if one["a"] == a} for a in (None, 2)] == [{None}, {2}]
+    assert all(one["b"] == 3 for one in seen)
+
+
+@pytest.mark.parametrize("option", ["models", "name"])
+def test_an_option_cannot_have_the_name_of_a_key(option: str) -> None:
+    with pytest.raises(BadInput, match=f"^method 'taken': options has {option}, which is a key of every method"):
+        fedray.register("method", "taken", lambda _setting: None, options={option: 3})

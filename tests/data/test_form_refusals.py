@@ -75,7 +75,13 @@ FORMS: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (([[1.0, 2.0], [3.0]] * 30, Y), {}, "x has rows of different lengths"),
     ((["good", "bad", "so"] * 20, Y), {}, "the inputs are text: give data.tokenizer"),
-    (FRAME, {}, "data.target is missing: name the column to predict: age, city, ill"),
+    (FRAME, {}, "data.target is missing: name the column to predict: age, city, ill .*: data__target=COLUMN"),
+    (
+        ((X, Y), (X[:9], np.linspace(-2, 2, 9))),
+        {},
+        "^data: the labels are whole numbers, .* of the test rows real numbers",
+    ),
+    (((X, np.array(["a", "b"] * 30)), (X, Y)), {}, "^data: the labels are text in the training or the test rows and"),
     (FRAME, {"target": "il"}, r"has no column il: did you mean ill\? \(its columns: age, city, ill\)"),
     (
         FRAME,

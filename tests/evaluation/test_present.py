@@ -15,7 +15,7 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import State
 from fedray.evaluation.present import drop_absent, weigh_present
-from fedray.methods import METHODS, Method, Setting, federated
+from fedray.methods import METHODS, Method, Scored, Setting, federated
 from fedray.metrics import classification, regression
 
 SMALL: dict[str, Any] = {
@@ -137,3 +137,29 @@ def test_rows_that_are_no_split_are_refused() -> None:
     study = fedray.run(SMALL, rounds=0).study
     with pytest.raises(BadInput, match="split.'train'.: choose test, hold_out or ood; .* study.shards.data.train"):
         study.split("train", 0)
+
+
+@pytest.mark.parametrize(("method", "objective"), [("fedavg", "half_mse"), ("fed_ensemble", "gaussian_nll")])
+def test_a_metric_of_ones_own_has_the_variance_of_the_score(method: str, objective: str) -> None:
+    """The width of an interval could not be computed."""
+
+    def width(scored: Scored) -> float:
+        assert scored.variance is not None
+        return float((2 * 1.959963984540054 * scored.variance**0.5).mean())
+
+    def own_nll(scored: Scored) -> float:
+        v, error = scored.variance, scored.targets - scored.prediction
+        assert v is not None
+        return float((0.5 * np.log(2 * np.pi * v) + error**2 / (2 * v)).mean())
+
+    keys: dict[str, Any] = {
+        "rounds": 1,
+        "runtime": "inline",
+        "report": False,
+        "method": method,
+        "clients": {"number": 3},
+    }
+    keys |= {"data": "cubic", "model": {"name": "mlp", "objective": objective}}
+    done = fedray.run(keys, metrics=[width, own_nll]).summary["metrics"]
+    assert done["width"]["mean"] == pytest.approx(done["width_95"]["mean"], rel=1e-9)
+    assert done["own_nll"]["mean"] == pytest.approx(done["nll"]["mean"], rel=1e-9)

@@ -123,7 +123,24 @@ def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
                 raise BadInput("data.task = classification, but the labels are real numbers: leave it at auto")
     elif first.dtype.kind not in "iubUS":
         raise BadInput(f"data: the labels are of type {first.dtype}: give text, whole numbers or real numbers")
+    for part in parts[1:]:
+        _compare_classes(first, part)
     return "classes"
+
+
+def _compare_classes(first: NDArray[Any], other: NDArray[Any]) -> None:
+    """Refuses labels of the test rows that are something else than those of the training rows."""
+    if other.dtype.kind == "f" and (other != np.floor(other)).any():
+        raise BadInput(
+            "data: the labels are whole numbers, which are classes, and those of the test rows real numbers: give the "
+            "same in both, or write data.task: regression"
+        )
+    is_text = [part.dtype.kind in "US" for part in (first, other)]
+    if is_text[0] != is_text[1] and not np.isin(first.astype(str), other.astype(str)).any():
+        raise BadInput(
+            "data: the labels are text in the training or the test rows and numbers in the others, without a class in "
+            "common: give the same in both"
+        )
 
 
 def _is_one_hot(rows: NDArray[Any]) -> bool:

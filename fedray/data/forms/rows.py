@@ -13,6 +13,7 @@ Example:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -253,7 +254,7 @@ def _find_gaps(values: Array) -> Array:
         return _find_rows(values, np.isnan)
     if values.dtype.kind == "O":
         gaps = [value is None or value != value or str(value) == "<NA>" for value in values.ravel().tolist()]
-        return np.asarray(np.array(gaps, dtype=bool).reshape(len(values), -1).any(axis=1))
+        return np.asarray(np.array(gaps, dtype=bool).reshape(len(values), math.prod(values.shape[1:])).any(axis=1))
     return np.zeros(len(values), bool)
 
 
