@@ -35,7 +35,7 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
     table shefl_mnist_wide shefl_table1a_mnist replicates=3 rounds=10 runtime=inline \
         --cells 'dirichlet_*'                                                                 # 90
     table shefl_mnist_wide_100 shefl_table1a_mnist replicates=3 runtime=inline \
-        --cells 'dirichlet_*,path_fedavg,path_fedprox,path_fed_ensemble'                      # 630
+        --cells 'dirichlet_*,path_fed*'                                                       # 850
     table shefl_step_0.1 shefl_table1a_fmnist $cnn local.lr=0.1 \
         --cells dirichlet_fedavg,dirichlet_fed_ensemble                                       # 15; dirichlet_shefl diverges
     table shefl_step_0.05 shefl_table1a_fmnist $cnn local.lr=0.05 \
