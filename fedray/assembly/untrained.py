@@ -52,7 +52,7 @@ def warn_of_untrained_models(scenario: Scenario, study: Study) -> None:
         if method.one_model_per_client:
             remedies = "raise rounds or participation.per_round"
         if study.asynchronous is not None:
-            remedies = "raise rounds or participation.concurrency, or lower method.models"
+            remedies = "raise rounds, or lower method.models"
         warn_user(f"nobody trains {left} of {models} models in {rounds}, and they stay as they were drawn: {remedies}")
 
 

@@ -57,6 +57,13 @@ def test_models_without_a_job_are_counted(scenario: dict[str, Any], said: str) -
     assert hear(scenario) == [f"nobody trains {said}"]
 
 
+def test_without_rounds_the_remedy_is_one_that_is_taken() -> None:
+    """A step takes the uploads of one model; participation.per_round was proposed, which that mode refuses."""
+    read = read_scenario(keys(5, 3, participation={"mode": "buffered", "goal": 2}))
+    with pytest.warns(UserWarning, match="as they were drawn: raise rounds, or lower method.models$"):
+        warn_of_untrained_models(read, build_study(read))
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
