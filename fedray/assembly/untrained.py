@@ -81,7 +81,8 @@ def _count_in_parts(scenario: Scenario, study: Study) -> tuple[int, int]:
     """Models of a stack that clients train together, and how many of them nobody trains, in the worst world."""
     parts = [p for p in study.parts if p.combine is None and p.voter is None and p.trained_before is None]
     models = sum(part.folds * part.models for part in parts)
-    if not parts or _reads_state(scenario, study.method.phase):
+    distilled = scenario.method.options.get("distil_steps", 0) > 0  # networks learn from those that clients train
+    if not parts or distilled or _reads_state(scenario, study.method.phase):
         return models, 0
     each = [count_untrained(p.study, p.ends - p.begins).reshape(study.worlds, p.folds).sum(axis=1) for p in parts]
     return models, int(sum(each).max())

@@ -1,7 +1,8 @@
 """Cuts the jobs of a round into chunks that actors take one after the other. Nothing here uses Ray.
 
 Exact sums do not depend on who trains what, so an actor that is quick may take more chunks than one that is slow. The
-chunks of a queue lie in the order of their models, so that most actors train, receive and send few of them.
+chunks of a queue lie in the order of their models, so that most actors train, receive and send few of them. Tiers whose
+actors reserve the same share a queue: a device's speed is simulated, and any of these actors can train its jobs.
 
 Example:
     Six jobs of two models, for two actors: each gets one model, and nearly the same work.
@@ -24,7 +25,7 @@ import numpy as np
 
 from fedray.core.types import Clients, IntArray, SizedPlan
 from fedray.runtime import flights
-from fedray.runtime.placement import assign_homes
+from fedray.runtime.placement import assign_homes, list_serving
 from fedray.runtime.seats import ActorSpec
 
 LEAST_JOBS = 2  # of a chunk where actors take several: engines train a lone job beside a copy of itself
@@ -43,7 +44,7 @@ class Chunk(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Chunks, and the actors that may take them: those of a tier, or the home of private vectors.
+    """Chunks, and the actors that may take them: those that reserve the same, or the home of private vectors.
 
     Attributes:
         actors: Numbers of the actors.
@@ -81,14 +82,14 @@ def cut_chunks(
     """
     row = flights.rows_of_state(jobs.plan, jobs.flight, models)
     if at_home:
-        home = assign_homes(clients, list(specs), jobs.plan.client)
+        home = assign_homes(clients, specs, jobs.plan.client)
         each = [(a, np.flatnonzero(home == a)) for a in np.unique(home).tolist()]
         return [Queue([a], [_chunk(places, row)]) for a, places in each]
-    tier, queues = clients.tier_of(jobs.plan.client), []
-    for c in np.unique(tier).tolist():
-        actors = [a for a, spec in enumerate(specs) if spec.tier == c]
-        of_tier = np.flatnonzero(tier == c)
-        order = of_tier[np.lexsort((-jobs.steps[of_tier], row[of_tier]))]
+    serving, queues = list_serving(clients, specs), []
+    kind = np.array([serving.index(actors) for actors in serving])[clients.tier_of(jobs.plan.client)]
+    for k in np.unique(kind).tolist():
+        actors, of_kind = list(serving[k]), np.flatnonzero(kind == k)
+        order = of_kind[np.lexsort((-jobs.steps[of_kind], row[of_kind]))]
         begins, lap = _share_work(jobs.steps[order], len(actors), laps)
         kept = _keep_apart(begins, len(order), 1 if laps == 1 else LEAST_JOBS)
         parts = np.split(order, begins[kept][1:])

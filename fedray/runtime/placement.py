@@ -137,8 +137,30 @@ def _find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int | Non
     return low
 
 
-def assign_homes(clients: Clients, specs: list[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns clients to actors: the clients of a tier are dealt one by one to the actors of that tier.
+def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
+    """The actors that may serve each tier: those of every tier that reserves the same for an actor.
+
+    Where tiers differ only in simulated speed, so that one has most of the work, no actor idles.
+
+    Args:
+        clients: The tiers.
+        specs: The actors of the run.
+
+    Returns:
+        For each tier the numbers of the actors, ascending; none for a tier without clients that reserves like no other.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> clients = Clients((Tier("fast", 5), Tier("slow", 5), Tier("gpu", 5, num_gpus=0.5)))
+        >>> list_serving(clients, [ActorSpec(0, 1.0, 0.0, {}), ActorSpec(1, 1.0, 0.0, {}), ActorSpec(2, 1.0, 0.5, {})])
+        [(0, 1), (0, 1), (2,)]
+    """
+    reserved = [(tier.num_cpus, tier.num_gpus, dict(tier.resources)) for tier in clients.tiers]
+    return [tuple(a for a, spec in enumerate(specs) if reserved[spec.tier] == one) for one in reserved]
+
+
+def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
+    """Assigns clients to actors: the clients of a tier are dealt one by one to the actors that may serve it.
 
     Args:
         clients: The tiers.
@@ -148,10 +170,8 @@ def assign_homes(clients: Clients, specs: list[ActorSpec], client: IntArray) -> 
     Returns:
         The number of the actor on which each of these clients lives, `[J]`.
     """
-    starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
-    tier = clients.tier_of(client)
+    tier, serving = clients.tier_of(client), list_serving(clients, specs)
     home: IntArray = np.zeros(len(client), np.int64)
-    for c in np.unique(tier):
-        actors = np.array([a for a, spec in enumerate(specs) if spec.tier == c])
-        home[tier == c] = actors[(client[tier == c] - starts[c]) % len(actors)]
+    for c in np.unique(tier).tolist():
+        home[tier == c] = np.array(serving[c])[client[tier == c] % len(serving[c])]
     return home

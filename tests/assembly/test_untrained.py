@@ -17,9 +17,13 @@ from fedray.assembly.untrained import count_untrained, warn_of_untrained_models
 from fedray.core.errors import FedrayWarning, ScenarioWarning
 from fedray.methods import Answer, Method, Setting, federated
 from fedray.scenario.loader import read_scenario
+from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress
 from fedray.storage.study_checkpoint import load_study_checkpoint
 
+SERVER = [{"name": "linear", "tier": "phones"}, {"name": "mlp", "tier": "server"}]  # the server alone has the second
+TIERS = {"phones": {"number": 4}, "server": {"number": 0}}
+FEDDF = {"method": {"name": "feddf", "networks": SERVER}, "clients": {"tiers": TIERS}}
 LOSSES = {"per_round": 1, "selection": {"name": "power_of_choice", "candidates": 2}}
 TWO_EACH = {"number": 4, "tiers": {"hpc": {"models_per_round": 2}}}
 STACK = {"name": "stacking", "bases": [{"name": "mlp", "models": 3}, {"name": "mlp", "hidden": [4]}]}
@@ -51,6 +55,7 @@ def hear(scenario: dict[str, Any]) -> list[str]:
         (keys(3, 1, method={"name": "ifca", "models": 3}), "2 of 3 models in 1 round"),
         (keys(1, 1, method=STACK), "10 of 16 models in 1 round"),
         (keys(1, 1, method="local_only"), "3 of 4 models in 1 round"),
+        (merge_keys(keys(1, 3, **FEDDF), {"method": {"distil_steps": 0}}), "1 of 2 models in 3 rounds"),
     ],
 )
 def test_models_without_a_job_are_counted(scenario: dict[str, Any], said: str) -> None:
@@ -73,6 +78,7 @@ def test_without_rounds_the_remedy_is_one_that_is_taken() -> None:
         keys(5, 3, participation={"mode": "semi"}),
         keys(4, 9, method="local_only"),
         keys(1, 1, method="fens"),
+        keys(1, 3, **FEDDF),
         keys(1, 1, method={"name": "beta_predbayes", "cycles": 1, "samples": 1}, participation={}),
     ],
 )

@@ -25,6 +25,7 @@ from fedray.runtime.chunks import Chunk, Queue, cut_chunks
 from fedray.runtime.exchange import exchange, share_nodes
 from fedray.runtime.exchange_state import Task
 from fedray.runtime.inline import Inline
+from fedray.runtime.placement import assign_homes
 from fedray.runtime.ray import exchange as ray_exchange
 from fedray.runtime.ray.client_actor import ClientActor
 from fedray.runtime.ray.exchange import Calls, Round
@@ -175,10 +176,11 @@ def test_sums_that_are_added_on_their_nodes_have_the_same_bits_and_are_fewer(cas
 
 def test_an_actor_without_jobs_adds_nothing() -> None:
     """It was asked to add what its neighbors had stored, and then for its queue, which it does not have."""
-    study = build_study(read_scenario(CASES["replicates"]))
-    actors = Pretended(CASES["replicates"], (1.0, 1.0, 1.0), laps=1)
-    actors.specs[0] = actors.specs[0]._replace(tier=1)
-    actors.nodes = [[0, 1, 2]]
+    tiers = {"spare": {"number": 0, "num_gpus": 0.5}, "all": {}}
+    scenario = merge_keys(CASES["replicates"], {"clients": {"tiers": tiers}})
+    study = build_study(read_scenario(scenario))
+    actors = Pretended(scenario, (1.0, 1.0), laps=1)
+    actors.nodes = [[0, 1, 2, 3]]
     assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
 
 
@@ -284,7 +286,7 @@ def test_every_job_is_in_one_chunk(counts: tuple[int, int, int, int], mixed: boo
     """Chunks of a tier are for its actors and name the rows that their jobs start from; few actors share a row."""
     actors, models, number, laps = counts
     draw = np.random.default_rng(data.draw(st.integers(0, 99)))
-    clients = Clients((Tier("a", 20), Tier("b", 20)))
+    clients = Clients((Tier("a", 20), Tier("b", 20, num_gpus=0.5)))
     specs = [ActorSpec(a % 2, 1.0, 0.0, {}) for a in range(2 * actors)]
     plan = Plan(draw.integers(0, 40, number), draw.integers(0, models, number), draw.integers(0, 2, number))
     jobs = SizedPlan(plan, np.ones(number, np.int64), draw.integers(0, 9, number))
@@ -310,6 +312,24 @@ def test_equal_jobs_are_shared_equally() -> None:
     assert [len(chunk.places) for chunk in queue.chunks] == [10, 10, 10, 10]
     [queue] = cut_chunks(Clients((Tier("all", 40),)), specs, jobs, 5, laps=3)
     assert [len(chunk.places) for chunk in queue.chunks] == [5, 5, 5, 5, 2, 2, 2, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+def test_tiers_that_reserve_the_same_share_their_actors_evenly(laps: int) -> None:
+    """SHEFL's strong clients have five sixths of the jobs; the actors of a tier with a GPU stay its own."""
+    clients = Clients((Tier("hpc", 20), Tier("lpc", 20), Tier("gpu", 20, num_gpus=1.0), Tier("nobody", 0)))
+    specs = [ActorSpec(c, 1.0, 0.0, {}) for c in (0, 1, 2)]
+    client = np.concatenate([np.repeat(np.arange(10), 5), np.arange(20, 30), np.arange(40, 44)])
+    plan = Plan(client, np.arange(64) % 5, np.zeros(64, np.int64))
+    jobs = SizedPlan(plan, np.ones(64, np.int64), np.full(64, 7))
+    together, alone = cut_chunks(clients, specs, jobs, 5, laps=laps)
+    assert (together.actors, alone.actors) == ([0, 1], [2])
+    sizes = [len(chunk.places) for chunk in together.chunks]
+    assert sizes == ([30, 30] if laps == 1 else [15, 15, 7, 7, 8, 8])
+    assert sum(len(chunk.places) for chunk in alone.chunks) == 4
+    homes = assign_homes(clients, specs, np.arange(60))
+    assert np.bincount(homes[:40]).tolist() == [20, 20]
+    assert set(homes[40:].tolist()) == {2}
 
 
 def some_sums(seed: int) -> dict[str, ExactSum]:
