@@ -156,7 +156,8 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
         [(0, 1), (0, 1), (2,)]
     """
     reserved = [(tier.num_cpus, tier.num_gpus, dict(tier.resources)) for tier in clients.tiers]
-    return [tuple(a for a, spec in enumerate(specs) if reserved[spec.tier] == one) for one in reserved]
+    kind = [reserved.index(one) for one in reserved]  # the first tier that reserves the same
+    return [tuple(a for a, spec in enumerate(specs) if kind[spec.tier] == k) for k in kind]
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
