@@ -48,7 +48,8 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
     table table2_mnist fed_ensemble_table2_mnist rounds=100                                   # 312
     table table2_mnist_dropout fed_ensemble_table2_mnist rounds=100 model.dropout=0.5 \
         predict.dropout_at_test=true --cells '*_fedavg,*_fed_ensemble'                        # 180
-    table table2_mnist_proxy_400 fed_ensemble_table2_mnist_proxy rounds=400 replicates=1 --cells 'at_test_*' # 15
+    table table2_mnist_proxy_400 fed_ensemble_table2_mnist_proxy rounds=400 replicates=1 \
+        --cells 'at_test_*_fedavg,at_test_*_fed_ensemble'                                     # 15
     for n in 4 5 6 7; do
         table table$n fed_ensemble_table$n rounds=100 replicates=3 local.lr=0.127 local.epochs=null local.steps=3 \
             evaluate.every=50 runtime=inline                                                  # 67

@@ -32,8 +32,8 @@ from fedray.files.plain import expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
-from fedray.scenario.options import explain_unknown_key
-from fedray.scenario.schema import Scenario, section_fields
+from fedray.scenario.schema import Scenario, list_sections, section_fields
+from fedray.scenario.unknown_keys import explain_unknown_key
 
 __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 
@@ -172,7 +172,8 @@ def _take_objects(
     objects = {name: given.get(name) for name in _PIECES}
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
-            raise BadInput(explain_unknown_key("", top, tuple(dict.fromkeys((*section_fields(""), *given)))))
+            known = tuple(dict.fromkeys((*section_fields(""), *given)))
+            raise BadInput(explain_unknown_key("", top, known, sections=list_sections()))
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     for key, value in objects.items():
         if names_data(value) if key == "data" else isinstance(value, str | Mapping):

@@ -28,8 +28,8 @@ def explain_usage(error: click.UsageError) -> str:
     text, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "fedray"
     name = command.rpartition(" ")[2]
     if isinstance(error, click.NoSuchOption) and name not in _KEYS:
-        from fedray.scenario.options import find_key
         from fedray.scenario.schema import section_fields
+        from fedray.scenario.unknown_keys import find_key
 
         key = find_key(error.option_name.lstrip("-"), section_fields(""))
         if key:

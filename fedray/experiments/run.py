@@ -289,6 +289,6 @@ def warn_of_lost_models(summary: Mapping[str, Any]) -> None:
         warn_user(
             f"models that answer as they were drawn, because no client was asked to train them, or sent them: {drawn}: "
             "raise rounds or participation.per_round, read personal_accuracy if all layers stay with the clients, or "
-            "give these models the weight 0 in the Answer of the method",
+            "give these models the weight 0 in the Answer of the method (of method.networks: answers: false)",
             FedrayWarning,
         )

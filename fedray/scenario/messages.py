@@ -11,15 +11,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedray.core.text import quote_value
-from fedray.scenario.options import explain_unknown_key
+from fedray.scenario.unknown_keys import explain_unknown_key
 
 
-def error_line(error: Mapping[str, Any], fields: Callable[[str], tuple[str, ...]]) -> str:
+def error_line(
+    error: Mapping[str, Any],
+    fields: Callable[[str], tuple[str, ...]],
+    sections: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
     """One error of pydantic as a line.
 
     Args:
         error: as pydantic's `ValidationError.errors()` gives it.
         fields: gives the keys of a section; `*` in the section stands for any name or index.
+        sections: the keys of those in which an unknown key is looked for.
     """
     place = [part for part in error["loc"] if part != "[key]"]
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".")
@@ -28,7 +33,8 @@ def error_line(error: Mapping[str, Any], fields: Callable[[str], tuple[str, ...]
         section = ".".join(
             "*" if place[:i] in (["clients", "tiers"], ["table"]) else str(p) for i, p in enumerate(place[:-1])
         )
-        return explain_unknown_key(path[: -len(str(place[-1])) - 1], str(place[-1]), fields(section))
+        key, above = str(place[-1]), path[: -len(str(place[-1])) - 1]
+        return explain_unknown_key(above, key, fields(section), sections=sections)
     if kind == "value_error":
         if error["loc"][-1] == "[key]":
             return f"clients.tiers has the name {quote_value(value)}, which {error['ctx']['error']}"

@@ -15,8 +15,9 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.scenario import names
 from fedray.scenario.nested import DEFAULT_NAMES, Path, dotted_key
-from fedray.scenario.options import explain_unknown_key, list_keys
+from fedray.scenario.options import list_keys
 from fedray.scenario.schema import section_fields, section_types
+from fedray.scenario.unknown_keys import explain_unknown_key
 
 _KINDS: dict[Path, names.NameKind] = {  # what a section names, whose options stand beside the name
     ("method",): "method",

@@ -8,7 +8,7 @@ Example:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
@@ -17,6 +17,7 @@ from fedray.scenario import names
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.partition import CLIENT_KINDS
 from fedray.scenario.spec import REQUIRED, NameSpec, Option
+from fedray.scenario.unknown_keys import KIND_WORDS, explain_unknown_key
 from fedray.scenario.validators import Check, flag, real, text
 
 
@@ -78,7 +79,7 @@ def _explain_unknown_name(kind: names.NameKind, path: str, name: Any) -> str:
     otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
     remedy = suggest_nearest(name, known, otherwise)
     remedy += "" if remedy == otherwise else " (or --import the module that registers it)"
-    return f"{path}.name = {quote_value(name)} is not a known {_WORD[kind]}: {remedy}"
+    return f"{path}.name = {quote_value(name)} is not a known {KIND_WORDS[kind]}: {remedy}"
 
 
 def _list_options(kind: names.NameKind, name: str) -> tuple[Mapping[str, Option], bool]:
@@ -147,8 +148,6 @@ _SERVER_OPTIMIZERS = {
     "fedavgm": "write method.name=fedavg server.optimizer=momentum",
     "fedopt": "write method.name=fedavg server.optimizer=adam, yogi or momentum",
 }
-_WORD = {"method": "method", "data": "data set", "model": "model", "partition": "partition"}
-_WORD |= {"selection": "client selection", "schedule": "schedule"}
 
 
 def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> Any:
@@ -179,100 +178,3 @@ def alike(default: Any) -> Check:
     if isinstance(default, bool):
         return flag
     return number if isinstance(default, int | float) else text if isinstance(default, str) else lambda value: value
-
-
-_ALIAS = {
-    "learning_rate": "local.lr",
-    "eta": "local.lr",
-    "batch": "local.batch_size",
-    "bs": "local.batch_size",
-    "wd": "local.weight_decay",
-    "weight_decay": "local.weight_decay",
-    "momentum": "local.momentum",
-    "hold_out": "data.hold_out",
-    "e": "local.epochs",
-    "k": "method.models",
-    "members": "method.models",
-    "ensemble_size": "method.models",
-    "n": "clients.number",
-    "num_clients": "clients.number",
-    "clients_per_round": "participation.per_round",
-    "num_rounds": "rounds",
-    "dataset": "data",
-    "algorithm": "method",
-    "strategy": "method",
-    "replications": "replicates",
-    "repetitions": "replicates",
-    "seeds": "replicates",
-    "gpu": "clients.tiers.NAME.num_gpus",
-    "gpus": "clients.tiers.NAME.num_gpus",
-    "num_gpus": "clients.tiers.NAME.num_gpus",
-    "cpus": "clients.tiers.NAME.num_cpus",
-    "num_cpus": "clients.tiers.NAME.num_cpus",
-    "device": "clients.device",
-    "tf32": "clients.tf32",
-    "allow_tf32": "clients.tf32",
-    "count": "clients.number",
-    "temperature": "predict.gamma",
-    "network": "model",
-    "lr": "local.lr",
-    "epochs": "local.epochs",
-    "steps": "local.steps",
-    "batch_size": "local.batch_size",
-    "optimizer": "local.optimizer",
-    "partition": "data.partition",
-    "alpha": "data.partition.alpha",
-    "gamma": "predict.gamma",
-    "conformal": "predict.conformal",
-    "tiers": "clients.tiers",
-    "per_round": "participation.per_round",
-    "fraction": "participation.fraction",
-    "hidden": "model.hidden",
-    "channels": "model.channels",
-    "backend": "runtime",
-}
-
-
-def find_key(word: str, keys: Collection[str] = ()) -> str | None:
-    """The key that a word stands for: one of `keys` as it is, or where a setting of another name is; None: none.
-
-    Args:
-        word: what somebody wrote, with dashes or underscores.
-        keys: those that are there.
-
-    Example:
-        >>> find_key("batch-size"), find_key("rounds", ("rounds",)), find_key("color")
-        ('local.batch_size', 'rounds', None)
-    """
-    plain = word.lower().replace("-", "_")
-    return plain if plain in keys else _ALIAS.get(plain)
-
-
-def explain_unknown_key(
-    path: str, key: str, keys: tuple[str, ...], owner: tuple[names.NameKind, str] | None = None
-) -> str:
-    """The line for a key that a section does not have, with the nearest one it has.
-
-    Args:
-        path: dotted key of the section.
-        key: the unknown key.
-        keys: those that the section has.
-        owner: kind and name of what the section names, if its options are known.
-    """
-    word = key if key.isprintable() and 0 < len(key) <= 60 else quote_value(key)
-    lead = f"{path}." if path else ""
-    where = path or "a scenario"
-    if owner is not None:
-        where = f"{_WORD[owner[0]]} {owner[1]}"
-        users = [name for name, spec in names.SPECS[owner[0]].items() if key in spec.options]
-        if users:
-            return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
-    alias = find_key(key)
-    last = alias.split(".")[-1] if alias else None
-    if last in keys:
-        remedy = f"did you mean {lead}{last}?"
-    elif alias:
-        remedy = f"did you mean {alias}?"
-    else:
-        remedy = suggest_nearest(key, keys, f"choose one of {', '.join(keys)}", prefix=lead)
-    return f"{lead}{word} is not a key of {where}: {remedy}"

@@ -257,6 +257,11 @@ def section_fields(section: str) -> tuple[str, ...]:
     return tuple(f.name for f in fields(_SECTIONS[section]) if f.name != "options")
 
 
+def list_sections() -> dict[str, tuple[str, ...]]:
+    """The keys of each section that has one place: not those of tiers, cells and objects."""
+    return {name: section_fields(name) for name in _SECTIONS if "*" not in name and name not in ("", "own")}
+
+
 def section_types() -> Mapping[str, Any]:
     """The dataclass of each section; `*` in a name stands for any name or index."""
     return _SECTIONS
@@ -267,4 +272,4 @@ def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
     try:
         return _ADAPTER.validate_python(tree)
     except ValidationError as wrong:
-        raise BadInput(error_line(wrong.errors(include_url=False)[0], section_fields)) from None
+        raise BadInput(error_line(wrong.errors(include_url=False)[0], section_fields, list_sections())) from None

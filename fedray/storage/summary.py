@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from fedray.core.types import State
 from fedray.files.bounded import read_parquet_files, say_damaged
 from fedray.files.checksums import list_parts
 from fedray.scenario.names import is_own
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
+from fedray.simulation.parts import read_part
 from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.stopping import BEST, collect_values
 from fedray.simulation.study import Study
@@ -105,17 +108,27 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
         progress: the end of the run.
 
     Returns:
-        Their number in the replicate and fold with the most; 0 without a round, and of a stack.
+        Their number in the replicate and fold with the most; 0 without a round.
     """
     keys = [study.scenario.get(section, {}) for section in ("method", "schedule")]
     own = any(one.get("object") for one in keys) or is_own("method", keys[0].get("name", ""))
-    if not progress.round or study.parts or not (own or is_own("schedule", keys[1].get("kind", ""))):
+    if not progress.round or not (own or is_own("schedule", keys[1].get("kind", ""))):
         return 0
-    answer, first = study.answer(progress.state), draw_first_state(study, study.method.phase).models
-    drawn = {row.numpy().tobytes() for row in first}
-    found = [row.numpy().tobytes() in drawn for row in answer.state.models.to(first.dtype)]
+    if study.parts:
+        shared = [one for one in study.parts if one.combine is None and one.voter is None and one.answers]
+        found = [_find_drawn(one.study, read_part(progress.state, one)) for one in shared if one.trained_before is None]
+        return int(np.stack([one.reshape(study.worlds, -1).sum(axis=1) for one in found]).sum(axis=0).max())
+    answer = study.answer(progress.state)
+    drawn = _find_drawn(study, answer.state).reshape(study.worlds, -1)
     weigh = np.ones((study.worlds, answer.models)) if answer.weights is None else answer.weights
-    return int((np.array(found).reshape(study.worlds, -1) & (weigh > 0)).sum(axis=1).max())
+    return int((drawn & (weigh > 0)).sum(axis=1).max())
+
+
+def _find_drawn(study: Study, state: State) -> NDArray[np.bool_]:
+    """Which models of a state are as one of them was drawn, `[worlds * K]`."""
+    first = draw_first_state(study, study.method.phase).models
+    drawn = {row.numpy().tobytes() for row in first}
+    return np.array([row.numpy().tobytes() in drawn for row in state.models.to(first.dtype)])
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:

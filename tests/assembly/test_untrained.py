@@ -15,7 +15,7 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.assembly.untrained import count_untrained, warn_of_untrained_models
 from fedray.core.errors import FedrayWarning, ScenarioWarning
-from fedray.methods import Answer, Method, Setting, federated
+from fedray.methods import Answer, Method, Setting, federated, federated_each
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress
@@ -154,3 +154,28 @@ def test_models_that_a_users_own_method_gives_to_nobody_are_said_if_they_answer(
         run = fedray.run(keys(4, 1, participation={}), method=partly, runtime="inline", report=False)
     assert run.summary.get("drawn_models", 0) == 2 * heard
     assert sum("answer as they were drawn, because no client was asked" in str(one.message) for one in said) == heard
+
+
+@pytest.mark.parametrize(
+    ("answers", "taught", "drawn"),
+    [(True, False, 1), (False, False, 0), (True, True, 0)],
+    ids=["answers", "does not answer", "taught by the server"],
+)
+def test_a_network_of_a_users_own_method_that_no_client_has_is_said_if_it_answers(
+    answers: bool, taught: bool, drawn: int
+) -> None:
+    def teach(_t: int, steps: Any) -> Any:
+        return [step.after.models + float(number) for number, step in enumerate(steps)]
+
+    def each(setting: Setting) -> Method:
+        parts = federated_each(setting)
+        return Method("each", parts[0], parts=parts, join=teach if taught else None)
+
+    fedray.register("method", "each", each, options={"networks": []}, models=1)
+    networks = [SERVER[0], {**SERVER[1], "answers": answers}]
+    scenario = keys(1, 2, method={"name": "each", "networks": networks}, clients={"tiers": TIERS}, participation={})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run = fedray.run(scenario, runtime="inline", report=False, replicates=2)
+    assert run.summary.get("drawn_models", 0) == drawn
+    assert sum("answer as they were drawn, because no client was asked" in str(one.message) for one in said) == drawn

@@ -68,6 +68,11 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("gpus: 1", ["did you mean clients.tiers.NAME.num_gpus?"]),
     ("clients: {tiers: {a: {gpus: 1}}}", ["did you mean clients.tiers.a.num_gpus?"]),
     ("zzz: 1", ["zzz is not a key of a scenario: choose one of seed, rounds,"]),
+    ("mu: 1", ["mu is not a key of a scenario: did you mean method.mu (of fedprox, moon, shefl)?"]),
+    ("ratio: 0.1", ["ratio is not a key of a scenario: did you mean compress.ratio?"]),
+    ("every: 2", ["every is not a key of a scenario: did you mean evaluate.every or checkpoint.every?"]),
+    ("name: a", ["name is not a key of a scenario: choose one of seed, rounds,"]),  # too many sections have a name
+    ("local: {mu: 1}", ["local.mu is not a key of local: did you mean method.mu (of fedprox, moon, shefl)?"]),
     ("clients: {tiers: {hpc: {uplinks: 3}}}", ["clients.tiers.hpc.uplinks is not a key", "clients.tiers.hpc.uplink?"]),
     ("evaluate: {stop_at: {metrics: a, value: 1}}", ["evaluate.stop_at.metric"]),
     ("evaluate: {stop_at: {metric: accuracy}}", ["evaluate.stop_at.value is missing"]),

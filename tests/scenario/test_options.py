@@ -15,7 +15,8 @@ from fedray.core.errors import BadInput
 from fedray.methods import Method, Setting, federated
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import to_plain_values
-from fedray.scenario.options import _ALIAS, fold_local_options, fold_options
+from fedray.scenario.options import fold_local_options, fold_options
+from fedray.scenario.unknown_keys import _ALIAS
 
 KEYS: dict[str, Any] = {"rounds": 1, "clients": 4, "runtime": "inline", "report": False, "method": "fedavg"}
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)

@@ -1,0 +1,156 @@
+"""What is said of a key that a section does not have: the key that was meant.
+
+Example:
+    >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
+    'local.learning_rate is not a key of local: did you mean local.lr?'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from fedray.core.text import quote_value, suggest_nearest
+from fedray.scenario import names
+
+MOST_PLACES = 3  # that a message offers
+KIND_WORDS: dict[names.NameKind, str] = {  # what messages call a kind
+    "method": "method",
+    "data": "data set",
+    "model": "model",
+    "partition": "partition",
+    "selection": "client selection",
+    "schedule": "schedule",
+}
+_PLACES: dict[names.NameKind, str] = {  # where a section names one of a kind
+    "method": "method",
+    "model": "model",
+    "data": "data",
+    "partition": "data.partition",
+    "selection": "participation.selection",
+}
+_ALIAS = {
+    "learning_rate": "local.lr",
+    "eta": "local.lr",
+    "rate": "local.lr",
+    "batch": "local.batch_size",
+    "bs": "local.batch_size",
+    "wd": "local.weight_decay",
+    "weight_decay": "local.weight_decay",
+    "momentum": "local.momentum",
+    "hold_out": "data.hold_out",
+    "e": "local.epochs",
+    "k": "method.models",
+    "models": "method.models",
+    "members": "method.models",
+    "ensemble_size": "method.models",
+    "n": "clients.number",
+    "num_clients": "clients.number",
+    "clients_per_round": "participation.per_round",
+    "num_rounds": "rounds",
+    "dataset": "data",
+    "algorithm": "method",
+    "strategy": "method",
+    "replications": "replicates",
+    "repetitions": "replicates",
+    "seeds": "replicates",
+    "gpu": "clients.tiers.NAME.num_gpus",
+    "gpus": "clients.tiers.NAME.num_gpus",
+    "num_gpus": "clients.tiers.NAME.num_gpus",
+    "cpus": "clients.tiers.NAME.num_cpus",
+    "num_cpus": "clients.tiers.NAME.num_cpus",
+    "device": "clients.device",
+    "tf32": "clients.tf32",
+    "allow_tf32": "clients.tf32",
+    "count": "clients.number",
+    "temperature": "predict.gamma",
+    "network": "model",
+    "lr": "local.lr",
+    "epochs": "local.epochs",
+    "steps": "local.steps",
+    "batch_size": "local.batch_size",
+    "optimizer": "local.optimizer",
+    "partition": "data.partition",
+    "alpha": "data.partition.alpha",
+    "gamma": "predict.gamma",
+    "conformal": "predict.conformal",
+    "tiers": "clients.tiers",
+    "per_round": "participation.per_round",
+    "fraction": "participation.fraction",
+    "hidden": "model.hidden",
+    "channels": "model.channels",
+    "backend": "runtime",
+}
+
+
+def find_key(word: str, keys: Collection[str] = ()) -> str | None:
+    """The key that a word stands for: one of `keys` as it is, or where a setting of another name is; None: none.
+
+    Args:
+        word: what somebody wrote, with dashes or underscores.
+        keys: those that are there.
+
+    Example:
+        >>> find_key("batch-size"), find_key("rounds", ("rounds",)), find_key("color")
+        ('local.batch_size', 'rounds', None)
+    """
+    plain = word.lower().replace("-", "_")
+    return plain if plain in keys else _ALIAS.get(plain)
+
+
+def explain_unknown_key(
+    path: str,
+    key: str,
+    keys: tuple[str, ...],
+    owner: tuple[names.NameKind, str] | None = None,
+    sections: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
+    """The line for a key that a section does not have, with the nearest one it has.
+
+    Args:
+        path: dotted key of the section.
+        key: the unknown key.
+        keys: those that the section has.
+        owner: kind and name of what the section names, if its options are known.
+        sections: the keys of the other sections by their dotted keys, if they are known.
+    """
+    word = key if key.isprintable() and 0 < len(key) <= 60 else quote_value(key)
+    lead = f"{path}." if path else ""
+    where = path or "a scenario"
+    if owner is not None:
+        where = f"{KIND_WORDS[owner[0]]} {owner[1]}"
+        users = _list_users(owner[0], key)
+        if users:
+            return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
+    alias = find_key(key)
+    last = alias.split(".")[-1] if alias else None
+    if last in keys:
+        remedy = f"did you mean {lead}{last}?"
+    elif alias:
+        remedy = f"did you mean {alias}?"
+    elif 0 < len(elsewhere := _find_elsewhere(key, path, sections or {})) <= MOST_PLACES:
+        remedy = f"did you mean {' or '.join(elsewhere)}?"
+    else:
+        remedy = suggest_nearest(key, keys, f"choose one of {', '.join(keys)}", prefix=lead)
+    return f"{lead}{word} is not a key of {where}: {remedy}"
+
+
+def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Where other sections have a key of this name, or the names that they may have an option.
+
+    Example:
+        >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})
+        ['compress.ratio']
+        >>> _find_elsewhere("mu", "local", {}), _find_elsewhere("color", "local", {})
+        (['method.mu (of fedprox, moon, shefl)'], [])
+    """
+    found = [f"{section}.{key}" for section, keys in sections.items() if key in keys and section not in ("", path)]
+    for kind, place in _PLACES.items():
+        users = _list_users(kind, key)
+        if users and place != path:
+            found.append(f"{place}.{key} (of {', '.join(users[:MOST_PLACES])}{', ...' * (len(users) > MOST_PLACES)})")
+    return found
+
+
+def _list_users(kind: names.NameKind, key: str) -> list[str]:
+    """The names of a kind that have an option."""
+    return [name for name, spec in names.SPECS[kind].items() if key in spec.options]
