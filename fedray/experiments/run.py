@@ -16,10 +16,11 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.study import build_study
 from fedray.assembly.study_notes import warn_of_study
 from fedray.assembly.user_objects import UserObjects, record_objects
-from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
+from fedray.core.errors import BadInput, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.learning_rates import choose_learning_rates
 from fedray.experiments.reopen import read_run_scenario
+from fedray.experiments.run_warnings import warn_of_failures, warn_of_losses
 from fedray.experiments.runtime_choice import choose_runtime
 from fedray.experiments.spread import open_actors
 from fedray.experiments.user_errors import explain_run
@@ -29,7 +30,7 @@ from fedray.runtime.addresses import find_address
 from fedray.runtime.awaited import refuse_unused_wait
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
-from fedray.runtime.session import Measure, Snapshot, Watch, log_snapshots, run_session
+from fedray.runtime.session import Measure, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import describe_lanes, warn_if_dependent, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.schema import Scenario
@@ -96,7 +97,7 @@ def run_scenario(
         if not resume:
             directory.discard_run_directory(out, not existed)
         raise
-    warn_of_lost_models(summary)
+    warn_of_losses(summary)
     if scenario.report:
         _draw_report(out)
     return summary
@@ -244,51 +245,3 @@ def describe_resume(out: Path, modules: Sequence[str], address: str | None) -> s
     """
     options = [f" --import {quote(name)}" for name in modules] + ([f" --address {quote(address)}"] if address else [])
     return f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
-
-
-def warn_of_failures(watch: Watch) -> Watch:
-    """A watcher that also warns, once, when a client was left out.
-
-    Example:
-        >>> seen = []
-        >>> watch = warn_of_failures(seen.append)
-        >>> watch({"round": 3, "failed": 0})
-        >>> seen
-        [{'round': 3, 'failed': 0}]
-    """
-    warned = False
-
-    def look(snapshot: Snapshot) -> None:
-        nonlocal warned
-        if snapshot["failed"] and not warned:
-            warned = True
-            warn_user(
-                f"by round {snapshot['round']} {snapshot['failed']} jobs failed and were left out (on_client_error: "
-                "skip): see status and error in clients.parquet",
-                FedrayWarning,
-            )
-        watch(snapshot)
-
-    return look
-
-
-def warn_of_lost_models(summary: Mapping[str, Any]) -> None:
-    """Warns where models took no upload in the whole run, or answer as they were drawn because nobody was asked.
-
-    Example:
-        >>> warn_of_lost_models({"metrics": {}})
-    """
-    if lost := summary.get("untrained_models"):
-        warn_user(
-            f"models that took no upload in the run, and stay as they were drawn: {lost}: their clients were all lost, "
-            "away or without rows (status in clients.parquet says which): raise rounds or participation.deadline, or "
-            "lower participation.dropout",
-            FedrayWarning,
-        )
-    if drawn := summary.get("drawn_models"):
-        warn_user(
-            f"models that answer as they were drawn, because no client was asked to train them, or sent them: {drawn}: "
-            "raise rounds or participation.per_round, read personal_accuracy if all layers stay with the clients, or "
-            "give these models the weight 0 in the Answer of the method (of method.networks: answers: false)",
-            FedrayWarning,
-        )

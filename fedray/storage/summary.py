@@ -43,8 +43,9 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
     """
     metrics: dict[str, dict[str, float | int | None]] = {}
     for name, values in collect_values(rows).items():
-        sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        metrics[name] = {"mean": float(np.mean(values)), "sd": sd, "n": len(values)}
+        with np.errstate(invalid="ignore"):  # of infinite values: their mean and sd are no numbers
+            sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            metrics[name] = {"mean": float(np.mean(values)), "sd": sd, "n": len(values)}
     return metrics
 
 
