@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from fedray.core.errors import BadInput
-from fedray.core.text import quote_value
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.experiments.frames import to_frame
 from fedray.experiments.results import Run
 
@@ -43,18 +44,20 @@ class Comparison:
         notes: what must be known first: data, lengths and seeds that differ, too few seeds.
     """
 
-    def __init__(self, runs: Sequence[ReadRun], cost: str | None = None) -> None:
+    def __init__(self, runs: Sequence[ReadRun], cost: str | None = None, metrics: Sequence[str] | None = None) -> None:
         """Computes the differences.
 
         Args:
             runs: what the run directories say, at least two.
             cost: the cost that is equal (`fedray.report.pairs`); None means that rounds are, if there are rounds.
+            metrics: columns of `rounds.parquet`; None means the usual scores and the metrics of the user's own.
         """
         from fedray.report.compare import list_caveats, list_compared_metrics
         from fedray.report.pairs import compare_with_first
 
         self._runs = list(runs)
-        self.pairs: list[RunPair] = compare_with_first(self._runs, list_compared_metrics(self._runs), over=cost)
+        wanted = list_compared_metrics(self._runs) if metrics is None else metrics
+        self.pairs: list[RunPair] = compare_with_first(self._runs, wanted, over=cost)
         self.notes: list[str] = list_caveats(self._runs, cost)
 
     @property
@@ -114,7 +117,11 @@ class Comparison:
 
 
 def compare(
-    runs: Sequence[Run | str | Path], names: Sequence[str] | None = None, *, at_equal: str = "rounds"
+    runs: Sequence[Run | str | Path],
+    names: Sequence[str] | None = None,
+    *,
+    at_equal: str = "rounds",
+    metrics: str | Sequence[str] | None = None,
 ) -> Comparison:
     """Compares runs with the first of them, over the seeds that they share.
 
@@ -125,10 +132,12 @@ def compare(
         at_equal: `rounds`, or a cost: `uplink`, `bytes` (up and down) or `seconds` (of virtual time). Of every run the
             last evaluation counts by which a seed had cost no more than the cheapest run cost in all. Where clients of
             one of the runs do not wait for rounds, `rounds` means `seconds`.
+        metrics: the scores to compare, columns of `rounds.parquet` that are one number; None means accuracy, RMSE and
+            the other usual scores, and the metrics of your own that all runs have.
 
     Raises:
         BadInput: there are fewer than two runs, one of the names is not a name of one run alone, there is no such
-            cost, or one of the runs has none of it.
+            cost, one of the runs has none of it, or the first run and another one do not share a score.
 
     Example:
         >>> import fedray
@@ -151,7 +160,29 @@ def compare(
     if len(known) != len(paths) or len(set(known)) != len(known):
         raise BadInput(f"names = {quote_value(known)}: give {len(paths)} names, each of them once")
     named = [replace(one, name=name) for one, name in zip(read, known, strict=True)]
-    return Comparison(named, _find_cost(named, at_equal))
+    return Comparison(named, _find_cost(named, at_equal), _read_metrics(named, metrics))
+
+
+def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> list[str] | None:
+    """The scores that are wanted by name; None: the usual ones.
+
+    Raises:
+        BadInput: one of them is no score of the first run and another one.
+    """
+    from fedray.report.read import CONTEXT
+
+    if metrics is None:
+        return None
+    wanted = [metrics] if isinstance(metrics, str) else list(metrics)
+    each = [[name for name, values in run.rounds.items() if not np.isnan(values).all()] for run in runs]
+    shared = [name for name in each[0] if name not in CONTEXT and any(name in names for names in each[1:])]
+    if unknown := next((name for name in wanted if name not in shared), None):
+        both = f"{runs[0].name} and another run have"
+        remedy = suggest_nearest(unknown, shared, f"choose of {', '.join(shared)}")
+        raise BadInput(f"metrics: {quote_value(unknown)} is no score that {both}: {remedy}")
+    if not wanted:
+        raise BadInput(f"metrics = []: choose of {', '.join(shared)}, or leave metrics out")
+    return wanted
 
 
 def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:

@@ -109,3 +109,30 @@ def test_own_metrics_of_all_runs_were_not_compared() -> None:
     assert "minority" in head and "doubt" not in head
     assert "minority" in {row[0].text for row in differences.make_difference_table(read)[1]}
     assert "minority" in runs[0]._repr_html_()
+
+
+def test_scores_are_chosen_by_name(runs: dict[str, fedray.Run]) -> None:
+    pair = [runs["ensemble"], runs["fedavg"]]
+    usual = {one.metric: one for one in fedray.compare(pair).pairs}
+    assert fedray.compare(pair, metrics="nll").pairs == [usual["nll"]]
+    found = fedray.compare(pair, metrics=["ece", "accuracy"]).pairs
+    assert [one.metric for one in found] == ["ece", "accuracy"]
+    assert found[1] == usual["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "line"),
+    [
+        (
+            "acuracy",
+            r"^metrics: 'acuracy' is no score that .* have: did you mean accuracy\?$",
+        ),
+        (["up_bytes"], "^metrics: 'up_bytes' is no score that .* have: choose of accuracy, "),
+        (["nll", "rmse"], "^metrics: 'rmse' is no score that"),  # there are classes
+        ([], r"^metrics = \[\]: choose of accuracy, .*, or leave metrics out$"),
+    ],
+    ids=str,
+)
+def test_a_score_that_is_not_shared_is_refused(metrics: Any, line: str, runs: dict[str, fedray.Run]) -> None:
+    with pytest.raises(BadInput, match=line):
+        fedray.compare([runs["ensemble"], runs["fedavg"]], metrics=metrics)
