@@ -20,6 +20,7 @@ from fedray.assembly.posterior_samples import warn_of_equal_samples
 from fedray.assembly.unseen import warn_of_unseen_classes
 from fedray.assembly.untrained import warn_of_untrained_models
 from fedray.core.errors import warn_user
+from fedray.core.types import EVALUATED_CLIENTS
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
@@ -34,6 +35,7 @@ def warn_of_study(scenario: Scenario, study: Study) -> None:
         study: what will train.
     """
     warn_of_no_rows(study)
+    warn_of_strange_test_rows(study)
     warn_of_limits(study)
     warn_of_few_steps(study)
     warn_of_equal_samples(study)
@@ -65,6 +67,21 @@ def warn_of_no_rows(study: Study) -> None:
     """Warns where no client has a training row in any world."""
     if not any(_has_rows(study, world) for world in range(study.worlds)):
         warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
+
+
+def warn_of_strange_test_rows(study: Study) -> None:
+    """Warns where known clients are to be scored by test rows of their own, and no test row is of one of them."""
+    method, known = study.method, range(min(study.clients.number, EVALUATED_CLIENTS))
+    asked = study.evaluation.gamma is not None or method.one_model_per_client
+    if not (asked or method.phase.is_personal or method.phase.mixture):
+        return
+    own = (study.shards.client_test(world, client) for world in range(study.worlds) for client in known)
+    if all(rows is not None and not len(rows) for rows in own):
+        score = "personal_accuracy" if study.classes else "personal_rmse"
+        warn_user(
+            f"no test row is of a client that trains, so that known clients are not scored and there is no {score}: "
+            "give test rows of these clients, too"
+        )
 
 
 def _has_rows(study: Study, world: int) -> bool:

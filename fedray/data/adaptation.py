@@ -112,6 +112,14 @@ def maps_clients(thing: Any) -> bool:
     return "name" not in thing and not all(is_plain(value) for value in thing.values())
 
 
+_MEANT = {  # options of `adapt` by other usual names
+    **dict.fromkeys(("features", "inputs", "columns", "x"), "input"),
+    **dict.fromkeys(("client", "clients", "client_id", "user", "users", "user_id", "by"), "group"),
+    **dict.fromkeys(("label", "labels", "y"), "target"),
+    "test_size": "test_fraction",
+}
+
+
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of `adapt` out of the overrides of a scenario, where the data are an object.
 
@@ -129,8 +137,9 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
         if isinstance(thing, Dataset):
             raise BadInput(f"{key} cannot act, because the data are a fedray.data.Dataset already: leave it out")
         if option not in known:
-            alias = "did you mean data.input?" if option == "features" else None
-            remedy = alias or suggest_nearest(option, known, f"choose one of {', '.join(known)}")
+            meant = _MEANT.get(option)
+            remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
+            remedy = f"did you mean data.{meant}?" if meant else remedy
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     return {key.removeprefix("data."): overrides.pop(key) for key in found}
 

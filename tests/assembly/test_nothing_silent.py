@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -166,3 +167,16 @@ def test_known_clients_that_are_scored_on_rows_of_another_kind_are_said() -> Non
         warnings.simplefilter("error", ScenarioWarning)
         fedray.run({**keys, "method": "fedavg"})
         fedray.run({**keys, "data": {"name": "digits", "limit": 90, "partition": {**groups, "copies": True}}})
+
+
+@pytest.mark.parametrize("names", [[3, 4], [2, 3]], ids=["new clients alone", "one known client"])
+def test_known_clients_without_a_test_row_of_their_own_are_said(names: list[int]) -> None:
+    train = pd.DataFrame(X).assign(y=CLASSES, ward=np.arange(len(X)) // 40)
+    test = train[:30].assign(ward=np.resize(names, 30))
+    keys = {**KEYS, "clients": {}, "evaluate": {"personal": True}, "method": {"name": "fed_ensemble", "models": 2}}
+    known = bool(set(names) & {0, 1, 2})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run = fedray.run(keys, data=(train, test), data__target="y", data__group="ward")
+    assert ("personal_accuracy" in run.metrics) == known
+    assert sum("no test row is of a client that trains" in str(one.message) for one in said) == (not known)

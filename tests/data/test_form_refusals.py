@@ -152,6 +152,8 @@ def test_the_note_on_a_column_that_is_left_out_named_a_key_of_files(tmp_path: Pa
 
 RUNS: list[tuple[dict[str, Any], str]] = [
     ({"data": FRAME, "data__features": ["age"]}, r"data.features is no option of data .*: did you mean data.input\?"),
+    ({"data": FRAME, "data__client": "ward"}, r"data.client is no option of data .*: did you mean data.group\?"),
+    ({"data": FRAME, "data__tagret": "age"}, r"data.tagret is no option of data .*: did you mean data.target\?"),
     (
         {"data": adapt((X, Y)), "data__target": "ill"},
         "data.target cannot act, because the data are a fedray",
