@@ -61,6 +61,8 @@ def workplace(tmp_path: Path) -> Path:
     shorter = quickstart.read_text().replace("rounds: 50", "rounds: 8\nreport: false")
     assert shorter != quickstart.read_text()
     quickstart.write_text(shorter)
+    sweep = tmp_path / "tune" / "quick.yaml"
+    sweep.write_text(sweep.read_text().replace("jobs: 2", "jobs: 1"))  # a process less
     return tmp_path
 
 
