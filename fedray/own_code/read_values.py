@@ -1,10 +1,11 @@
 """What a user's code reads beside its source: tensors, tables and numbers of its closure and its module, as digests.
 
 `fedray.own_code.source_code` sees the source, plain values of the closure and constants in capitals. Here is the rest:
-tensors and arrays by their bytes, lists, dicts and sets of plain values, and every plain global that the code names.
-Not compared are names that the code, or code that it calls, sets anew (a counter), all tables, tensors and arrays where
-it fills or changes any in place (a log, a running mean), tables that were empty, and objects of other kinds. Of code
-without source (typed into an interpreter, two lambdas of a line) there is the bytecode.
+tensors and arrays by their bytes, lists, dicts and sets of plain values, every plain global that the code names, and
+all of these in the attributes of namespaces, of objects of the user's classes, and of networks.
+Not compared are names and attributes that the code, or code that it calls, sets anew (a counter), all tables, tensors
+and arrays where it fills or changes any in place (a log, a running mean), tables that were empty, and objects of other
+kinds. Of code without source (typed into an interpreter, two lambdas of a line) there is the bytecode.
 
 Example:
     >>> def make(weights):
@@ -19,21 +20,25 @@ import dis
 import hashlib
 import inspect
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedray.own_code.called_code import list_called
+from fedray.own_code.called_code import is_own_module, list_called
 from fedray.own_code.source_code import MOST_DEPTH, hash_code, read_closure
 
 MOST_VALUES = 10_000  # of a table
 MOST_BYTES = 1 << 26  # of an array; of a larger one, evenly spread numbers count
 _PLAIN = bool | int | float | complex | str | bytes | np.generic | torch.dtype | torch.device
+_RUNNING = ("running_mean", "running_var", "num_batches_tracked")  # what a network counts while it answers
+_UNSET = object()  # of a slot
+_MAKES = ("__init__", "__post_init__", "__new__", "__setattr__", "__setstate__")  # what gives attributes first values
 _CHANGES = {"append", "extend", "insert", "update", "add", "setdefault", "pop", "popitem", "clear", "remove", "discard"}
 _CHANGES |= {"at", "copyto", "fill", "put", "sort", "shuffle"}
 
@@ -49,8 +54,11 @@ def hash_values(thing: Any) -> dict[str, str]:
     """
     found: dict[str, list[str]] = {}
     things = [thing, *list_called(thing)]
-    operations = [each for one in things for f in _list_functions(one, 0) for each in _list_operations(f.__code__)]
+    functions = [function for one in things for function in _list_functions(one, 0)]
+    operations = [each for function in functions for each in _list_operations(function.__code__)]
     changed = {name for operation, name in operations if operation in ("STORE_GLOBAL", "STORE_DEREF")}
+    acting = [function for function in functions if function.__name__ not in _MAKES]
+    changed |= {name for f in acting for operation, name in _list_operations(f.__code__) if operation == "STORE_ATTR"}
     fills = any(o in ("STORE_SUBSCR", "DELETE_SUBSCR") or _fills(name) for o, name in operations)
     for one in things:
         seen = hash_code(one) is not None
@@ -99,10 +107,13 @@ def _list_values(thing: Any, depth: int, seen: bool, changed: set[str], fills: b
     """Names and values that a thing reads; without those that its code changes, and those that are `seen` elsewhere."""
     if isinstance(thing, partial):
         held = [(f"argument {place}", value) for place, value in enumerate(thing.args)]
-        yield from _keep([*held, *sorted(thing.keywords.items())], seen=seen)
+        yield from _keep([*held, *sorted(thing.keywords.items())], changed, seen=seen)
     owner = thing.__self__ if isinstance(thing, MethodType) else thing
     if not isinstance(owner, FunctionType | partial) and not inspect.isclass(owner):
-        yield from _keep(sorted(getattr(owner, "__dict__", {}).items()), seen=seen, fills=fills)
+        kept = [pair for pair in _list_attributes(owner) if pair[0] not in changed]
+        slots = {name for name, _ in _list_slots(owner)}  # which no source has
+        yield from _keep([pair for pair in kept if pair[0] not in slots], changed, seen=seen, fills=fills)
+        yield from _keep([pair for pair in kept if pair[0] in slots], changed, seen=False, fills=fills)
     for function in _list_functions(thing, depth):
         operations = list(_list_operations(function.__code__))
         known = function.__globals__
@@ -111,17 +122,51 @@ def _list_values(thing: Any, depth: int, seen: bool, changed: set[str], fills: b
         own += _read_defaults(function)
         capitals = [(name, known[name]) for name in names if name in known and name.isupper()]
         others = [(name, known[name]) for name in names if name in known and not name.isupper()]
-        yield from _keep([*own, *capitals], seen=seen, fills=fills)
-        yield from _keep([pair for pair in others if pair[0] not in changed], seen=False, fills=fills)
+        yield from _keep([*own, *capitals], changed, seen=seen, fills=fills)
+        yield from _keep([pair for pair in others if pair[0] not in changed], changed, seen=False, fills=fills)
 
 
-def _keep(pairs: list[tuple[str, Any]], *, seen: bool, fills: bool = False) -> Iterator[tuple[str, Any]]:
-    """The values that can be compared: plain ones unless they are seen, tables unless code fills them, arrays."""
+def _keep(
+    pairs: list[tuple[str, Any]], changed: set[str], *, seen: bool, fills: bool = False, depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """The values that can be compared: plain ones unless they are seen, tables unless code fills them, arrays.
+
+    Of the objects that have attributes, a table of those that can be compared, and that no code changes.
+    """
     for name, value in pairs:
         plain = isinstance(value, _PLAIN) and not seen
         table = isinstance(value, list | dict | set | Tensor | np.ndarray) and not fills
         if plain or table or isinstance(value, tuple | frozenset):
             yield name, value
+        elif depth < MOST_DEPTH and _is_record(value):
+            own = [(key, one) for key, one in _list_attributes(value) if key not in changed]
+            yield name, dict(_keep(own, changed, seen=False, fills=fills, depth=depth + 1))
+
+
+def _is_record(value: Any) -> bool:
+    """Whether the attributes of an object say what it does: of the user's class, a namespace or a network."""
+    if isinstance(value, type | FunctionType | MethodType | partial):
+        return False
+    return isinstance(value, SimpleNamespace | Namespace | nn.Module) or is_own_module(type(value).__module__)
+
+
+def _list_attributes(thing: Any) -> list[tuple[str, Any]]:
+    """Names and values of an object's attributes, also of slots; of a network, its tensors and its parts' too."""
+    if not isinstance(thing, nn.Module):
+        return sorted({**getattr(thing, "__dict__", {}), **dict(_list_slots(thing))}.items())
+    found: dict[str, Any] = dict(thing.named_parameters())
+    found |= {name: one for name, one in thing.named_buffers() if name.rpartition(".")[2] not in _RUNNING}
+    for place, part in thing.named_modules():
+        found |= {f"{place} {name}": one for name, one in vars(part).items() if name[0] != "_" and name != "training"}
+    return sorted(found.items())
+
+
+def _list_slots(thing: Any) -> list[tuple[str, Any]]:
+    """Names and values of an object's slots that are set."""
+    named = [vars(kind).get("__slots__", ()) for kind in type(thing).__mro__]
+    names = [name for slots in named for name in ((slots,) if isinstance(slots, str) else slots)]
+    found = [(name, getattr(thing, name, _UNSET)) for name in names if not name.startswith("__")]
+    return [(name, value) for name, value in found if value is not _UNSET]
 
 
 def _read_defaults(function: FunctionType) -> list[tuple[str, Any]]:

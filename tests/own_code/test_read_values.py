@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from small import scenario
+from torch import nn
 
 import fedray
 from fedray.core.errors import BadInput
@@ -60,6 +64,80 @@ def test_a_global_is_one_of_the_values(name: str, value: Any, monkeypatch: pytes
 def test_a_value_of_the_closure_is_known_by_what_it_holds(value: Any, changed: Any) -> None:
     assert hash_values(close_over(value)) == hash_values(close_over(value))
     assert hash_values(close_over(value)) != hash_values(close_over(changed))
+
+
+@dataclass
+class Config:
+    """As scripts have it beside their functions."""
+
+    scale: float
+    inner: Any = None
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+
+def network(value: float) -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    for parameter in net.parameters():
+        parameter.data.fill_(value)
+    return net
+
+
+MAKERS: list[Callable[[float], Any]] = [
+    Config,
+    Slotted,
+    lambda scale: SimpleNamespace(scale=scale),
+    lambda scale: Namespace(scales=[scale]),
+    lambda scale: Config(1.0, inner=SimpleNamespace(scale=torch.tensor(scale))),
+    lambda scale: {"config": (scale,)},
+    network,
+    lambda scale: nn.CrossEntropyLoss(label_smoothing=scale),
+    lambda scale: nn.Sequential(nn.CrossEntropyLoss(weight=torch.full((2,), scale))),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_object_of_the_closure_or_of_the_module_is_known_by_its_attributes(
+    make: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hash_values(close_over(make(0.1))) == hash_values(close_over(make(0.1)))
+    assert hash_values(close_over(make(0.1))) != hash_values(close_over(make(0.2)))
+    found = []
+    for scale in (0.1, 0.1, 0.2):
+        monkeypatch.setitem(globals(), "strength", make(scale))
+        found.append(hash_values(read_globals))
+    assert found[0] == found[1] != found[2]
+
+
+def test_an_object_that_can_be_called_is_known_by_its_slots_and_tensors() -> None:
+    class Weigh(Slotted):
+        __slots__ = ()
+
+        def __call__(self, outputs: Any, _targets: Any, _context: Any) -> Any:
+            return outputs * self.scale
+
+    assert hash_values(Weigh(0.1)) == hash_values(Weigh(0.1)) != hash_values(Weigh(0.2))
+    one, same, other = (nn.CrossEntropyLoss(weight=torch.full((2,), scale)) for scale in (0.1, 0.1, 0.2))
+    assert hash_values(one) == hash_values(same) != hash_values(other)
+
+
+def test_attributes_that_code_sets_and_what_a_network_counts_are_not_compared() -> None:
+    config, net = SimpleNamespace(calls=0, scale=0.5), network(0.1)
+
+    def lose(o: Any, t: Any, c: Any) -> Any:
+        config.calls += 1
+        return c.objective(o, t) * config.scale + net(o).sum()
+
+    before = hash_values(lose)
+    config.calls, net[1].running_mean = 5, torch.ones(2)
+    assert hash_values(lose) == before
+    config.scale = 0.6
+    assert hash_values(lose) != before
 
 
 def test_what_code_fills_or_changes_is_not_compared() -> None:
@@ -130,6 +208,16 @@ def test_a_run_went_on_with_other_class_weights(tmp_path: Path) -> None:
     old = {key: value for key, value in identity["training"].items() if not key.startswith("value ")}
     write_sealed(run.path / "identity.json", {**identity, "training": old})  # as an earlier version wrote it
     assert fedray.resume(run.path, loss=weigh(unequal), rounds=2).metrics["round"] == 2
+
+
+def test_a_run_went_on_with_another_object_in_the_closure(tmp_path: Path) -> None:
+    def scaled(config: Any) -> Callable[..., Any]:
+        return lambda o, t, c: c.objective(o, t) * config.scale
+
+    run = fedray.run(KEYS, loss=scaled(Config(0.5)), out=tmp_path / "run")
+    with pytest.raises(BadInput, match=r"\(value config of loss .*\)"):
+        fedray.resume(run.path, loss=scaled(Config(0.6)), rounds=2)
+    assert fedray.resume(run.path, loss=scaled(Config(0.5)), rounds=2).metrics["round"] == 2
 
 
 def test_a_run_went_on_with_another_lambda_of_its_line(tmp_path: Path) -> None:

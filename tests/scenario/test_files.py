@@ -191,7 +191,9 @@ def test_it_builds_and_trains_a_round(path: Path, tmp_path: Path, monkeypatch: p
     """
     scenario, _ = read(path)
     own = UserObjects(data=noise(scenario.data.name)) if path.stem in STOOD_IN else data_of(scenario)
-    new = [cell for cell in find_kinds(read_cells(scenario), trained_names) if trained_names(cell.scenario) not in TRIED]
+    new = [
+        cell for cell in find_kinds(read_cells(scenario), trained_names) if trained_names(cell.scenario) not in TRIED
+    ]
     cells = find_kinds([NamedCell("base", scenario, {}), *new], trained_names)
     TRIED.update(trained_names(cell.scenario) for cell in cells)
     tried = [(tiny(cell.scenario), tmp_path / cell.name) for cell in cells]
