@@ -2,7 +2,8 @@
 
 `fedray.own_code.source_code` sees the source, plain values of the closure and constants in capitals. Here is the rest:
 tensors and arrays by their bytes, lists, dicts and sets of plain values, every plain global that the code names, and
-all of these in the attributes of namespaces, of objects of the user's classes, and of networks.
+all of these in the attributes of namespaces, of objects of the user's classes, and of networks; and the code of these
+classes.
 Not compared are names and attributes that the code, or code that it calls, sets anew (a counter), all tables, tensors
 and arrays where it fills or changes any in place (a log, a running mean), tables that were empty, and objects of other
 kinds. Of code without source (typed into an interpreter, two lambdas of a line) there is the bytecode.
@@ -24,7 +25,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ _PLAIN = bool | int | float | complex | str | bytes | np.generic | torch.dtype |
 _RUNNING = ("running_mean", "running_var", "num_batches_tracked")  # what a network counts while it answers
 _UNSET = object()  # of a slot
 _MAKES = ("__init__", "__post_init__", "__new__", "__setattr__", "__setstate__")  # what gives attributes first values
+_SHOWS = ("__repr__", "__str__", "__eq__", "__hash__")  # what dataclasses make; it computes nothing
 _CHANGES = {"append", "extend", "insert", "update", "add", "setdefault", "pop", "popitem", "clear", "remove", "discard"}
 _CHANGES |= {"at", "copyto", "fill", "put", "sort", "shuffle"}
 
@@ -54,7 +56,11 @@ def hash_values(thing: Any) -> dict[str, str]:
     """
     found: dict[str, list[str]] = {}
     things = [thing, *list_called(thing)]
-    functions = [function for one in things for function in _list_functions(one, 0)]
+    for kind in _list_kinds(things):
+        called = [one for one in (kind, *list_called(kind)) if one not in things]
+        found |= {f"class {kind.__qualname__}": [hash_code(one) or "" for one in called]} if called else {}
+        things += called
+    functions = [f for one in things for f in _list_functions(one, 0) if f.__name__ not in _SHOWS]
     operations = [each for function in functions for each in _list_operations(function.__code__)]
     changed = {name for operation, name in operations if operation in ("STORE_GLOBAL", "STORE_DEREF")}
     acting = [function for function in functions if function.__name__ not in _MAKES]
@@ -62,7 +68,7 @@ def hash_values(thing: Any) -> dict[str, str]:
     fills = any(o in ("STORE_SUBSCR", "DELETE_SUBSCR") or _fills(name) for o, name in operations)
     for one in things:
         seen = hash_code(one) is not None
-        for name, value in _list_values(one, 0, seen, changed, fills):
+        for name, value in _list_values(one, seen, changed, fills):
             found.setdefault(name, []).append(_write(value, 0, [MOST_VALUES]))
     return {name: "" if "" in texts else _hash("\n".join(texts)) for name, texts in sorted(found.items())}
 
@@ -103,31 +109,49 @@ def _fills(name: str) -> bool:
     return name in _CHANGES or (name.endswith("_") and not name.endswith("__"))
 
 
-def _list_values(thing: Any, depth: int, seen: bool, changed: set[str], fills: bool) -> Iterator[tuple[str, Any]]:
-    """Names and values that a thing reads; without those that its code changes, and those that are `seen` elsewhere."""
+class _Read(NamedTuple):
+    """A value that code reads.
+
+    Attributes:
+        name: Where it is read.
+        value: What is there now.
+        hashed: Whether `hash_code` has it if it is plain and the code has a source.
+        argument: Whether it is an argument of a partial, which its code cannot set.
+    """
+
+    name: str
+    value: Any
+    hashed: bool
+    argument: bool = False
+
+
+def _list_read(thing: Any, depth: int) -> Iterator[_Read]:
+    """What a thing reads: arguments of a partial, attributes, closures, default values and globals."""
     if isinstance(thing, partial):
         held = [(f"argument {place}", value) for place, value in enumerate(thing.args)]
-        yield from _keep([*held, *sorted(thing.keywords.items())], changed, seen=seen)
+        yield from (_Read(*pair, True, argument=True) for pair in (*held, *sorted(thing.keywords.items())))
     owner = thing.__self__ if isinstance(thing, MethodType) else thing
     if not isinstance(owner, FunctionType | partial) and not inspect.isclass(owner):
-        kept = [pair for pair in _list_attributes(owner) if pair[0] not in changed]
         slots = {name for name, _ in _list_slots(owner)}  # which no source has
-        yield from _keep([pair for pair in kept if pair[0] not in slots], changed, seen=seen, fills=fills)
-        yield from _keep([pair for pair in kept if pair[0] in slots], changed, seen=False, fills=fills)
+        yield from (_Read(name, value, name not in slots) for name, value in _list_attributes(owner))
     for function in _list_functions(thing, depth):
-        operations = list(_list_operations(function.__code__))
-        known = function.__globals__
+        operations, known = list(_list_operations(function.__code__)), function.__globals__
         names = sorted({name for operation, name in operations if operation in ("LOAD_GLOBAL", "LOAD_NAME")})
-        own = [(name, value) for name, value in read_closure(function).items() if name not in changed]
-        own += _read_defaults(function)
-        capitals = [(name, known[name]) for name in names if name in known and name.isupper()]
-        others = [(name, known[name]) for name in names if name in known and not name.isupper()]
-        yield from _keep([*own, *capitals], changed, seen=seen, fills=fills)
-        yield from _keep([pair for pair in others if pair[0] not in changed], changed, seen=False, fills=fills)
+        yield from (_Read(*pair, True) for pair in (*read_closure(function).items(), *_read_defaults(function)))
+        yield from (_Read(name, known[name], name.isupper()) for name in names if name in known)
+
+
+def _list_values(thing: Any, seen: bool, changed: set[str], fills: bool) -> Iterator[tuple[str, Any]]:
+    """Names and values that a thing reads; without those that its code changes, and those that are `seen` elsewhere."""
+    for read in _list_read(thing, 0):
+        if read.argument or read.name not in changed:
+            yield from _keep(
+                [(read.name, read.value)], changed, seen=seen and read.hashed, fills=fills and not read.argument
+            )
 
 
 def _keep(
-    pairs: list[tuple[str, Any]], changed: set[str], *, seen: bool, fills: bool = False, depth: int = 0
+    pairs: list[tuple[str, Any]], changed: set[str], *, seen: bool, fills: bool, depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
     """The values that can be compared: plain ones unless they are seen, tables unless code fills them, arrays.
 
@@ -141,6 +165,19 @@ def _keep(
         elif depth < MOST_DEPTH and _is_record(value):
             own = [(key, one) for key, one in _list_attributes(value) if key not in changed]
             yield name, dict(_keep(own, changed, seen=False, fills=fills, depth=depth + 1))
+
+
+def _list_kinds(things: list[Any]) -> list[type]:
+    """The user's classes of the objects that things hold: in closures, globals, arguments and attributes."""
+    found: dict[type, None] = {}
+    waiting = [(read.value, 0) for thing in things for read in _list_read(thing, 0) if _is_record(read.value)]
+    while waiting:
+        value, depth = waiting.pop()
+        parts = [part for _, part in value.named_modules()] if isinstance(value, nn.Module) else [value]
+        found |= {type(part): None for part in parts if is_own_module(type(part).__module__)}
+        if depth < MOST_DEPTH:
+            waiting += [(one, depth + 1) for _, one in _list_attributes(value) if _is_record(one)]
+    return sorted(found, key=lambda kind: kind.__qualname__)
 
 
 def _is_record(value: Any) -> bool:

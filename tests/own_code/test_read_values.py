@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,6 +142,56 @@ def test_attributes_that_code_sets_and_what_a_network_counts_are_not_compared() 
     assert hash_values(lose) != before
 
 
+SCALER = """
+class Base:
+    limit = {limit}
+
+class Scaler(Base):
+    def __init__(self):
+        self.calls = 0
+
+    def scale(self, x):
+        self.calls += 1
+        return {scaled}
+"""
+
+
+@pytest.fixture
+def make_scaler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes an object of a class whose code differs, and whose attributes are the same."""
+
+    def make(name: str, limit: float = 1.0, scaled: str = "x * self.limit") -> Any:
+        path = tmp_path / f"{name}.py"
+        path.write_text(SCALER.format(limit=limit, scaled=scaled))
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module.Scaler()
+
+    return make
+
+
+def test_an_object_is_known_by_the_code_of_its_class_too(
+    make_scaler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(o: Any, t: Any, c: Any) -> Any:
+        return scaler.scale(c.objective(o, t))
+
+    found = []
+    made = [make_scaler("a"), make_scaler("b"), make_scaler("c", scaled="x / self.limit"), make_scaler("d", limit=2.0)]
+    for scaler in made:
+        found.append(hash_values(lose))
+        monkeypatch.setitem(globals(), "strength", scaler)
+        found.append(hash_values(read_globals))
+    assert found[:2] == found[2:4]
+    assert all(one != other for later in (4, 6) for one, other in zip(found[:2], found[later : later + 2], strict=True))
+    scaler = made[0]
+    scaler.calls = 7
+    assert hash_values(lose) == found[0]
+
+
 def test_what_code_fills_or_changes_is_not_compared() -> None:
     assert hash_values(count) == {}
     assert hash_values(close_over([])) == {"value": ""}
@@ -218,6 +270,18 @@ def test_a_run_went_on_with_another_object_in_the_closure(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match=r"\(value config of loss .*\)"):
         fedray.resume(run.path, loss=scaled(Config(0.6)), rounds=2)
     assert fedray.resume(run.path, loss=scaled(Config(0.5)), rounds=2).metrics["round"] == 2
+
+
+def test_a_run_went_on_with_other_code_in_the_class_of_an_object(
+    make_scaler: Callable[..., Any], tmp_path: Path
+) -> None:
+    def scaled(scaler: Any) -> Callable[..., Any]:
+        return lambda o, t, c: scaler.scale(c.objective(o, t))
+
+    run = fedray.run(KEYS, loss=scaled(make_scaler("a")), out=tmp_path / "run")
+    with pytest.raises(BadInput, match=r"\(value class Scaler of loss .*\)"):
+        fedray.resume(run.path, loss=scaled(make_scaler("b", limit=3.0)), rounds=2)
+    assert fedray.resume(run.path, loss=scaled(make_scaler("c")), rounds=2).metrics["round"] == 2
 
 
 def test_a_run_went_on_with_another_lambda_of_its_line(tmp_path: Path) -> None:
