@@ -24,7 +24,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
-from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from numbers import Number
+from types import CodeType, FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,8 @@ from fedray.own_code.source_code import MOST_DEPTH, hash_code, read_closure
 
 MOST_VALUES = 10_000  # of a table
 MOST_BYTES = 1 << 26  # of an array; of a larger one, evenly spread numbers count
-_PLAIN = bool | int | float | complex | str | bytes | np.generic | torch.dtype | torch.device
+_HASHED = bool | int | float | str  # what `hash_code` writes
+_PLAIN = bool | Number | str | bytes | np.generic | torch.dtype | torch.device
 _RUNNING = ("running_mean", "running_var", "num_batches_tracked")  # what a network counts while it answers
 _UNSET = object()  # of a slot
 _MAKES = ("__init__", "__post_init__", "__new__", "__setattr__", "__setstate__")  # what gives attributes first values
@@ -134,6 +136,9 @@ def _list_read(thing: Any, depth: int) -> Iterator[_Read]:
     if not isinstance(owner, FunctionType | partial) and not inspect.isclass(owner):
         slots = {name for name, _ in _list_slots(owner)}  # which no source has
         yield from (_Read(name, value, name not in slots) for name, value in _list_attributes(owner))
+    if inspect.isclass(owner):
+        public = sorted(pair for pair in vars(owner).items() if not pair[0].startswith("_"))
+        yield from (_Read(name, value, False) for name, value in public if isinstance(value, _PLAIN))
     for function in _list_functions(thing, depth):
         operations, known = list(_list_operations(function.__code__)), function.__globals__
         names = sorted({name for operation, name in operations if operation in ("LOAD_GLOBAL", "LOAD_NAME")})
@@ -157,8 +162,9 @@ def _keep(
 
     Of the objects that have attributes, a table of those that can be compared, and that no code changes.
     """
-    for name, value in pairs:
-        plain = isinstance(value, _PLAIN) and not seen
+    for name, given in pairs:
+        value = dict(given) if isinstance(given, MappingProxyType) else given
+        plain = isinstance(value, _PLAIN) and not (seen and isinstance(value, _HASHED))
         table = isinstance(value, list | dict | set | Tensor | np.ndarray) and not fills
         if plain or table or isinstance(value, tuple | frozenset):
             yield name, value
@@ -195,15 +201,20 @@ def _list_attributes(thing: Any) -> list[tuple[str, Any]]:
     found |= {name: one for name, one in thing.named_buffers() if name.rpartition(".")[2] not in _RUNNING}
     for place, part in thing.named_modules():
         found |= {f"{place} {name}": one for name, one in vars(part).items() if name[0] != "_" and name != "training"}
+        found[f"{place} class"] = type(part).__qualname__
     return sorted(found.items())
 
 
 def _list_slots(thing: Any) -> list[tuple[str, Any]]:
     """Names and values of an object's slots that are set."""
-    named = [vars(kind).get("__slots__", ()) for kind in type(thing).__mro__]
-    names = [name for slots in named for name in ((slots,) if isinstance(slots, str) else slots)]
-    found = [(name, getattr(thing, name, _UNSET)) for name in names if not name.startswith("__")]
-    return [(name, value) for name, value in found if value is not _UNSET]
+    found = []
+    for kind in type(thing).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            own = f"_{kind.__name__.lstrip('_')}{name}" if private else name
+            found.append((name, getattr(thing, own, _UNSET)))
+    return [(name, value) for name, value in found if value is not _UNSET and name not in ("__dict__", "__weakref__")]
 
 
 def _read_defaults(function: FunctionType) -> list[tuple[str, Any]]:

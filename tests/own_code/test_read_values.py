@@ -8,8 +8,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,6 +86,17 @@ class Slotted:
         self.scale = scale
 
 
+class Mode(Enum):
+    LOW, HIGH = 1.0, 3.0
+
+
+class Private:
+    __slots__ = ("__scale", "__weakref__")
+
+    def __init__(self, scale: float) -> None:
+        self.__scale = scale
+
+
 def network(value: float) -> nn.Sequential:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     for parameter in net.parameters():
@@ -93,12 +107,18 @@ def network(value: float) -> nn.Sequential:
 MAKERS: list[Callable[[float], Any]] = [
     Config,
     Slotted,
+    Private,
     lambda scale: SimpleNamespace(scale=scale),
     lambda scale: Namespace(scales=[scale]),
     lambda scale: Config(1.0, inner=SimpleNamespace(scale=torch.tensor(scale))),
     lambda scale: {"config": (scale,)},
+    lambda scale: MappingProxyType({"scale": scale}),
+    Fraction,
+    np.float32,
+    lambda scale: Mode.LOW if scale < 0.2 else Mode.HIGH,
     network,
     lambda scale: nn.CrossEntropyLoss(label_smoothing=scale),
+    lambda scale: nn.Sequential(nn.Tanh() if scale < 0.2 else nn.ReLU()),
     lambda scale: nn.Sequential(nn.CrossEntropyLoss(weight=torch.full((2,), scale))),
 ]
 
@@ -114,6 +134,21 @@ def test_an_object_of_the_closure_or_of_the_module_is_known_by_its_attributes(
         monkeypatch.setitem(globals(), "strength", make(scale))
         found.append(hash_values(read_globals))
     assert found[0] == found[1] != found[2]
+
+
+def test_a_class_is_known_by_the_numbers_that_were_set_on_it() -> None:
+    class Settings:
+        scale, calls = 1.0, 0
+
+    def lose(o: Any, t: Any, c: Any, settings: Any = None) -> Any:
+        Settings.calls += 1
+        return c.objective(o, t) * settings.scale
+
+    before = hash_values(named := partial(lose, settings=Settings()))
+    Settings.calls = 5
+    assert hash_values(named) == before
+    Settings.scale = 2.0
+    assert hash_values(named) != before
 
 
 def test_an_object_that_can_be_called_is_known_by_its_slots_and_tensors() -> None:
