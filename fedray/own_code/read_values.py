@@ -44,7 +44,8 @@ _UNSET = object()  # of a slot
 _MAKES = ("__init__", "__post_init__", "__new__", "__setattr__", "__setstate__")  # what gives attributes first values
 _SHOWS = ("__repr__", "__str__", "__eq__", "__hash__")  # what dataclasses make; it computes nothing
 _CHANGES = {"append", "extend", "insert", "update", "add", "setdefault", "pop", "popitem", "clear", "remove", "discard"}
-_CHANGES |= {"at", "copyto", "fill", "put", "sort", "shuffle"}
+_CHANGES |= {"at", "copyto", "fill", "put", "sort", "shuffle", "reverse", "subtract"}
+_CHANGES |= {"appendleft", "extendleft", "popleft", "rotate", "heappush", "heappop", "heapreplace", "heappushpop"}
 
 
 def hash_values(thing: Any) -> dict[str, str]:

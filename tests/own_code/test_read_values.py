@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import importlib.util
 import json
 import sys
@@ -263,12 +264,17 @@ def test_a_run_could_not_be_opened_where_its_code_had_changed_what_it_reads(monk
     def scale(o: Any, t: Any, c: Any) -> Any:
         return c.objective(o, t) * center.mul_(0.9)
 
-    center, remembering = torch.ones(1), Remembering()
-    for thing in (fill, scale, count_by_helper, remembering):
+    def push(o: Any, t: Any, c: Any) -> Any:
+        heapq.heappush(heap, 1.0)
+        return c.objective(o, t)
+
+    center, remembering, heap = torch.ones(1), Remembering(), [0.0]
+    for thing in (fill, scale, push, count_by_helper, remembering):
         before = hash_values(thing)
         monkeypatch.setitem(globals(), "array", array + 1)
         monkeypatch.setitem(globals(), "calls", calls + 1)
         center += 1
+        heap.append(2.0)
         remembering.history.append(2.0)
         assert hash_values(thing) == before
 
