@@ -61,7 +61,8 @@ def hash_values(thing: Any) -> dict[str, str]:
     things = [thing, *list_called(thing)]
     for kind in _list_kinds(things):
         called = [one for one in (kind, *list_called(kind)) if one not in things]
-        found |= {f"class {kind.__qualname__}": [hash_code(one) or "" for one in called]} if called else {}
+        if called:
+            found.setdefault(f"class {kind.__qualname__}", []).extend(hash_code(one) or "" for one in called)
         things += called
     functions = [f for one in things for f in _list_functions(one, 0) if f.__name__ not in _SHOWS]
     operations = [each for function in functions for each in _list_operations(function.__code__)]

@@ -109,16 +109,16 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
         progress: the end of the run.
 
     Returns:
-        Their number in the replicate and fold with the most; 0 without a round.
+        Their number in the replicate and fold with the most; 0 without a round, and of a stack of fedray's.
     """
-    keys = [study.scenario.get(section, {}) for section in ("method", "schedule")]
-    own = any(one.get("object") for one in keys) or is_own("method", keys[0].get("name", ""))
-    if not progress.round or not (own or is_own("schedule", keys[1].get("kind", ""))):
+    method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
+    own = bool(method.get("object")) or is_own("method", method.get("name", ""))
+    scheduled = bool(schedule.get("object")) or is_own("schedule", schedule.get("kind", ""))
+    if not progress.round or not (own or (scheduled and not study.parts)):
         return 0
     if study.parts:
-        shared = [one for one in study.parts if one.combine is None and one.voter is None and one.answers]
-        found = [_find_drawn(one.study, read_part(progress.state, one)) for one in shared if one.trained_before is None]
-        return int(np.stack([one.reshape(study.worlds, -1).sum(axis=1) for one in found]).sum(axis=0).max())
+        each = [_find_drawn(one.study, read_part(progress.state, one)) for one in study.parts if one.answers]
+        return int(sum((e.reshape(study.worlds, -1).sum(axis=1) for e in each), np.zeros(study.worlds, np.int64)).max())
     answer = study.answer(progress.state)
     drawn = _find_drawn(study, answer.state).reshape(study.worlds, -1)
     weigh = np.ones((study.worlds, answer.models)) if answer.weights is None else answer.weights

@@ -179,3 +179,14 @@ def test_a_network_of_a_users_own_method_that_no_client_has_is_said_if_it_answer
         run = fedray.run(scenario, runtime="inline", report=False, replicates=2)
     assert run.summary.get("drawn_models", 0) == drawn
     assert sum("answer as they were drawn, because no client was asked" in str(one.message) for one in said) == drawn
+
+
+def test_of_a_stack_under_a_schedule_of_ones_own_nothing_is_said() -> None:
+    def nobody(_models: int, _rows: str) -> Any:
+        nothing = np.array([], int)
+        return lambda _now, _drawn, _m, _state: (nothing, nothing)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = fedray.run(keys(1, 1, method=STACK), schedule=nobody, runtime="inline", report=False)
+    assert "drawn_models" not in run.summary

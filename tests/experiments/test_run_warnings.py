@@ -34,4 +34,6 @@ def test_a_score_without_a_mean_is_said_once_at_the_end(value: float, tmp_path: 
 def test_scores_with_a_mean_are_not_said(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fedray.run({**KEYS, "runtime": "inline"}, metrics={"mine": lambda _: 1.0}, out=tmp_path / "run", report=False)
+        given = {**KEYS, "runtime": "inline"}
+        run = fedray.run(given, metrics={"mine": lambda _: 1.0}, out=tmp_path / "run", report=False)
+    assert run.summary["metrics"]["mine"]["mean"] == 1.0

@@ -30,7 +30,7 @@ from fedray.core.types import IntArray
 BY_SIZE = {"server": {"weighting": "examples"}}
 
 
-def agree(found: Tensor, wanted: Tensor) -> None:
+def assert_close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
 
 
@@ -63,7 +63,7 @@ def test_moon_compares_features_with_the_broadcast_model_and_with_the_clients_la
             sent = [descend(c, w, partial(pull, now=w, last=last.get(c.number, w))) for c in clients]
             last |= {c.number: one for c, one in zip(clients, sent, strict=True)}
             w = mean_by_size(clients, sent)
-        agree(done.models(world)[0], w)
+        assert_close(done.models(world)[0], w)
 
 
 def test_fedsam_descends_by_the_gradient_at_the_end_of_a_step_uphill() -> None:
@@ -80,7 +80,7 @@ def test_fedsam_descends_by_the_gradient_at_the_end_of_a_step_uphill() -> None:
         for t in range(3):
             clients = participants(done, world, t)
             w = mean_by_size(clients, [descend(c, w, uphill) for c in clients])
-        agree(done.models(world)[0], w)
+        assert_close(done.models(world)[0], w)
 
 
 def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean() -> None:
@@ -92,7 +92,7 @@ def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean()
             steps = [torch.tensor(float(len(c.batches)), dtype=torch.float64) for c in clients]
             moves = [(descend(c, w) - w) / tau for c, tau in zip(clients, steps, strict=True)]
             w = w + mean_by_size(clients, steps) * mean_by_size(clients, moves)
-        agree(done.models(world)[0], w)
+        assert_close(done.models(world)[0], w)
 
 
 def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_changes_by_all_clients() -> None:
@@ -116,10 +116,10 @@ def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_chan
                 own[c.number] = before - shared + (w - sent[-1]) / (len(c.batches) * LR)
                 change += own[c.number] - before
             w, shared = mean_by_size(clients, sent), shared + change / done.study.clients.number
-        agree(done.models(world)[0], w)
-        agree(done.states[-1].extra["broadcast/control"][world], shared)
+        assert_close(done.models(world)[0], w)
+        assert_close(done.states[-1].extra["broadcast/control"][world], shared)
         for (client, _), row in done.kept("control", world).items():
-            agree(row, own[client])
+            assert_close(row, own[client])
 
 
 def test_fedrep_trains_its_head_then_its_body_and_keeps_the_head() -> None:
@@ -137,9 +137,9 @@ def test_fedrep_trains_its_head_then_its_body_and_keeps_the_head() -> None:
                 heads[c.number] = v
                 sent.append(v)
             w = torch.where(HEAD, first, mean_by_size(clients, sent))
-        agree(done.models(world)[0], w)
+        assert_close(done.models(world)[0], w)
         for (client, _), row in done.kept("layers", world).items():
-            agree(row[HEAD], heads[client][HEAD])
+            assert_close(row[HEAD], heads[client][HEAD])
 
 
 def test_fedem_goes_on_from_the_weights_that_a_client_had() -> None:
@@ -158,7 +158,7 @@ def test_fedem_goes_on_from_the_weights_that_a_client_had() -> None:
                 shares[c.number] = (prior.log()[:, None] - nll).softmax(0)
                 weights[c.number] = shares[c.number].mean(1)
             w = [mean_by_size(clients, [learn(j, w[m], shares) for j in jobs if j.model == m]) for m in range(k)]
-        agree(done.models(world), torch.stack(w))
+        assert_close(done.models(world), torch.stack(w))
         assert all(abs(float(row[0]) - weights[i][m]) < 1e-6 for (i, m), row in done.kept("mixture", world).items())
 
 
@@ -214,9 +214,9 @@ def test_pfedbayes_learns_under_the_received_prior_and_sends_its_copy_of_it(beta
                 owned[c.number] = own
                 sent.append(prior)
             w = w + beta * (mean_by_size(clients, sent) - w)
-        agree(done.models(world)[0], torch.cat([w, w]))
+        assert_close(done.models(world)[0], torch.cat([w, w]))
         for (client, _), row in done.kept("layers", world).items():
-            agree(row.chunk(2)[0], owned[client])
+            assert_close(row.chunk(2)[0], owned[client])
 
 
 def test_the_order_of_the_rows_is_all_that_a_loop_takes() -> None:
@@ -227,5 +227,5 @@ def test_the_order_of_the_rows_is_all_that_a_loop_takes() -> None:
         for t in range(3):
             clients = participants(done, world, t)
             w = mean_by_size(clients, [descend(c, w) for c in clients])
-        agree(done.models(world)[0], w)
+        assert_close(done.models(world)[0], w)
         assert (done.models(world)[0] - done.states[0].models[world]).abs().max() > 0.1
