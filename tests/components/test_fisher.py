@@ -35,11 +35,13 @@ def descent(steps: int, score: object = None) -> Descent:
     return Descent(steps, 10, summing_adam(0.01), score)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("damping", [0.0, 0.7])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_it_is_the_optimum_of_the_sum_of_quadratic_losses(weighting: str) -> None:
+def test_it_is_the_optimum_of_the_sum_of_quadratic_losses(weighting: str, damping: float) -> None:
+    """The damping is added to each client's curvature, once."""
     share = torch.from_numpy(SIZE if weighting == "examples" else np.ones(N)).double()[:, None]
-    found = step(fisher_mean(Rows(1, 1), weighting)).double()  # type: ignore[arg-type]
-    slope = (share * SURE * (found - START.double() - DELTA)).sum(0)
+    found = step(fisher_mean(Rows(1, 1), weighting, damping)).double()  # type: ignore[arg-type]
+    slope = (share * (SURE + damping) * (found - START.double() - DELTA)).sum(0)
     assert slope.abs().max() < 1e-5
     assert (step(mean(Rows(1, 1), weighting)) - found).abs().max() > 0.05  # type: ignore[arg-type]
 

@@ -100,6 +100,13 @@ def test_power_of_choice_takes_the_largest_losses_of_its_candidates_and_the_unkn
     assert np.all(np.diff(draws(power_of_choice(6), known(), 2)[::3]) >= -0.02)
 
 
+def test_power_of_choice_has_twice_as_many_candidates_as_participants_unless_told() -> None:
+    for number in (1, 2, 5):
+        unsaid, said = (power_of_choice(d)(known(), number, rng.stream(0, "x")) for d in (None, 2 * number))
+        assert unsaid.tolist() == said.tolist()
+    assert draws(power_of_choice(), known(), 2)[0] == 0 < draws(power_of_choice(2), known(), 2)[0]
+
+
 def test_oort_prefers_useful_and_fast_clients_and_explores_at_first() -> None:
     useful = draws(oort(exploration=0.0), known(), 3)
     assert useful[6:].sum() > 2 * useful[:6].sum()

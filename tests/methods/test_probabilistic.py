@@ -17,9 +17,11 @@ from fedray.assembly.study import build_study
 from fedray.components.aggregation import Rows, mean
 from fedray.components.distillation import Distil, average_teachers, train_student
 from fedray.components.posterior import Sampling, TeacherSampler, gaussian_server
+from fedray.components.student import TORCH
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.exact_sum import merge_stats
+from fedray.core.student import StudentEngine, Teaching, Train
 from fedray.core.types import Net, State, Uploads
 from fedray.evaluation.regression import propagate_variance
 from fedray.methods.bayesian_linear import evidence_precisions, unit_precisions
@@ -325,6 +327,20 @@ def test_distillation_moves_the_student_to_the_sharpened_average() -> None:
         return float((target * (target.clamp(min=1e-12).log() - said)).sum(-1).mean())
 
     assert distance(train_student(net, how, x, teachers, rng.keys(0, "test"))) < 0.3 * distance(teachers[0])
+
+
+@pytest.mark.parametrize(("epochs", "kept"), [(4, [2, 3]), (5, [2, 3, 4])])
+def test_the_student_is_the_mean_of_its_epochs_in_the_second_half(epochs: int, kept: list[int]) -> None:
+    """As stochastic weight averaging of FedBE is; the student behind epoch e is e here."""
+    net, x = small_net(), torch.zeros(8, 3)
+    behind = iter(range(epochs))
+
+    def begin(_net: Net, start: torch.Tensor, _teaching: Teaching) -> Train:
+        return lambda _batches, _rates: torch.full_like(start, next(behind))
+
+    engine = StudentEngine(TORCH.ask, begin)
+    student = train_student(net, Distil(epochs), x, net.init(0)[None], rng.keys(0, "test"), engine=engine)
+    assert student.unique().tolist() == pytest.approx([np.mean(kept)])
 
 
 def test_the_server_of_fedbe_holds_rows_that_no_client_has() -> None:

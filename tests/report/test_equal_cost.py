@@ -55,6 +55,14 @@ def test_a_cost_that_is_the_same_or_missing_is_left_out() -> None:
     assert make_equal_cost_table([silent, made("b", 40, 1e6)])[1] == []
 
 
+def test_the_budget_of_a_run_is_what_its_cheapest_seed_cost() -> None:
+    """So that each seed of each run is read behind work that it has done."""
+    run = made("uneven", 10, 1e6)
+    factor = np.repeat([2.0, 1.0, 3.0], 11)
+    run = replace(run, rounds={**run.rounds, UPLINK: run.rounds[UPLINK] * factor})
+    assert find_end(run, UPLINK) == 10e6
+
+
 def test_the_seeds_of_real_runs_are_read_within_the_bytes_of_the_cheapest(tmp_path: Path) -> None:
     keys = scenario({"rounds": 6, "replicates": 2, "report": False})
     dense = fedray.run(keys, out=tmp_path / "dense")

@@ -70,6 +70,14 @@ def test_late_clients_have_downloaded_and_their_uploads_do_not_count() -> None:
         assert set(table.down_bytes[these]) == {each if status == clock.LATE else 0}
 
 
+def test_a_model_with_batch_normalization_goes_down_with_its_counters_as_it_comes_up() -> None:
+    study = build_study(read_scenario(scenario({"method": {"name": "fedavg"}, "model": {"norm": "batch"}})))
+    phase, layout = study.method.phase, study.net.layout
+    up, down = rounds.job_traffic(study, phase, phase.schedule(0, None))
+    assert len(layout.counters) == 1 and up.tolist() == down.tolist()
+    assert set(down) == {4 * layout.d + 8}
+
+
 @pytest.mark.parametrize("mode", ["sync", "buffered"])
 def test_each_pass_of_ditto_takes_the_virtual_time_of_its_own_batches(mode: str) -> None:
     """One batch of 16 of 20 rows, twice: 32 samples; the second pass does not go on with the 4 rows that are left."""

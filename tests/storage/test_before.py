@@ -38,13 +38,21 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["plain", "stack"])
 def test_a_run_of_the_version_before_resumes_to_the_end_of_a_new_one(name: str, tmp_path: Path) -> None:
-    """Resumed, it has the rows and models of a run of today; on the type of CPU that wrote it, its hashes too."""
+    """Resumed, it ends as it ended then, in the rounds of a run of today; on the CPU that wrote it, with its hashes.
+
+    The models of a new run are compared where uploads are dense. Top-k turns the last bit of a delta into an entry that
+    is sent or not: trained with AVX2 and with AVX-512, the stack differs by 7e-3 after one round, and by 6e-8 at its
+    end without top-k.
+    """
     old = summary_of(BEFORE / name)
     resumed = fedray.resume(taken(name, tmp_path))
     fresh = fedray.run(BEFORE / name / "scenario.yaml", lanes="torch", out=tmp_path / "fresh")
-    for one, other in zip(resumed.models, fresh.models, strict=True):
-        for key, value in one.items():
-            torch.testing.assert_close(value, other[key], rtol=0, atol=1e-5)
+    if name == "plain":
+        for one, other in zip(resumed.models, fresh.models, strict=True):
+            for key, value in one.items():
+                torch.testing.assert_close(value, other[key], rtol=0, atol=1e-5)
+    for metric, score in old["metrics"].items():
+        assert resumed.summary["metrics"][metric]["mean"] == pytest.approx(score["mean"], abs=1e-6), metric
     assert resumed.summary.keys() == old.keys()
     assert [row["round"] for row in rows(resumed.rounds)] == [row["round"] for row in rows(fresh.rounds)]
     first = [rows(one.rounds)[0] for one in (resumed, fresh)]
