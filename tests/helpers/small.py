@@ -11,6 +11,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from method_cases import SCENARIO
+
 import fedray
 from fedray.cli import commands
 from fedray.core.errors import BadInput
@@ -21,15 +23,6 @@ from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round
 from fedray.simulation.study import Study
 
-SCENARIO: dict[str, Any] = {
-    "rounds": 4,
-    "runtime": "inline",
-    "data": {"name": "digits", "limit": 240, "partition": {"name": "dirichlet", "alpha": 1.0}},
-    "model": {"name": "mlp", "hidden": [8]},
-    "clients": {"number": 6},
-    "local": {"lr": 0.05, "batch_size": 8, "epochs": 1},
-    "checkpoint": {"every": 2, "keep": 9},
-}
 NEEDS: dict[str, dict[str, Any]] = {  # what a method needs beside the small scenario: its name is enough for most
     "fedbe": {"method": {"server_data": 0.2}},
     "feddf": {"method": {"server_data": 0.2, "distil_steps": 20}},

@@ -23,9 +23,9 @@ def run(name: str, out: Path, gpus: float) -> tuple[torch.Tensor, dict[str, Any]
     keys = make_case(name)
     if gpus:
         names = list(read_scenario(keys, explicit=False).clients.tiers)  # of SHEFL, say, which has tiers of its own
-        given = keys["clients"].get("tiers", {} if names else {"all": {"share": 1.0}})
+        given = keys.get("clients", {}).get("tiers", {} if names else {"all": {"share": 1.0}})
         tiers = {tier: {**given.get(tier, {}), "num_gpus": gpus} for tier in names or given}
-        keys["clients"] = keys["clients"] | {"tiers": tiers}
+        keys["clients"] = keys.get("clients", {}) | {"tiers": tiers}
     summary = run_scenario(read_scenario(keys, explicit=False), out, UserObjects(), lambda _snapshot: None)
     return fedray.load(out).progress.state.models, summary
 

@@ -54,7 +54,7 @@ def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: Resident)
 
 
 def test_a_users_augmentation_reads_main_memory_and_fedrays_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = build_study(read_scenario(make_case("fedavg"), explicit=False))
+    study = build_study(read_scenario(make_case("fedavg")))
     monkeypatch.setattr(resident, "count_free_bytes", lambda _device: 1 << 30)
     seen: list[str] = []
 
@@ -74,7 +74,7 @@ def test_a_users_augmentation_reads_main_memory_and_fedrays_the_device(monkeypat
 
 
 def test_the_parts_of_a_stack_share_the_copies_of_their_rows() -> None:
-    study = build_study(read_scenario(make_case("stacking"), explicit=False))
+    study = build_study(read_scenario(make_case("stacking")))
     parts = make_worker(study).parts
     assert parts is not None
     rows = [part.study.shards.fetch(np.array([0]), np.array([0])).x for part in study.parts[:-1]]
