@@ -124,7 +124,7 @@ def run(
 
     Args:
         scenario: a dict, a YAML file, or YAML text.
-        out: the run directory (a fresh one); None means a temporary one, which stays where the run began.
+        out: the run directory (a fresh one); None means a temporary one, which stays until `fedray clean`.
         data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`, whose options are
             given as `data__target="ill"`; a name, or a mapping that has one, is an override.
         model: a function that makes an `nn.Module`; a name or a mapping is an override.

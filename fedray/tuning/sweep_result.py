@@ -232,7 +232,7 @@ def tune(
 
     Args:
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
-        out: directory of the sweep; None means a temporary one, which stays where the sweep began.
+        out: directory of the sweep; None means a temporary one, which stays until `fedray clean`.
         trials: how many trials in all; None means as many as the sweep says.
         resume: whether to go on with the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
