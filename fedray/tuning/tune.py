@@ -42,7 +42,7 @@ from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
 from fedray.tuning.sweep import Sweep
 from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.workers import make_workers, refuse_idle_actors
+from fedray.tuning.workers import end_in_worker, make_workers, refuse_idle_actors
 
 log = logging.getLogger("fedray")
 MOST_TOGETHER = 8  # trials that a worker trains side by side, where the sweep file does not say
@@ -80,6 +80,7 @@ def run_sweep(
         BadInput: the sweep or the directory cannot be used.
         FedrayError: no trial came to its end.
     """
+    end_in_worker()
     prepare_process()
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     sweep, base = _read_sweep(source, own, folder if (resume := resume and has_sweep(folder)) else None)
