@@ -22,7 +22,8 @@ from optuna.trial import FrozenTrial
 from fedray.core import rng
 from fedray.core.errors import BadInput, Unwritable
 from fedray.files.bounded import name_file
-from fedray.tuning.space import Parameter, is_active
+from fedray.tuning.parameter import Parameter
+from fedray.tuning.space import is_active
 from fedray.tuning.study_storage import explain_entries, explain_storage, name_storage
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
