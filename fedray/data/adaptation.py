@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.text import suggest_nearest
+from fedray.data.column_names import spell_columns
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.clients import list_client_files
@@ -29,15 +30,16 @@ from fedray.data.types import Dataset
 from fedray.files.plain import expand_user_path
 
 SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
+COLUMNS = ("target", "input", "group")  # options of `adapt` that name columns
 STORED_BYTES = 1 << 20  # of the rows, from which on data that are in memory are put into the store
 
 
 def adapt(
     thing: Any,
     *,
-    target: str | Sequence[str] | None = None,
-    input: str | Sequence[str] | None = None,
-    group: str | None = None,
+    target: str | int | Sequence[str | int] | None = None,
+    input: str | int | Sequence[str | int] | None = None,
+    group: str | int | None = None,
     test: Any = None,
     test_fraction: float = 0.2,
     task: Literal["auto", "classification", "regression"] = "auto",
@@ -74,7 +76,8 @@ def adapt(
     """
     if isinstance(thing, Dataset):
         return thing
-    reading = ReadOptions(target, input, group, test, test_fraction, task, missing, tokenizer, length, size)
+    named = (spell_columns(one, f"data.{key}") for key, one in zip(COLUMNS, (target, input, group), strict=True))
+    reading = ReadOptions(*named, test, test_fraction, task, missing, tokenizer, length, size)
     known = _find_key(thing, reading)
     if known is None:
         data = _keep_rows(read_form(thing, reading))
@@ -141,7 +144,8 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
             remedy = f"did you mean data.{meant}?" if meant else remedy
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
-    return {key.removeprefix("data."): overrides.pop(key) for key in found}
+    given = {key.removeprefix("data."): overrides.pop(key) for key in found}
+    return {key: spell_columns(one, f"data.{key}") if key in COLUMNS else one for key, one in given.items()}
 
 
 def is_plain(value: Any) -> bool:

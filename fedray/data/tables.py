@@ -21,6 +21,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray
+from fedray.data.column_names import spell_columns
 from fedray.data.files import explain_damage, find_file
 from fedray.data.forms.clients import read_client_folder
 from fedray.data.forms.frames import build_table, read_frame
@@ -161,9 +162,9 @@ def load_table(
     file = find_table_file(path)
     other = read_frame(find_table_file(test, "test"), "test") if test else None
     reading = ReadOptions(
-        target=target,
-        input=features,
-        group=group,
+        target=spell_columns(target, "data.target"),
+        input=spell_columns(features, "data.features"),
+        group=spell_columns(group, "data.group"),
         test_fraction=test_fraction,
         task=task,
         missing=missing,

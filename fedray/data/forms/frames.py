@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.column_names import refuse_twins
 from fedray.data.columns import TableColumns, choose_columns, find_row_gaps, is_text
 from fedray.data.encoding import describe_columns, encode_inputs, name_inputs
 from fedray.data.files import explain_damage
@@ -78,14 +79,13 @@ def as_frame(thing: Any) -> Any:
     if "pyarrow.RecordBatch" in classes:
         import pyarrow as pa
 
-        return ArrowFrame(pa.Table.from_batches([thing]))
-    if "pyarrow.Table" in classes:
+        thing = pa.Table.from_batches([thing])
+    if classes & {"pyarrow.RecordBatch", "pyarrow.Table"}:
+        refuse_twins(thing.column_names, "the table")
         return ArrowFrame(thing)
     if any(not isinstance(name, str) for name in thing.columns):
         thing = thing.set_axis([str(name) for name in thing.columns], axis=1)
-    if not thing.columns.is_unique:
-        twice = thing.columns[thing.columns.duplicated()][0]
-        raise BadInput(f"data: the table has two columns {twice}: rename one")
+    refuse_twins(thing.columns, "the table")
     return thing
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.core.errors import BadInput
+from fedray.data.column_names import spell_columns
 from fedray.data.files import explain_damage
 from fedray.data.forms.hugging_face import read_hugging_face
 from fedray.data.forms.rows import ReadOptions
@@ -59,8 +60,9 @@ def load_hf(
         size: Height and width that pictures are brought to.
         download: Whether a named data set may be downloaded.
     """
+    named = (spell_columns(one, f"data.{key}") for key, one in (("target", target), ("input", input), ("group", group)))
     reading = ReadOptions(
-        target, input, group, test, test_fraction, task, missing, tokenizer, length, size
+        *named, test, test_fraction, task, missing, tokenizer, length, size
     )  # in the order of its fields
     return read_hugging_face(_open(path, config, download=download), reading, split)
 
