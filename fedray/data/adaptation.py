@@ -178,5 +178,5 @@ def _keep_rows(data: Dataset) -> Dataset:
     groups = [part.group for part in (data.train, data.test) if part.group is not None]
     digests = [hash_array(array) for array in (*arrays, *groups, *data.columns.values())]
     named = [data.features, data.table] if data.table else data.features
-    means = [] if data.means is None else [data.means.tolist()]
-    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *means], lambda: data)
+    further = [part.tolist() for part in (data.means, data.origin) if part is not None]
+    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *further], lambda: data)

@@ -127,11 +127,12 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
 
 def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
     """Rows of all clients, one after the other."""
-    spool, first = Spool(), parts[0]
+    spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
+    alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
     for part, client in zip(parts, names, strict=True):
         try:
             for piece in read_pieces(part.x):
-                spool.append(piece)
+                spool.append(piece.astype(np.result_type(*types), copy=False) if alike else piece)
         except ValueError as error:
             raise BadInput(f"client {client} has {error}: give all clients' inputs one shape and type") from error
     group = np.repeat(np.arange(len(parts)), [len(part.x) for part in parts]).astype(np.int64)
@@ -139,4 +140,5 @@ def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
         y = np.concatenate([part.y for part in parts])
     except ValueError as error:
         raise BadInput(f"data: the clients have labels of several shapes ({error}): give them one") from error
-    return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names)
+    said = tuple(f"client {client}: {remark}" for part, client in zip(parts, names) for remark in part.remarks)
+    return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names, remarks=said)
