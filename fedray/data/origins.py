@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.data.forms.arrays import as_float32
+from fedray.data.ranges import find_range
 from fedray.data.spool import LARGE_BYTES, Spool, read_pieces
 
 Array = NDArray[Any]
@@ -61,8 +62,7 @@ def find_origin(x: Array) -> Float64 | None:
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
         return None
-    axes = (0, 2, 3) if x.ndim == 4 else (0,)  # of images those of all but the channel
-    low, high = (np.asarray(bound, dtype=np.float64) for bound in _find_range(x, axes))
+    low, high = find_range(x)
     with np.errstate(all="ignore"):  # NaN: nothing is known of the column; infinity is refused elsewhere
         far = (high > low) & (np.maximum(np.abs(low), np.abs(high)) >= FAR * (high - low) / 2)
         middle = np.where(far, low + (high - low) / 2, 0.0)
@@ -82,18 +82,6 @@ def subtract(x: Array, origin: Float64 | None) -> Array:
 def add_back(x: Array, origin: Float64 | None) -> Array:
     """What `subtract` was given, in float64, up to rounding; the inputs as they are where there are no constants."""
     return x if origin is None else x.astype(np.float64) + origin
-
-
-def _find_range(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """The least and the largest value of each column, NaN where it has none; images keep their axes `[C, 1, 1]`."""
-    low = high = None
-    for piece in read_pieces(x):
-        least = np.fmin.reduce(piece, axis=axes, keepdims=True)[0]
-        most = np.fmax.reduce(piece, axis=axes, keepdims=True)[0]
-        low = least if low is None else np.fmin(low, least)
-        high = most if high is None else np.fmax(high, most)
-    assert low is not None and high is not None
-    return low, high
 
 
 def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:

@@ -24,7 +24,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data.forms.gaps import find_gaps, find_infinite, mean_of_columns
 from fedray.data.forms.labels import read_labels
-from fedray.data.forms.remarks import tell_empty, tell_lost
+from fedray.data.forms.remarks import tell_empty, tell_lost, tell_test_scale
 from fedray.data.origins import narrow
 from fedray.data.spool import Spool, read_pieces, take_rows
 from fedray.data.types import Array, Dataset, Split, classification, regression, split_stratified
@@ -160,14 +160,7 @@ def make_dataset(
         raise BadInput(f"data {name}: there are no rows: give some")
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
-    given = [part for part in (train, test) if part is not None and len(part.x)]
-    words = ("training ", "test ") if len(given) > 1 else ("",)
-    parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
-    if len({part.x.shape[1:] for part in parts}) > 1:
-        one, other = (" x ".join(map(str, part.x.shape[1:])) for part in parts)
-        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
-    inputs, origin = narrow([part.x for part in parts])
-    parts = [part._replace(x=x) for part, x in zip(parts, inputs, strict=True)]
+    parts = _prepare_parts(name, [part for part in (train, test) if part is not None and len(part.x)], reading)
     train, test = parts[0], parts[1] if len(parts) > 1 else None
     remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
     labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
@@ -191,9 +184,8 @@ def make_dataset(
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
     if train.indicators is not None:
         data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay as they are
-    remarks = (*remarks, *labels.remarks)
-    origin = train.origin if origin is None else origin
-    data = data._replace(columns=train.columns, remarks=remarks, means=means, origin=origin)
+    remarks = (*remarks, *labels.remarks, *tell_test_scale(data.kind, train.x, test.x, train.features))
+    data = data._replace(columns=train.columns, remarks=remarks, means=means, origin=train.origin)
     return data._replace(features=train.features, table=train.table)
 
 
@@ -223,6 +215,18 @@ def draw_test_rows(
             f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: change it{remedy}"
         )
     return keep, rest
+
+
+def _prepare_parts(name: str, given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
+    """The rows of each part without gaps, except for inputs that are filled later, as float32."""
+    words = ("training ", "test ") if len(given) > 1 else ("",)
+    parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
+    if len({part.x.shape[1:] for part in parts}) > 1:
+        one, other = (" x ".join(map(str, part.x.shape[1:])) for part in parts)
+        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
+    inputs, origin = narrow([part.x for part in parts])
+    known = parts[0].origin if origin is None else origin
+    return [part._replace(x=x, origin=known) for part, x in zip(parts, inputs, strict=True)]
 
 
 def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
