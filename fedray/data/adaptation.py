@@ -20,7 +20,6 @@ from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.text import suggest_nearest
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
-from fedray.data.forms.clients import list_client_files
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.recognition import read_form
 from fedray.data.forms.rows import ReadOptions
@@ -89,27 +88,14 @@ def names_data(thing: Any) -> bool:
     """Whether `data=` is a name or keys of a scenario, and not the data themselves.
 
     Example:
-        >>> names_data("digits"), names_data({"name": "digits"}), names_data([[1.0], [2.0]])
+        >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
         (True, True, False)
     """
     if isinstance(thing, str):
         return True
-    return isinstance(thing, Mapping) and not is_hugging_face(thing) and not maps_clients(thing)
-
-
-def maps_clients(thing: Any) -> bool:
-    """Whether a thing is a mapping from clients to data, or a folder of them, and not keys of a scenario.
-
-    Example:
-        >>> maps_clients({"name": "digits"}), maps_clients({"Rome": ([[1.0], [2.0]], {0, 1})})
-        (False, True)
-    """
-    if isinstance(thing, Path):
-        folder = thing.expanduser()
-        return folder.is_dir() and bool(list_client_files(folder))
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
-    return "name" not in thing and not all(is_plain(value) for value in thing.values())
+    return "name" in thing or all(is_plain(value) and not _is_plain_pair(value) for value in thing.values())
 
 
 _MEANT = {  # options of `adapt` by other usual names
@@ -142,6 +128,11 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             remedy = f"did you mean data.{meant}?" if meant else remedy
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     return {key.removeprefix("data."): overrides.pop(key) for key in found}
+
+
+def _is_plain_pair(value: Any) -> bool:
+    """Whether a value is two lists, of inputs and of labels, which no key of a scenario is."""
+    return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, list | tuple) for part in value)
 
 
 def is_plain(value: Any) -> bool:

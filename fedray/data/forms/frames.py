@@ -23,9 +23,8 @@ from fedray.data.files import explain_damage
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
 from fedray.data.types import Array, Dataset
+from fedray.files.layout import TABLES
 
-ENDINGS = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-ENDINGS |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
 OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "json", ".dta": "stata", ".sav": "spss"}
 OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
 ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
@@ -109,7 +108,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
         )
     if ending in ARRAY_FILES:
         raise BadInput(f"data.{key} = {file}: {ending} files are no tables: load it, and give its arrays, data=(x, y)")
-    kind = ENDINGS.get(ending, "csv")
+    kind = TABLES.get(ending, "csv")
     try:
         if kind == "parquet":
             frame = pd.read_parquet(file)
@@ -120,7 +119,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
     except BadInput:
         raise
     except Exception as error:  # pyarrow and pandas raise many kinds
-        if ending not in ENDINGS:
+        if ending not in TABLES:
             raise BadInput(f"data.{key} = {file} is no table that is read: give {READ_FILES}") from error
         raise explain_damage("table", file, error) from error
     frame = as_frame(frame)
