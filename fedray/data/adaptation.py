@@ -21,7 +21,6 @@ from fedray.core.text import suggest_nearest
 from fedray.data.column_names import spell_columns
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
-from fedray.data.forms.clients import list_client_files
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.recognition import read_form
 from fedray.data.forms.rows import ReadOptions
@@ -92,27 +91,14 @@ def names_data(thing: Any) -> bool:
     """Whether `data=` is a name or keys of a scenario, and not the data themselves.
 
     Example:
-        >>> names_data("digits"), names_data({"name": "digits"}), names_data([[1.0], [2.0]])
+        >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
         (True, True, False)
     """
     if isinstance(thing, str):
         return True
-    return isinstance(thing, Mapping) and not is_hugging_face(thing) and not maps_clients(thing)
-
-
-def maps_clients(thing: Any) -> bool:
-    """Whether a thing is a mapping from clients to data, or a folder of them, and not keys of a scenario.
-
-    Example:
-        >>> maps_clients({"name": "digits"}), maps_clients({"Rome": ([[1.0], [2.0]], {0, 1})})
-        (False, True)
-    """
-    if isinstance(thing, Path):
-        folder = thing.expanduser()
-        return folder.is_dir() and bool(list_client_files(folder))
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
-    return "name" not in thing and not all(is_plain(value) for value in thing.values())
+    return "name" in thing or all(is_plain(value) and not _is_plain_pair(value) for value in thing.values())
 
 
 _MEANT = {  # options of `adapt` by other usual names
@@ -146,6 +132,11 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     given = {key.removeprefix("data."): overrides.pop(key) for key in found}
     return {key: spell_columns(one, f"data.{key}") if key in COLUMNS else one for key, one in given.items()}
+
+
+def _is_plain_pair(value: Any) -> bool:
+    """Whether a value is two lists, of inputs and of labels, which no key of a scenario is."""
+    return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, list | tuple) for part in value)
 
 
 def is_plain(value: Any) -> bool:
@@ -182,5 +173,5 @@ def _keep_rows(data: Dataset) -> Dataset:
     groups = [part.group for part in (data.train, data.test) if part.group is not None]
     digests = [hash_array(array) for array in (*arrays, *groups, *data.columns.values())]
     named = [data.features, data.table] if data.table else data.features
-    means = [] if data.means is None else [data.means.tolist()]
-    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *means], lambda: data)
+    further = [part.tolist() for part in (data.means, data.origin) if part is not None]
+    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *further], lambda: data)

@@ -17,6 +17,7 @@ import numpy as np
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
 from fedray.data.forms.labels import doubt_targets
+from fedray.data.row_numbers import is_index, numbers_rows
 from fedray.data.types import Array
 
 MOST_VALUES = 64  # of a text column that is an input by itself
@@ -159,7 +160,9 @@ def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key
 
 def _find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
     """The columns beside targets and group that are inputs, and a sentence on each kind of the others."""
-    kinds = {column: _find_kind(frame, column, key) for column in frame if column not in (*targets, group)}
+    free = [column for column in frame if column not in (*targets, group)]
+    index = [str(column) or "without a name" for column in free if is_index(str(column))]
+    kinds = {column: _find_kind(frame, column, key) for column in free if not is_index(str(column))}
     inputs = [column for column, kind in kinds.items() if kind in ("number", "truth", "category")]
     truths, categories, many, others = (
         [str(column) for column, kind in kinds.items() if kind == wanted]
@@ -171,7 +174,12 @@ def _find_inputs(frame: Any, targets: list[str], group: str | None, key: str) ->
         remedy = f"make numbers or text of {', '.join(others)[:200]}" if others else remedy
         raise BadInput(f"data: {table} has no column of numbers or categories beside the target: {remedy}")
     commas = [str(column) for column in frame if str(column) in {*categories, *many} and _has_commas(frame[column])]
+    numbers = [str(column) for column in inputs if kinds[column] == "number" and numbers_rows(frame[column])]
     said = [
+        _describe(index, "numbers the rows and is", "number the rows and are", f"no input: name it in data.{key}"),
+        _describe(
+            numbers, "has", "have", f"another whole number in every row: leave it out by data.{key} if it is an id"
+        ),
         _describe(truths, "holds truth values, which are", "hold truth values, which are", "read as 0 and 1"),
         _describe(categories, "is text,", "are text,", "read as categories (0 and 1 for each value)"),
         _describe(many, "is text", "are text", f"of too many different values and no input: name it in data.{key}"),

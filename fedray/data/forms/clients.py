@@ -20,31 +20,52 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.forms.frames import ENDINGS, as_frame, build_table, is_frame, read_frame
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.forms.frames import as_frame, build_table, is_frame, read_frame
+from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
 from fedray.data.spool import Spool, read_pieces
 from fedray.data.types import Dataset
+from fedray.files.layout import find_table_parts, list_files, list_tables, tell_endings
 
 CLIENT = "client"  # the column that says whose a row is
+TABLE_OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
 Parts = tuple[RawRows, RawRows | None]
 
 
-def list_client_files(folder: Path) -> list[Path]:
-    """The tables of a folder, sorted by name."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
-
-
-def read_client_folder(folder: Path, reading: ReadOptions) -> Dataset:
-    """A folder of Parquet, CSV or Feather files, one for each client; the client is named after its file.
+def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
+    """A folder of Parquet, CSV or Feather files: one for each client, which is named after its file, or one a part.
 
     Args:
         folder: Of the files.
-        reading: How they are read.
+        reading: How they are read; `reading.test` names the file of the test part.
+
+    Raises:
+        BadInput: There are none, two have one name, or an option cannot act.
     """
-    files = list_client_files(folder)
+    files = list_tables(folder)
     if not files:
         raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: put a file for each client there")
-    return read_clients({file.stem: read_frame(file) for file in files}, reading, None, "table")
+    names = [file.name.partition(".")[0] for file in files]
+    parts = find_table_parts(files, reading.test if isinstance(reading.test, str) else None)
+    if parts is None:
+        refuse_idle(reading, TABLE_OPTIONS - {"test", "group"}, "a table for each client")
+        data = read_clients(_by_name(folder, files), reading, None, "table")
+    else:
+        if parts.test is not None and parts.test not in names:
+            raise BadInput(f"data.test = {parts.test}: {folder} has no such file: name one of {', '.join(names)[:200]}")
+        refuse_idle(reading._replace(test=None), TABLE_OPTIONS - {"test"}, "tables of parts")
+        train, test = (None if name is None else read_frame(files[names.index(name)]) for name in parts[:2])
+        data = build_table(train, test, reading._replace(test=None))
+        data = data._replace(remarks=(*parts.remarks, *data.remarks))
+    left = [file for file in list_files(folder) if file not in files]
+    return data._replace(remarks=(*tell_endings(folder, left), *data.remarks))
+
+
+def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
+    """The tables of clients by the names of their files."""
+    names = [file.stem for file in files]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
+    return {file.stem: read_frame(file) for file in files}
 
 
 def read_clients(
@@ -127,11 +148,12 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
 
 def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
     """Rows of all clients, one after the other."""
-    spool, first = Spool(), parts[0]
+    spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
+    alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
     for part, client in zip(parts, names, strict=True):
         try:
             for piece in read_pieces(part.x):
-                spool.append(piece)
+                spool.append(piece.astype(np.result_type(*types), copy=False) if alike else piece)
         except ValueError as error:
             raise BadInput(f"client {client} has {error}: give all clients' inputs one shape and type") from error
     group = np.repeat(np.arange(len(parts)), [len(part.x) for part in parts]).astype(np.int64)
@@ -139,4 +161,5 @@ def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
         y = np.concatenate([part.y for part in parts])
     except ValueError as error:
         raise BadInput(f"data: the clients have labels of several shapes ({error}): give them one") from error
-    return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names)
+    said = tuple(f"client {client}: {remark}" for part, client in zip(parts, names) for remark in part.remarks)
+    return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names, remarks=said)

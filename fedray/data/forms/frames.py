@@ -19,14 +19,13 @@ import numpy as np
 from fedray.core.errors import BadInput
 from fedray.data.column_names import refuse_twins
 from fedray.data.columns import TableColumns, choose_columns, find_row_gaps, is_text
-from fedray.data.encoding import describe_columns, encode_inputs, name_inputs
+from fedray.data.encoding import describe_columns, encode_inputs, find_table_origin, name_inputs
 from fedray.data.files import explain_damage
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
 from fedray.data.types import Array, Dataset
+from fedray.files.layout import TABLES
 
-ENDINGS = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-ENDINGS |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
 OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "json", ".dta": "stata", ".sav": "spss"}
 OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
 ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
@@ -109,7 +108,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
         )
     if ending in ARRAY_FILES:
         raise BadInput(f"data.{key} = {file}: {ending} files are no tables: load it, and give its arrays, data=(x, y)")
-    kind = ENDINGS.get(ending, "csv")
+    kind = TABLES.get(ending, "csv")
     try:
         if kind == "parquet":
             frame = pd.read_parquet(file)
@@ -120,7 +119,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
     except BadInput:
         raise
     except Exception as error:  # pyarrow and pandas raise many kinds
-        if ending not in ENDINGS:
+        if ending not in TABLES:
             raise BadInput(f"data.{key} = {file} is no table that is read: give {READ_FILES}") from error
         raise explain_damage("table", file, error) from error
     frame = as_frame(frame)
@@ -170,7 +169,7 @@ def build_table(
     task = "classification" if names else reading.task
     columns = choose_columns(frame, targets, inputs, reading.group, task, key=reading.input_key)
     train = _read_part(frame, columns, reading, "data")
-    test = None if other is None else _read_part(other, columns, reading, "data.test")
+    test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
         unknown = np.setdiff1d(test.y, train.y)
         if len(unknown):
@@ -180,15 +179,18 @@ def build_table(
     return make_dataset(name, train, test, reading._replace(task=task), columns.remarks)
 
 
-def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str) -> RawRows:
-    """The rows of a table that are used."""
+def _read_part(
+    frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
+) -> RawRows:
+    """The rows of a table that are used; `first` are those of the training table."""
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
     if gaps.all() and len(gaps):
         raise BadInput(f"{key}: each of {len(gaps)} rows has gaps, so data.missing = drop leaves none: fill them")
     if gaps.any():
         frame = frame.keep(rows) if isinstance(frame, ArrowFrame) else frame.iloc[rows]
-    x, y = encode_inputs(frame, columns), _read_target(frame, columns)
+    origin = find_table_origin(frame, columns) if first is None else first.origin
+    x, y = encode_inputs(frame, columns, origin), _read_target(frame, columns)
     group = None
     if columns.group is not None:
         group = frame[columns.group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64)
@@ -199,7 +201,7 @@ def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str
     kept = keep_columns(frame, columns.inputs)
     if len(rows) <= MOST_COUNTED:
         kept.setdefault(GIVEN_ROW, rows)
-    return RawRows(x, y, group, kept, features=names, indicators=indicators, table=table)
+    return RawRows(x, y, group, kept, features=names, indicators=indicators, table=table, origin=origin)
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
@@ -212,7 +214,7 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
             return np.asarray(values.to_numpy(dtype=bool))
         return np.asarray(values.map(str).to_numpy(dtype=str))
     try:
-        return np.column_stack([frame[target].to_numpy(dtype=np.float32) for target in columns.targets])
+        return np.column_stack([frame[target].to_numpy(dtype=np.float64) for target in columns.targets])
     except (ValueError, TypeError) as error:
         raise BadInput(
             f"data.target = {columns.targets[0]}: not numeric, so data.task must be classification"

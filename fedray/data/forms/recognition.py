@@ -21,10 +21,10 @@ from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
 from fedray.data.forms.rows import RawRows, ReadOptions, check_reading, make_dataset, refuse_idle
 from fedray.data.forms.tokens import is_missing, tokenize
 from fedray.data.types import Dataset
+from fedray.files.layout import Parts, find_parts, list_tables
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import name_type
 
-TABLE_OPTIONS = ("target", "input", "group", "test", "test_fraction", "task", "missing")
 PAIR_OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
 FORMS = (
     "a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table, a Hugging Face or "
@@ -52,7 +52,8 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     if isinstance(thing, Path):
         return _read_path(thing, reading)
     if isinstance(thing, Mapping) and not frames.is_frame(thing):
-        return _read_client_map(thing, reading)
+        parts = find_parts(map(str, thing), "data", reading.test if isinstance(reading.test, str) else None)
+        return _read_client_map(thing, reading) if parts is None else _read_parts(thing, parts, reading)
     if _is_pair(thing) and all(frames.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1]):
         thing, reading = thing[0], reading._replace(test=thing[1])
     if _is_pair(thing) and frames.is_frame(thing[0]) and is_array(thing[1]) and reading.target is None:
@@ -70,7 +71,7 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
     """A table of numbers and categories, or of a column of text that is tokenized."""
     other = None if reading.test is None else frames.as_frame(reading.test)
     if reading.tokenizer is None:
-        refuse_idle(reading, TABLE_OPTIONS, "a table without data.tokenizer")
+        refuse_idle(reading, clients.TABLE_OPTIONS, "a table without data.tokenizer")
         return frames.build_table(frame, other, reading)
     columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
     if len(columns) != 1 or not isinstance(reading.target, str):
@@ -78,7 +79,7 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
             "data.tokenizer is set, but not both columns: name the column of text in data.input and "
             "the one to predict in data.target"
         )
-    refuse_idle(reading, (*TABLE_OPTIONS, "tokenizer", "length"), "a table of text")
+    refuse_idle(reading, {*clients.TABLE_OPTIONS, "tokenizer", "length"}, "a table of text")
     given = [part for part in (frame, other) if part is not None]
     for part in given:
         require_columns(part, [*columns, reading.target, *([reading.group] if reading.group else [])])
@@ -107,6 +108,19 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     return whole.assign(**{target: y}), target
 
 
+def _read_parts(things: Mapping[Any, Any], parts: Parts, reading: ReadOptions) -> Dataset:
+    """A mapping from parts to data of any form."""
+    named = {str(name): value for name, value in things.items()}
+    if parts.test is not None:
+        if parts.test not in named or (reading.test is not None and not isinstance(reading.test, str)):
+            raise BadInput(
+                f"data.test cannot act, because the data have the parts {', '.join(named)}: name one of them"
+            )
+        reading = reading._replace(test=named[parts.test])
+    data = read_form(named[parts.train], reading)
+    return data._replace(remarks=(*parts.remarks, *data.remarks))
+
+
 def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """A mapping from clients to data: tables, their files, Hugging Face data sets, pairs, or torch data sets."""
     things = {
@@ -121,7 +135,7 @@ def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset
         assert data.train.group is not None
         return data._replace(columns={**data.columns, clients.CLIENT: np.array(names)[data.train.group]})
     if all(frames.is_frame(value) for value in things.values()):
-        refuse_idle(reading, set(TABLE_OPTIONS) - {"test", "group"}, "a table for each client")
+        refuse_idle(reading, clients.TABLE_OPTIONS - {"test", "group"}, "a table for each client")
     return clients.read_clients(things, reading, read_raw_parts)
 
 
@@ -189,9 +203,8 @@ def _read_path(path: Path, reading: ReadOptions) -> Dataset:
         raise BadInput(f"data = {path}: there is no such file or folder: correct the path")
     if any((place / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return hugging_face.read_hugging_face(hf_files.open_saved(str(place)), reading)
-    if clients.list_client_files(place):
-        refuse_idle(reading, set(TABLE_OPTIONS) - {"test", "group"}, "a table for each client")
-        return clients.read_client_folder(place, reading)
+    if list_tables(place):
+        return clients.read_table_folder(place, reading)
     refuse_idle(reading, ("test", "test_fraction", "size"), "a folder of pictures")
     return pictures.read_folder(place, reading)
 
