@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.cells import find_marks, is_text, name_cells, unbox
 from fedray.data.column_names import refuse_twins
-from fedray.data.columns import TableColumns, choose_columns, find_row_gaps, is_text
+from fedray.data.columns import TableColumns, choose_columns, find_row_gaps
 from fedray.data.encoding import describe_columns, encode_inputs, find_table_origin, name_inputs
-from fedray.data.files import explain_damage
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
+from fedray.data.forms.text_tables import explain_table, read_text_table
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import TABLES
 
@@ -30,7 +31,6 @@ OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "js
 OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
 ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
 READ_FILES = "CSV (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather files (.feather, .arrow)"
-DELIMITERS = ";\t|"  # beside the comma
 MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
 MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
@@ -51,7 +51,7 @@ class ArrowFrame:
         return int(self._table.num_rows) if self._rows is None else len(self._rows)
 
     def __getitem__(self, name: str) -> Any:
-        column = self._table.column(name).to_pandas()
+        column = unbox(self._table.column(name).to_pandas())
         return column if self._rows is None else column.iloc[self._rows]
 
     def keep(self, rows: Array) -> ArrowFrame:
@@ -85,7 +85,9 @@ def as_frame(thing: Any) -> Any:
     if any(not isinstance(name, str) for name in thing.columns):
         thing = thing.set_axis([str(name) for name in thing.columns], axis=1)
     refuse_twins(thing.columns, "the table")
-    return thing
+    objects = {name: thing[name] for name, kind in thing.dtypes.items() if kind.name == "object"}
+    numbers = {name: made for name, column in objects.items() if (made := unbox(column)) is not column}
+    return thing.assign(**numbers) if numbers else thing
 
 
 def read_frame(file: Path, key: str = "path") -> Any:
@@ -99,6 +101,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
         BadInput: It is a file of another kind, or damaged.
     """
     import pandas as pd
+    import pyarrow.parquet as pq
 
     ending = file.suffix.lower()
     if ending in OTHER_FILES:
@@ -111,37 +114,45 @@ def read_frame(file: Path, key: str = "path") -> Any:
     kind = TABLES.get(ending, "csv")
     try:
         if kind == "parquet":
+            refuse_twins(pq.read_schema(file).names, file.name)
             frame = pd.read_parquet(file)
         elif kind == "feather":
-            frame = pd.read_feather(file)
+            frame = _read_arrow(file)
         else:
-            frame = _read_csv(file, "\t" if kind == "tsv" else ",")
+            frame = _read_csv(file, "\t" if kind == "tsv" else ",", key)
     except BadInput:
         raise
     except Exception as error:  # pyarrow and pandas raise many kinds
         if ending not in TABLES:
             raise BadInput(f"data.{key} = {file} is no table that is read: give {READ_FILES}") from error
-        raise explain_damage("table", file, error) from error
+        raise explain_table(file, error, f"data.{key} = {file}") from error
     frame = as_frame(frame)
     frame.attrs["file"] = file.name  # for messages
     return frame
 
 
-def _read_csv(file: Path, delimiter: str) -> Any:
-    """A file of text; where its first line has no such delimiter, but another one, that one is meant."""
+def _read_arrow(file: Path) -> Any:
+    """A Feather file, or a stream of Arrow."""
     import pandas as pd
+    import pyarrow as pa
 
-    names = list(pd.read_csv(file, sep=delimiter, nrows=0))
-    found = [mark for mark in DELIMITERS if len(names) == 1 and mark in str(names[0])]
-    if len(found) != 1:
-        return pd.read_csv(file, sep=delimiter)
-    frame = pd.read_csv(file, sep=found[0])
-    for column in frame:
-        values = frame[column].dropna().astype(str)
-        if is_text(frame[column]) and len(values) and values.str.fullmatch(r"\s*[-+]?\d+,\d+\s*").all():
+    try:
+        return pd.read_feather(file)
+    except pa.ArrowInvalid:
+        with pa.memory_map(str(file)) as opened, pa.ipc.open_stream(opened) as stream:
+            return stream.read_pandas()
+
+
+def _read_csv(file: Path, delimiter: str, key: str) -> Any:
+    """A file of text, where `key` names it; one without commas between its columns may have them in its numbers."""
+    frame, found = read_text_table(file, delimiter)
+    for column in frame if found != delimiter else ():
+        if is_text(frame[column]) and (marks := find_marks(frame[column])):
+            more = f", or {marks[1].options} if these are decimal commas" if len(marks) > 1 else ""
+            what = "commas" if "," in marks[0] else marks[0].what
             raise BadInput(
-                f"data.path = {file}: column {column} has numbers with commas: convert it once, pandas.read_csv(..., "
-                f"sep={found[0]!r}, decimal=',').to_parquet(...)"
+                f"data.{key} = {file}: column {column} has numbers with {what}: convert it once, pandas.read_csv(..., "
+                f"sep={found!r}, {marks[0].options}).to_parquet(...){more}"
             )
     return frame
 
@@ -233,6 +244,8 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
     kept = {}
     for name in names:
         values = frame[name]
+        if values.dtype.name == "object" and name_cells(values) != "objects":
+            continue
         if (small or name not in inputs) and (small or values.nunique() <= MOST_KEPT_VALUES):
             kept[str(name)] = values.astype(str).to_numpy(dtype=str)
     return kept

@@ -134,6 +134,11 @@ def _kind_of(feature: Any) -> str:
     name = type(feature).__name__
     if name in ("Image", "ClassLabel"):
         return {"Image": "picture", "ClassLabel": "classes"}[name]
+    packed = isinstance(feature, dict) and "bytes" in feature
+    if packed or (
+        name == "Value" and "binary" in feature.dtype
+    ):  # of a Parquet file that does not say that it has pictures
+        return "picture"
     if isinstance(feature, list) or name in ("List", "LargeList", "Sequence") or name.startswith("Array"):
         return "list"
     if name != "Value":
@@ -225,7 +230,10 @@ def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
         for entry in piece.column(column).to_pylist():
             if entry is None:
                 raise BadInput(f"data.input: row {row} has no picture: drop it")
-            yield entry["bytes"] if entry["bytes"] is not None else entry["path"], f"the picture of row {row}"
+            given = (
+                entry if isinstance(entry, bytes) else entry["bytes"] if entry["bytes"] is not None else entry["path"]
+            )
+            yield given, f"the picture of row {row}"
             row += 1
 
 

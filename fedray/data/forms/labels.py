@@ -25,7 +25,8 @@ from fedray.core.errors import BadInput
 from fedray.data.forms.arrays import refuse_coarse_targets
 
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # each part's classes, their names, remarks
-FEW_CLASSES, MOST_RARE = 20, 10  # classes beyond which, and rows a class up to which, whole numbers may be quantities
+FEW_CLASSES = 20  # beyond which whole numbers may be quantities
+MOST_RARE = 10  # rows a value, up to which real numbers that are whole are no classes
 MOST_CLASSES = 1000  # of whole numbers, beyond which they are classes only if most of them occur twice
 
 
@@ -74,7 +75,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     else:
         parts = [part.reshape(len(part)) for part in parts]
     codes, known, said = _number(parts, names)
-    said += () if names else _doubt_classes(parts[0], len(known), task)
+    said += () if names else doubt_classes(parts[0], task)
     return Labels(codes[0], codes[1] if test is not None else None, known, (*remarks, *said))
 
 
@@ -165,7 +166,9 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
     if task != "auto" or values.dtype.kind != "f" or not len(values) or values.reshape(len(values), -1).shape[1] > 1:
         return ()
     different = np.unique(values)
-    if len(different) > FEW_CLASSES or not np.isfinite(different).all() or (different != np.floor(different)).any():
+    if len(different) > FEW_CLASSES and len(values) <= MOST_RARE * len(different):
+        return ()
+    if not np.isfinite(different).all() or (different != np.floor(different)).any():
         return ()
     return (
         f"data: the labels are real numbers with {len(different)} different values, read as targets of a regression: "
@@ -173,12 +176,26 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
     )
 
 
-def _doubt_classes(values: NDArray[Any], classes: int, task: str) -> tuple[str, ...]:
-    """A word about whole numbers that may be meant as targets, because few rows share one: a sentence, or nothing."""
-    if task != "auto" or values.dtype.kind not in "iu" or classes <= FEW_CLASSES or len(values) > MOST_RARE * classes:
+def is_whole_with_gaps(values: NDArray[Any]) -> bool:
+    """Whether labels are whole numbers of which some are missing, which makes real numbers of them."""
+    if values.dtype.kind != "f" or values.ndim != 1:
+        return False
+    there = values[~np.isnan(values)]
+    return 0 < len(there) < len(values) and bool((there == np.floor(there)).all())
+
+
+def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
+    """A word about many whole numbers, which may be meant as targets: a sentence, or nothing.
+
+    Args:
+        values: The labels of a classification, `[n]`.
+        task: `auto`, `classification` or `regression`, as the user wrote it.
+    """
+    different = len(np.unique(values)) if task == "auto" and values.dtype.kind in "iuf" else 0
+    if different <= FEW_CLASSES:
         return ()
     return (
-        f"data: {classes} different whole numbers in {len(values)} rows are read as classes: write data.task: "
+        f"data: {different} different whole numbers in {len(values)} rows are read as classes: write data.task: "
         "regression if they are quantities",
     )
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.cells import is_number_text, is_text
 from fedray.data.checks import find_wrong_rows
-from fedray.data.columns import GAP, TableColumns, is_text, require_columns
+from fedray.data.columns import GAP, TableColumns, require_columns
 from fedray.data.encoding import encode_inputs
 from fedray.data.forms.arrays import as_array
 from fedray.data.forms.frames import as_frame, is_frame
@@ -88,7 +89,7 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
         raise BadInput(f"x: column {name} has {gaps.sum()} missing values {where}: {REMEDY}")
     if values is not None or gaps.all():
         return
-    if is_text(column) or column.dtype.kind not in "iufbO":
+    if (is_text(column) and not is_number_text(column)) or column.dtype.kind not in "iufbO":
         raise BadInput(f"x: column {name} is of type {column.dtype}, but held numbers in training: give numbers")
     numbers = np.where(gaps, 0.0, column.to_numpy(dtype=np.float64, na_value=np.nan))
     if not np.isfinite(numbers).all():

@@ -23,7 +23,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data.forms.gaps import find_gaps, find_infinite, mean_of_columns
-from fedray.data.forms.labels import read_labels
+from fedray.data.forms.labels import doubt_classes, is_whole_with_gaps, read_labels
 from fedray.data.forms.remarks import tell_empty, tell_lost, tell_test_scale
 from fedray.data.origins import narrow
 from fedray.data.spool import Spool, read_pieces, take_rows
@@ -160,14 +160,17 @@ def make_dataset(
         raise BadInput(f"data {name}: there are no rows: give some")
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
+    if reading.task == "auto" and is_whole_with_gaps(train.y):
+        reading = reading._replace(task="classification")
+        remarks = [*remarks, *doubt_classes(train.y[~np.isnan(train.y)], "auto")]
     parts = _prepare_parts(name, [part for part in (train, test) if part is not None and len(part.x)], reading)
     train, test = parts[0], parts[1] if len(parts) > 1 else None
     remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
     labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
     if test is None:
-        train = train._replace(y=labels.train)
+        numbers, train = train.y.dtype.kind in "iuf" and not train.names, train._replace(y=labels.train)
         generator = rng.stream(reading.seed, "table")
-        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator)
+        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator, numbers=numbers)
         remarks += tell_lost(train.group, keep)
         train, test = train.take(keep), train.take(rest)
     else:
@@ -190,7 +193,7 @@ def make_dataset(
 
 
 def draw_test_rows(
-    y: Array, classes: bool, fraction: float, generator: np.random.Generator
+    y: Array, classes: bool, fraction: float, generator: np.random.Generator, *, numbers: bool = False
 ) -> tuple[IntArray, IntArray]:
     """Training rows and test rows, drawn at random; every class is divided in the same way.
 
@@ -199,6 +202,7 @@ def draw_test_rows(
         classes: Whether they are classes.
         fraction: Share of the rows that are test rows, between 0 and 1.
         generator: Draws them.
+        numbers: Whether classes were whole numbers, which may be meant as targets.
 
     Raises:
         BadInput: One of the two would have no rows.
@@ -207,13 +211,13 @@ def draw_test_rows(
         raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
     keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
-        remedy = (
-            ", or write data.task: regression if the labels are quantities" if classes and y.dtype.kind in "iu" else ""
-        )
         of = f" of each of {len(np.unique(y))} classes" if classes else ""
-        raise BadInput(
-            f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: change it{remedy}"
-        )
+        remedy = f"{'raise' if len(keep) else 'lower'} it, or give the test rows (data.test)"
+        if classes:
+            remedy += (
+                ", or write data.task: regression if the labels are quantities" if numbers else ", or another target"
+            )
+        raise BadInput(f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: {remedy}")
     return keep, rest
 
 
