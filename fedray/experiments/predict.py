@@ -99,7 +99,7 @@ class Predictor:
         inputs = torch.as_tensor(read_inputs(study.shards.data, x))
         world = replicate * study.per_replicate + fold
         _check(study, inputs, replicate, fold)
-        if self._range is not None:
+        if self._range is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
             for remark in tell_scale(self._range, inputs.numpy(), "the rows of x", study.shards.data.features):
                 warn_user(remark, FedrayWarning)
         client = None if client is None else find_client(client, study.client_names, study.clients.number)

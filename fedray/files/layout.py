@@ -72,13 +72,20 @@ class PictureFolders(NamedTuple):
 
     Attributes:
         classes: Those of classes: training part first, client after client.
-        others: Those around them, and those without pictures.
+        others: Those around them.
+        empty: Those without pictures.
         remarks: What the user should know of them, a sentence each.
     """
 
     classes: list[ClassFolder]
     others: list[Path]
+    empty: list[Path]
     remarks: list[str]
+
+    def list_others(self) -> list[Path]:
+        """The files that lie in no folder of a class."""
+        around = [file for at in self.others for file in list_files(at, inside=False)]
+        return around + [file for at in self.empty for file in list_files(at)]
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
@@ -113,10 +120,8 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
     unread = [] if test is not None else [name for name in names if name not in (train[0], chosen)]
     if not unread:
         return Parts(train[0], chosen)
-    said = f"data: {', '.join(unread)[:200]} {'is' if len(unread) == 1 else 'are'} left out"
-    return Parts(
-        train[0], chosen, (f"{said}, because the test rows are those of {chosen}: data.test names another part",)
-    )
+    said = f"data: {', '.join(unread)[:200]} {'is' if len(unread) == 1 else 'are'} left out, because the test rows are"
+    return Parts(train[0], chosen, (f"{said} those of {chosen}: data.test names another part",))
 
 
 def list_folders(folder: Path) -> list[Path]:
@@ -149,11 +154,9 @@ def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
     counts = Counter(path.suffix.lower() or "without an ending" for path in files)
     if not counts:
         return []
-    each = ", ".join(
-        f"{number} {ending}" for ending, number in sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    )
-    files_ = "1 file of" if counts.total() == 1 else f"{counts.total()} files of"
-    return [f"data: {files_} {folder.name} left out: {each[:300]}"]
+    each = ", ".join(f"{number:,} {ending}" for ending, number in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
+    many = "1 file" if counts.total() == 1 else f"{counts.total():,} files"
+    return [f"data: {many} of {folder.name or folder} left out: {each[:300]}"]
 
 
 def holds_clients(name: str, path: object) -> bool:
@@ -186,7 +189,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
     Raises:
         BadInput: The folders are of several kinds, or there are none.
     """
-    layout = PictureFolders([], [], [])
+    layout = PictureFolders([], [], [], [])
     if test is None:
         _walk(layout, folder, "", "", None)
     else:
@@ -211,7 +214,7 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
     folders = [at for at in list_folders(folder) if at != skip]
     empty = [at for at in folders if not _has_pictures(at) and not _has_pictures(at, inside=True)]
     full = [at for at in folders if at not in empty]
-    layout.others.extend(inner for at in empty for inner in (at, *(p for p in at.rglob("*") if p.is_dir())))
+    layout.empty.extend(empty)
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if empty and full:
         verbs = "holds no pictures and is" if len(empty) == 1 else "hold no pictures and are"
@@ -244,10 +247,9 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
 
 def _refuse_empty(folder: Path, layout: PictureFolders) -> None:
     """Says why a folder has no classes."""
-    files = [file for at in layout.others for file in list_files(at, inside=False)]
-    if len(layout.others) == 1:
+    if not layout.empty:
         raise BadInput(f"data.path = {folder}: it has no folders: put the pictures of each class into a folder")
-    left = "; ".join(["", *tell_endings(folder, files)]).replace("data: ", "")
+    left = "; ".join(["", *tell_endings(folder, layout.list_others())]).replace("data: ", "")
     raise BadInput(
         f"data.path = {folder}: the folders hold no pictures ({', '.join(PICTURES[:4])}, ...{left}): put some in"
     )

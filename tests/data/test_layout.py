@@ -167,6 +167,8 @@ def test_tables_of_parts_were_clients(tmp_path: Path) -> None:
     assert read_scenario({"data": {"name": "table", "path": str(folder), "target": "label"}}).clients.number == 100
     with pytest.raises(BadInput, match=r"data.test = tst: .* has no such file: name one of test, train, val"):
         adapt(folder, target="label", test="tst")
+    with pytest.raises(BadInput, match="data.test cannot act on .*, which has tables of parts: name the one for"):
+        adapt(folder, target="label", test=FRAME)
     packed = write_files(tmp_path / "packed", "train-00000-of-00001.parquet", "test-00000-of-00001.parquet")
     assert len(adapt(packed, target="label").test.y) == 60
     several = write_files(tmp_path / "several", "train-00000-of-00002.parquet", "train-00001-of-00002.parquet")

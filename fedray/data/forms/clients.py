@@ -13,6 +13,7 @@ Example:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fedray.data.forms.frames import as_frame, build_table, is_frame, read_frame
 from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
 from fedray.data.spool import Spool, read_pieces
 from fedray.data.types import Dataset
-from fedray.files.layout import find_table_parts, list_files, list_tables, tell_endings
+from fedray.files.layout import TABLES, find_table_parts, list_files, list_tables, tell_endings
 
 CLIENT = "client"  # the column that says whose a row is
 TABLE_OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
@@ -50,20 +51,21 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
         refuse_idle(reading, TABLE_OPTIONS - {"test", "group"}, "a table for each client")
         data = read_clients(_by_name(folder, files), reading, None, "table")
     else:
+        if reading.test is not None and not isinstance(reading.test, str):
+            raise BadInput(f"data.test cannot act on {folder}, which has tables of parts: name the one for testing")
         if parts.test is not None and parts.test not in names:
             raise BadInput(f"data.test = {parts.test}: {folder} has no such file: name one of {', '.join(names)[:200]}")
         refuse_idle(reading._replace(test=None), TABLE_OPTIONS - {"test"}, "tables of parts")
         train, test = (None if name is None else read_frame(files[names.index(name)]) for name in parts[:2])
         data = build_table(train, test, reading._replace(test=None))
         data = data._replace(remarks=(*parts.remarks, *data.remarks))
-    left = [file for file in list_files(folder) if file not in files]
+    left = {at for at in list_files(folder) if at.parent == folder or at.suffix.lower() in TABLES} - set(files)
     return data._replace(remarks=(*tell_endings(folder, left), *data.remarks))
 
 
 def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
     """The tables of clients by the names of their files."""
-    names = [file.stem for file in files]
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := [name for name, number in Counter(file.stem for file in files).items() if number > 1]:
         raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
     return {file.stem: read_frame(file) for file in files}
 

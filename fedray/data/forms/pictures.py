@@ -135,23 +135,20 @@ def read_folder(folder: Path, reading: ReadOptions) -> Dataset:
     layout = find_classes(folder, None if reading.test is None else str(reading.test))
     files = {one.path: list_files(one.path) for one in layout.classes}
     rows = [(one, file) for one in layout.classes for file in files[one.path] if file.suffix.lower() in PICTURES]
-    names = sorted({one.name for one in layout.classes if one.part == "train"})
+    trained = [one for one in layout.classes if one.part == "train"]
+    names, clients = sorted({one.name for one in trained}), sorted({one.client for one in trained})
     if unknown := sorted({one.name for one in layout.classes} - set(names)):
         raise BadInput(f"data.test: {folder} has the class {unknown[0]} in the test part alone: remove it")
-    known = sorted({one.client for one in layout.classes if one.part == "train"})
     x, said = stack_pictures(((file, str(file.relative_to(one.path.parent))) for one, file in rows), reading.size)
-    y = np.array([names.index(one.name) for one, _ in rows])
-    owner = np.array([known.index(one.client) if one.client in known else -1 for one, _ in rows])
-    tested = np.array([one.part == "test" for one, _ in rows])
-    parts = list[RawRows]()
-    for which in (slice(0, int((~tested).sum())), slice(int((~tested).sum()), None)):  # the training rows come first
-        part = RawRows(x[which], y[which], names=names)
-        if known != [""]:
-            columns = {} if parts else {CLIENT: np.array(known)[owner[which]]}
-            part = part._replace(group=owner[which], columns=columns)
-        parts.append(part)
+    label, number = ({name: i for i, name in enumerate(each)} for each in (names, clients))
+    y, owner = np.array([(label[one.name], number.get(one.client, -1)) for one, _ in rows]).T
+    n = sum(one.part == "train" for one, _ in rows)  # the first ones
+    train, test = RawRows(x[:n], y[:n], names=names), RawRows(x[n:], y[n:])
+    if clients != [""]:
+        columns = {CLIENT: np.array(clients)[owner[:n]]}
+        train, test = train._replace(group=owner[:n], columns=columns), test._replace(group=owner[n:])
     remarks = (*_tell_layout(folder, layout, files), *said)
-    return make_dataset("folder", parts[0], parts[1], reading._replace(task="classification"), remarks)
+    return make_dataset("folder", train, test, reading._replace(task="classification"), remarks)
 
 
 def load_folder(
@@ -176,16 +173,16 @@ def load_folder(
 
 def _tell_layout(folder: Path, layout: PictureFolders, files: dict[Path, list[Path]]) -> list[str]:
     """What is said of the folders, and of files that are left out; `files` are those of each folder of a class."""
-    clients, names = sorted({one.client for one in layout.classes}), sorted({one.name for one in layout.classes})
+    clients, names = sorted({one.client for one in layout.classes} - {""}), sorted({one.name for one in layout.classes})
     said = list(layout.remarks)
-    if clients != [""]:
+    if clients:
         said = [f"data: {', '.join(clients)[:200]} are clients with the classes {', '.join(names)[:200]}", *said]
-    beside = [file for at in layout.others for file in list_files(at, inside=False)]
+    beside = layout.list_others()
     inside = [file for each in files.values() for file in each]
     stray = [file for file in beside if file.suffix.lower() in PICTURES]
     if stray:
         many = f"{len(stray):,} pictures are" if len(stray) > 1 else "1 picture is"
-        said.append(f"data: {many} left out, in no folder of a class: {stray[0].relative_to(folder.parent)}")
+        said.append(f"data: {many} left out, in no folder of a class: {stray[0].parent.name}/{stray[0].name}")
     return said + tell_endings(folder, [file for file in inside + beside if file.suffix.lower() not in PICTURES])
 
 
