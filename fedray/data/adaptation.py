@@ -26,6 +26,7 @@ from fedray.data.forms.recognition import read_form
 from fedray.data.forms.rows import ReadOptions
 from fedray.data.store import keep_dataset
 from fedray.data.types import Dataset
+from fedray.files.leaf_files import is_leaf
 from fedray.files.plain import expand_user_path
 
 SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
@@ -98,7 +99,8 @@ def names_data(thing: Any) -> bool:
         return True
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
-    return "name" in thing or all(is_plain(value) and not _is_plain_pair(value) for value in thing.values())
+    rows = is_leaf(thing) or any(_is_plain_pair(value) or _holds_numbers(value) for value in thing.values())
+    return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
 
 
 _MEANT = {  # options of `adapt` by other usual names
@@ -137,6 +139,11 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
 def _is_plain_pair(value: Any) -> bool:
     """Whether a value is two lists, of inputs and of labels, which no key of a scenario is."""
     return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, list | tuple) for part in value)
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Whether a value is a list of numbers or of lists, which no key of data sets is."""
+    return isinstance(value, list | tuple) and any(isinstance(one, int | float | list | tuple) for one in value)
 
 
 def is_plain(value: Any) -> bool:

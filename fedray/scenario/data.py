@@ -147,6 +147,20 @@ DATA_SPECS: dict[str, DataSpec] = {
             **_LIMIT,
         },
     ),
+    "leaf": DataSpec(
+        "LEAF's JSON, a client for each user (data.path)",
+        {
+            "path": Option(REQUIRED, text),
+            "test": Option(None, text),
+            "test_fraction": Option(0.2, real("(0, 1)")),
+            "task": Option("auto", one_of("auto", "classification", "regression")),
+            "missing": Option("refuse", one_of("refuse", "mean", "drop")),
+            "tokenizer": Option(None, text),
+            "length": Option(None, whole(1, 100_000)),
+            **_LIMIT,
+        },
+        natural=True,
+    ),
     "union": DataSpec(
         "several data sets of the same inputs as one, with the column `domain` (data.sets)",
         {

@@ -101,13 +101,13 @@ def read_clients(
         except BadInput as error:
             raise BadInput(f"client {client}: {error}") from None
     refuse_empty([len(train.x) for train, _ in parts], names)
-    train = _join([train for train, _ in parts], names)
+    train = join_rows([train for train, _ in parts], names)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
         raise BadInput(
             f"client {names[held.index(None)]} has no test rows, but others have: give all of them some, or none"
         )
-    test = _join([part for part in held if part is not None], names) if held[0] is not None else None
+    test = join_rows([part for part in held if part is not None], names) if held[0] is not None else None
     return make_dataset(name, train, test, reading)
 
 
@@ -148,8 +148,16 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
     return data._replace(columns={**data.columns, column: np.array(names)[data.train.group]})
 
 
-def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
-    """Rows of all clients, one after the other."""
+def join_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
+    """Rows of all clients, one after the other.
+
+    Args:
+        parts: Rows of each.
+        names: Of the clients.
+
+    Raises:
+        BadInput: They are not of one shape and type.
+    """
     spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
     alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
     for part, client in zip(parts, names, strict=True):

@@ -26,6 +26,7 @@ from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions
 from fedray.data.forms.text_tables import explain_table, read_text_table
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import TABLES
+from fedray.files.leaf_files import list_leaf_files
 
 OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "json", ".dta": "stata", ".sav": "spss"}
 OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
@@ -104,6 +105,10 @@ def read_frame(file: Path, key: str = "path") -> Any:
     import pyarrow.parquet as pq
 
     ending = file.suffix.lower()
+    if file.name.lower().endswith((".json.gz", ".jsonl.gz")):
+        ending = ".json"
+    if list_leaf_files(file):
+        raise BadInput(f"data.{key} = {file} is LEAF's JSON: data.name: leaf reads it")
     if ending in OTHER_FILES:
         raise BadInput(
             f"data.{key} = {file}: {ending} files are not read: convert it once, pandas.read_{OTHER_FILES[ending]}(...)"

@@ -16,7 +16,7 @@ Example:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,21 +122,25 @@ def find_picture_folder(path: str | Path | None) -> Path:
     return folder
 
 
-def read_folder(folder: Path, reading: ReadOptions) -> Dataset:
+def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Dataset:
     """The pictures of a folder, client after client in the order of classes and names.
 
     Args:
         folder: Has a folder for each class; or folders of parts or of clients that have them (`fedray.files.layout`).
+            Or one for each client.
         reading: How they are read; `reading.test` names the part, or another folder, that has the test rows.
 
     Raises:
         BadInput: There are no such folders, or the pictures are of several sizes or kinds.
     """
-    layout = find_classes(folder, None if reading.test is None else str(reading.test))
+    if isinstance(folder, Mapping):
+        layout, folder = _join_layouts(folder), next(iter(folder.values())).parent
+    else:
+        layout = find_classes(folder, None if reading.test is None else str(reading.test))
     files = {one.path: list_files(one.path) for one in layout.classes}
     rows = [(one, file) for one in layout.classes for file in files[one.path] if file.suffix.lower() in PICTURES]
     trained = [one for one in layout.classes if one.part == "train"]
-    names, clients = sorted({one.name for one in trained}), sorted({one.client for one in trained})
+    names, clients = sorted({one.name for one in trained}), list(dict.fromkeys(one.client for one in trained))
     if unknown := sorted({one.name for one in layout.classes} - set(names)):
         raise BadInput(f"data.test: {folder} has the class {unknown[0]} in the test part alone: remove it")
     x, said = stack_pictures(((file, str(file.relative_to(one.path.parent))) for one, file in rows), reading.size)
@@ -149,6 +153,26 @@ def read_folder(folder: Path, reading: ReadOptions) -> Dataset:
         train, test = train._replace(group=owner[:n], columns=columns), test._replace(group=owner[n:])
     remarks = (*_tell_layout(folder, layout, files), *said)
     return make_dataset("folder", train, test, reading._replace(task="classification"), remarks)
+
+
+def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
+    """The folders of the classes of several clients, each of whom has a folder."""
+    each = {client: find_classes(folder) for client, folder in folders.items()}
+    parts = {client: {one.part for one in layout.classes} for client, layout in each.items()}
+    for client, layout in each.items():
+        if inner := next((one.client for one in layout.classes if one.client), None):
+            raise BadInput(
+                f"client {client}: {folders[client]} has clients of its own, such as {inner}: give that folder"
+            )
+        if parts[client] != set().union(*parts.values()):
+            raise BadInput(f"client {client} has no test rows, but others have: give all of them some, or none")
+    whole = PictureFolders([], [], [], [])
+    for client, layout in each.items():
+        whole.classes.extend(one._replace(client=client) for one in layout.classes)
+        whole.others.extend(layout.others)
+        whole.empty.extend(layout.empty)
+        whole.remarks.extend(f"{remark} (client {client})" for remark in layout.remarks)
+    return whole._replace(classes=sorted(whole.classes, key=lambda one: one.part == "test"))
 
 
 def load_folder(

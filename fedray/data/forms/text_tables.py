@@ -29,6 +29,7 @@ KINDS = {  # how files of other kinds begin: what they are, the endings that say
     b"PAR1": ("a Parquet file", (".parquet", ".pq"), "name it .parquet"),
     b"ARROW1": ("a Feather file", (".feather", ".arrow"), "name it .feather"),
 }
+LIBSVM = re.compile(r"\s*[^\s:]+(\s+(qid|\d+):[^\s:]+)+\s*(#.*)?")  # a line of it
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file begins
 
 
@@ -54,6 +55,11 @@ def read_text_table(file: Path, delimiter: str) -> tuple[Any, str]:
         delimiter = found[0]
         head = _read_names(file, delimiter, encoding)
     refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
+    if LIBSVM.fullmatch(delimiter.join(head)):
+        raise BadInput(
+            f"data: {file.name} is text of libsvm (label index:value ...): read it once, x, y = "
+            "sklearn.datasets.load_svmlight_file(...), and give data=(x.toarray(), y)"
+        )
     frame = pd.read_csv(file, sep=delimiter, encoding=encoding)
     if isinstance(frame.index, pd.MultiIndex):
         raise BadInput(

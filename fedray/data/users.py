@@ -1,0 +1,60 @@
+"""The data set `leaf` of scenarios: the rows of users in LEAF's JSON.
+
+Example:
+    >>> load_leaf(None)
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: data.path is missing: give a file of LEAF's JSON, or a folder of them
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.core.errors import BadInput
+from fedray.data.forms.leaf import read_leaf_files
+from fedray.data.forms.recognition import read_raw_parts
+from fedray.data.forms.rows import ReadOptions
+from fedray.data.types import Dataset
+from fedray.files.leaf_files import list_leaf_files
+from fedray.files.plain import expand_user_path, explain_missing_path
+
+
+def load_leaf(
+    _root: Path | None,
+    *,
+    path: str | None = None,
+    test: str | None = None,
+    test_fraction: float = 0.2,
+    task: Literal["auto", "classification", "regression"] = "auto",
+    missing: Literal["refuse", "mean", "drop"] = "refuse",
+    tokenizer: str | None = None,
+    length: int | None = None,
+) -> Dataset:
+    """LEAF's JSON: a client for each user.
+
+    Args:
+        path: A file, a folder of files, or a folder with folders `train` and `test` of files.
+        test: Another file or folder with the test rows; None: those of the folder `test`, or a share that is drawn.
+        test_fraction: This share.
+        task: As for tables.
+        missing: As for tables.
+        tokenizer: File of a tokenizer, or its name in the cache; makes tokens of text.
+        length: Tokens of a row.
+    """
+    place = find_leaf_place(None, path)
+    other = None if test is None else find_leaf_place(None, test, "test")
+    options: dict[str, Any] = {"test_fraction": test_fraction, "task": task, "missing": missing}
+    reading = ReadOptions(test=other, tokenizer=tokenizer, length=length, **options)
+    return read_leaf_files(place, reading, read_raw_parts)
+
+
+def find_leaf_place(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
+    """The file or the folder of `data.path`."""
+    if not path:
+        raise BadInput(f"data.{key} is missing: give a file of LEAF's JSON, or a folder of them")
+    place = expand_user_path(f"data.{key}", path)
+    if not list_leaf_files(place):
+        why = explain_missing_path(place, "file or folder") if not place.exists() else "it has no JSON with users"
+        raise BadInput(f"data.{key} = {path}: {why}")
+    return place
