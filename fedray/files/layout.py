@@ -35,6 +35,7 @@ PARTS = {
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")  # endings that are read
 TABLES = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 TABLES |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
+NOTICES = ("README", "LICENSE", "LICENCE", "CHANGELOG", "NOTICE", "CITATION")  # text about a folder, in capitals
 
 
 class Parts(NamedTuple):
@@ -135,8 +136,11 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 
 
 def list_tables(folder: Path) -> list[Path]:
-    """The tables in a folder, sorted by name."""
-    return [path for path in list_files(folder, inside=False) if path.suffix.lower() in TABLES]
+    """The tables in a folder, sorted by name; none where it has folders of pictures, beside which tables only tell."""
+    if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
+        return []
+    files = [path for path in list_files(folder, inside=False) if path.suffix.lower() in TABLES]
+    return [path for path in files if path.name.partition(".")[0].upper() not in NOTICES]
 
 
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:

@@ -44,7 +44,8 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     """
     files = list_tables(folder)
     if not files:
-        raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: put a file for each client there")
+        remedy = "put a file for each client there, or write data.name: folder if it has pictures"
+        raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: {remedy}")
     names = [file.name.partition(".")[0] for file in files]
     parts = find_table_parts(files, reading.test if isinstance(reading.test, str) else None)
     if parts is None:
