@@ -76,8 +76,10 @@ def adapt(
     """
     if isinstance(thing, Dataset):
         return thing
-    named = (spell_columns(one, f"data.{key}") for key, one in zip(COLUMNS, (target, input, group), strict=True))
-    reading = ReadOptions(*named, test, test_fraction, task, missing, tokenizer, length, size)
+    names: list[Any] = [
+        spell_columns(one, f"data.{key}") for key, one in zip(COLUMNS, (target, input, group), strict=True)
+    ]
+    reading = ReadOptions(names[0], names[1], names[2], test, test_fraction, task, missing, tokenizer, length, size)
     known = _find_key(thing, reading)
     if known is None:
         data = _keep_rows(read_form(thing, reading))

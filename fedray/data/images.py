@@ -146,11 +146,11 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
                 x = np.asarray(rows["x"], dtype=np.float64)
                 if x.size and not (x.min() >= 0 and x.max() <= 1):
                     raise _say_others(path, x)
-                x = np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
+                pixels = np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
                 y = np.asarray(rows["y"], dtype=np.int64)
-                if user in found or len(x) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
+                if user in found or len(pixels) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
                     raise ValueError(f"the rows of writer {user} are inconsistent")
-                found[user] = (x, y)
+                found[user] = (pixels, y)
         except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
             raise explain_damage("femnist", path, error) from error
     return found

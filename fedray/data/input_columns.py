@@ -43,8 +43,8 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
         [str(column) for column, kind in kinds.items() if kind == wanted]
         for wanted in ("truth", "category", "number text", "too many values", "marks", "other")
     )
-    marks = [said for column in kinds if is_text(frame[column]) and (said := _explain_marks(frame, column))]
-    unread = {column: said for column in others if (said := _explain_cells(frame, column, "data"))}
+    marks = [text for column in kinds if is_text(frame[column]) and (text := _explain_marks(frame, column))]
+    unread = {column: text for column in others if (text := _explain_cells(frame, column, "data"))}
     others = [column for column in others if column not in unread]
     if not inputs:
         table = frame.attrs.get("file", "the table")

@@ -69,9 +69,11 @@ def load_hf(
         size: Height and width that pictures are brought to.
         download: Whether a named data set may be downloaded.
     """
-    named = (spell_columns(one, f"data.{key}") for key, one in (("target", target), ("input", input), ("group", group)))
+    target, input, group = (
+        spell_columns(one, f"data.{key}") for key, one in (("target", target), ("input", input), ("group", group))
+    )
     reading = ReadOptions(
-        *named, test, test_fraction, task, missing, tokenizer, length, size
+        target, input, group, test, test_fraction, task, missing, tokenizer, length, size
     )  # in the order of its fields
     return read_hugging_face(_open(path, config, download=download), reading, split)
 
