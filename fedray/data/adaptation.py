@@ -62,8 +62,8 @@ def adapt(
         test: The test rows: a thing of the same form, or the split or folder of `thing` that has them. None: its test
             part, or a share that is drawn.
         test_fraction: This share, drawn with a fixed seed; of classes the same share of each.
-        task: `auto` takes text, truth values, one-hot rows and whole numbers (of tables: with at most 20 values) as
-            classes, and real numbers as targets.
+        task: `auto` takes text, truth values, one-hot rows and whole numbers as classes, and real numbers as
+            targets.
         missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
             its own), or `drop` the rows that have them.
         tokenizer: Makes tokens of text: a function from a text to whole numbers, a tokenizer of `tokenizers` or

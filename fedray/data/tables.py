@@ -155,7 +155,7 @@ def load_table(
         test: Another file with the test rows, or which file of a folder of parts has them; None: `test` or `val` of the
             folder, or they are drawn.
         test_fraction: Share of the rows that are test rows, between 0 and 1.
-        task: `auto` takes text, truth values and integers of at most 20 values as classes, other numbers as targets.
+        task: `auto` takes text, truth values and whole numbers as classes, real numbers as targets.
         missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
             its own), or `drop` the rows that have them.
         seed: Address of the drawn test rows.

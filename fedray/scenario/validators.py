@@ -133,7 +133,7 @@ def text(value: Any) -> str:
 
 
 @means("text")
-def column(value: Any) -> str:
+def column_name(value: Any) -> str:
     """The name of a column; one that is a number may stand without quotes."""
     return text(str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value)
 

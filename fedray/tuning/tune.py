@@ -80,7 +80,6 @@ def run_sweep(
         BadInput: the sweep or the directory cannot be used.
         FedrayError: no trial came to its end.
     """
-    end_in_worker()
     prepare_process()
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     sweep, base = _read_sweep(source, own, folder if (resume := resume and has_sweep(folder)) else None)
@@ -117,6 +116,7 @@ def _read_sweep(
 
     `resumed` is the directory that goes on.
     """
+    end_in_worker()
     import_modules(own.modules)
     if resumed is not None:
         identity.refuse_missing_names(resumed)

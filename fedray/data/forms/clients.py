@@ -102,13 +102,13 @@ def read_clients(
         except BadInput as error:
             raise BadInput(f"client {client}: {error}") from None
     refuse_empty([len(train.x) for train, _ in parts], names)
-    train = join_rows([train for train, _ in parts], names)
+    train = join_client_rows([train for train, _ in parts], names)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
         raise BadInput(
             f"client {names[held.index(None)]} has no test rows, but others have: give all of them some, or none"
         )
-    test = join_rows([part for part in held if part is not None], names) if held[0] is not None else None
+    test = join_client_rows([part for part in held if part is not None], names) if held[0] is not None else None
     return make_dataset(name, train, test, reading)
 
 
@@ -149,7 +149,7 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
     return data._replace(columns={**data.columns, column: np.array(names)[data.train.group]})
 
 
-def join_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
+def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
     """Rows of all clients, one after the other.
 
     Args:

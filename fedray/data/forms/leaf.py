@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.forms.clients import join_rows, refuse_empty
+from fedray.data.forms.clients import join_client_rows, refuse_empty
 from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
 from fedray.data.types import Dataset
 from fedray.files.leaf_files import is_leaf, list_leaf_files, load_json
@@ -44,8 +44,8 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions, r
         testers, parts = _read_users(test, reading, read_pair)
         numbers = {name: number for number, name in enumerate(names)}
         owner = np.repeat([numbers.get(name, -1) for name in testers], [len(part.x) for part in parts])
-        held = join_rows(parts, testers)._replace(group=owner.astype(np.int64), columns={})
-    return make_dataset("leaf", join_rows(rows, names), held, reading)
+        held = join_client_rows(parts, testers)._replace(group=owner.astype(np.int64), columns={})
+    return make_dataset("leaf", join_client_rows(rows, names), held, reading)
 
 
 def read_leaf_files(place: Path, reading: ReadOptions, read_pair: ReadPair) -> Dataset:
