@@ -101,7 +101,8 @@ def names_data(thing: Any) -> bool:
         return True
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
-    rows = is_leaf(thing) or any(_is_plain_pair(value) or _holds_numbers(value) for value in thing.values())
+    rest = [value for key, value in thing.items() if key not in (*COLUMNS, "features")]  # whose names may be numbers
+    rows = is_leaf(thing) or any(_is_plain_pair(value) or _holds_numbers(value) for value in rest)
     return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
 
 
