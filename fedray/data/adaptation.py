@@ -54,7 +54,8 @@ def adapt(
         thing: The data: a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table,
             a `datasets.Dataset` or `DatasetDict`, a map-style `torch.utils.data.Dataset` (or two of them), the
             `pathlib.Path` of a table, of a folder with a folder of pictures for each class, or of a folder with a table
-            for each client, a list of texts with labels, or a mapping from clients to any of these.
+            for each client, a list of texts with labels, or a mapping from clients to any of these, or from parts
+            (`train`, `test`).
         target: The column to predict: one, also for a regression.
         input: The inputs: a column of pictures, lists or text, or columns of numbers and categories; None: the one such
             column, or all columns of a table beside target and group.

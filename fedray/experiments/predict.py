@@ -86,7 +86,7 @@ class Predictor:
         """The answer of the ensemble, or of a client's own models.
 
         Args:
-            x: raw inputs `[n, *sample]`, as the data set stores them, or a table with the columns it was read from.
+            x: raw inputs `[n, *sample]`, as the data were given, or a table with the columns they were read from.
             client: a known client, its name or 0 to N - 1, whose weights or models answer; None: everybody's.
             replicate: 0 to R - 1.
             fold: the place of the fold among those that were run, from 0.
