@@ -138,7 +138,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     if missing == "mean":
         found = {column: number for column, number in found.items() if column not in columns.inputs}
     if found and missing != "drop":
-        _refuse_gaps(found, columns, missing, key)
+        _refuse_gaps(found, columns, missing, key, f", in row {out.argmax() + 1}" if out.sum() == 1 else "")
     for column in (*columns.targets, *columns.inputs):
         values = frame[column]
         if values.dtype.kind == "f" and np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).any():
@@ -146,15 +146,15 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     return out if missing == "drop" else np.zeros(len(frame), dtype=bool)
 
 
-def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str) -> None:
-    """Refuses missing values, with the names of the columns."""
+def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str, where: str) -> None:
+    """Refuses missing values, with the names of the columns, and the row where it is a single one."""
     if len(found) == 1:
         said = "".join(f"column {column} has {number} missing values" for column, number in found.items())
     else:
         said = f"columns {', '.join(f'{c} ({number})' for c, number in found.items())[:400]} have missing values"
     if missing == "refuse" and not set(found) - set(columns.inputs):
-        raise BadInput(f"{key}: {said}: {REMEDY}")
-    raise BadInput(f"{key}: {said}, and a target or a client has no mean: write data.missing: drop (those rows)")
+        raise BadInput(f"{key}: {said}{where}: {REMEDY}")
+    raise BadInput(f"{key}: {said}{where}, and a target or a client has no mean: write data.missing: drop (those rows)")
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:

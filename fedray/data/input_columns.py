@@ -132,8 +132,9 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
         return
     if 0 < wrong.sum() <= given.sum() / 2:
         row = int(wrong.argmax())
+        last = ", the last one (is it a total?)" if row == len(values) - 1 else ""
         raise BadInput(
-            f"{key}: column {column} holds numbers, but {str(values.iloc[row])[:40]!r} in row {row + 1}: {remedy}"
+            f"{key}: column {column} holds numbers, but {str(values.iloc[row])[:40]!r} in row {row + 1}{last}: {remedy}"
         )
 
 

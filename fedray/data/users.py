@@ -3,7 +3,7 @@
 Example:
     >>> load_leaf(None)
     Traceback (most recent call last):
-    fedray.core.errors.BadInput: data.path is missing: give a file of LEAF's JSON, or a folder of them
+    fedray.core.errors.BadInput: data.path is missing: give a file of LEAF's JSON, or a folder of them, by a path ...
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.core.errors import BadInput
+from fedray.data.files import find_data_root
 from fedray.data.forms.leaf import read_leaf_files
 from fedray.data.forms.recognition import read_raw_parts
 from fedray.data.forms.rows import ReadOptions
@@ -21,7 +22,7 @@ from fedray.files.plain import expand_user_path, explain_missing_path
 
 
 def load_leaf(
-    _root: Path | None,
+    root: Path | None,
     *,
     path: str | None = None,
     test: str | None = None,
@@ -34,6 +35,7 @@ def load_leaf(
     """LEAF's JSON: a client for each user.
 
     Args:
+        root: Folder of data files; None for the usual one.
         path: A file, a folder of files, or a folder with folders `train` and `test` of files.
         test: Another file or folder with the test rows; None: those of the folder `test`, or a share that is drawn.
         test_fraction: This share.
@@ -42,19 +44,25 @@ def load_leaf(
         tokenizer: File of a tokenizer, or its name in the cache; makes tokens of text.
         length: Tokens of a row.
     """
-    place = find_leaf_place(None, path)
-    other = None if test is None else find_leaf_place(None, test, "test")
+    place = find_leaf_place(root, path)
+    other = None if test is None else find_leaf_place(root, test, "test")
     options: dict[str, Any] = {"test_fraction": test_fraction, "task": task, "missing": missing}
     reading = ReadOptions(test=other, tokenizer=tokenizer, length=length, **options)
     return read_leaf_files(place, reading, read_raw_parts)
 
 
-def find_leaf_place(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """The file or the folder of `data.path`."""
+def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
+    """The file or the folder of `data.path`; a relative path may begin in the folder of data files, too."""
+    home = find_data_root(root)
     if not path:
-        raise BadInput(f"data.{key} is missing: give a file of LEAF's JSON, or a folder of them")
+        raise BadInput(
+            f"data.{key} is missing: give a file of LEAF's JSON, or a folder of them, by a path that may begin in {home} "
+            "(data.root or FEDRAY_DATA)"
+        )
     place = expand_user_path(f"data.{key}", path)
+    if not place.exists() and (home / place).exists():
+        return find_leaf_place(None, str(home / place), key)
     if not list_leaf_files(place):
-        why = explain_missing_path(place, "file or folder") if not place.exists() else "it has no JSON with users"
+        why = "it has no JSON with users" if place.exists() else explain_missing_path(place, "file or folder")
         raise BadInput(f"data.{key} = {path}: {why}")
     return place

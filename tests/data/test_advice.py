@@ -149,6 +149,13 @@ def test_what_is_said_of_files_helps(tmp_path: Path) -> None:
     with pa.ipc.new_stream(str(tmp_path / "t.arrow"), table.schema) as stream:
         stream.write_table(table)
     assert adapt(tmp_path / "t.arrow", target="kind").features == ("a", "b")
+    for total, line in (
+        ("Total,,", "'Total' in row 61, the last one .*: correct it"),
+        ("1,2,", "1 missing values, in row 61"),
+    ):
+        file.write_text(f"{make_text()}{total}\n")
+        with pytest.raises(BadInput, match=line):
+            adapt(file, target="kind")
     cut = (tmp_path / "t.parquet").read_bytes()[:-9]
     (tmp_path / "cut.parquet").write_bytes(cut)
     with pytest.raises(BadInput, match="is damaged .*: replace it by the original file"):
@@ -225,6 +232,10 @@ def test_a_column_of_numbers_that_are_objects_was_text_of_too_many_values() -> N
     assert adapt(pa_table, target="kind").features == ("a",)
     with pytest.warns(UserWarning, match="column a is text of numbers, read as numbers"):
         adapt(frames["texts"], target="kind")
+    texts = np.array([str(i / 7) for i in range(N)])
+    with pytest.warns(UserWarning, match="the labels are text of numbers, read as targets of a regression"):
+        assert adapt((np.arange(2.0 * N).reshape(N, 2), texts)).classes == 0
+    assert adapt((np.arange(2.0 * N).reshape(N, 2), np.arange(N).astype(str)), task="regression").classes == 0
     with pytest.warns(UserWarning, match="column ticket is text, and makes 60 inputs of 60 rows"):
         adapt(make_table(ticket=[f"t{i}" for i in range(N)]), target="kind", input=["a", "ticket"])
 

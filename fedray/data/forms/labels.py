@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
+from fedray.data.cells import PLAIN
 from fedray.data.forms.arrays import refuse_coarse_targets
 
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # each part's classes, their names, remarks
@@ -62,11 +63,13 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     parts = [_as_plain(part, where) for part, where in given if part is not None and len(part)]
     if not parts:
         raise BadInput("data: there are no labels: give one for each row")
+    parts, is_text = _read_number_text(parts, task)
     kind = _find_kind(parts, task)
     if kind == "targets":
         refuse_coarse_targets(parts, "data: the targets")
         made = [_as_targets(part) for part in parts]
-        return Labels(made[0], made[1] if test is not None else None, (), doubt_targets(parts[0], task))
+        said = ("data: the labels are text of numbers, read as targets of a regression",) if is_text else ()
+        return Labels(made[0], made[1] if test is not None else None, (), said + doubt_targets(parts[0], task))
     remarks: tuple[str, ...] = ()
     if kind == "one-hot":
         parts = [np.asarray(part.argmax(axis=1)) for part in parts]
@@ -94,6 +97,17 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
         return values.astype(np.float64)
     found = ", ".join(sorted(kind.__name__ for kind in kinds))[:100]
     raise BadInput(f"data: {where} hold {found}: give text, whole numbers or real numbers alone")
+
+
+def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
+    """Text of numbers as numbers, where these are targets or not all whole; and whether that has to be said."""
+    if task == "classification" or any(part.dtype.kind != "U" or part.ndim != 1 for part in parts):
+        return parts, False
+    values = [str(value) for part in parts for value in part.tolist()]
+    real = task == "regression" or any("." in value for value in values)
+    if not real or not all(PLAIN.fullmatch(value) for value in values):
+        return parts, False
+    return [part.astype(np.float64) for part in parts], task == "auto"
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
