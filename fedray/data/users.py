@@ -3,7 +3,7 @@
 Example:
     >>> load_leaf(None)
     Traceback (most recent call last):
-    fedray.core.errors.BadInput: data.path is missing: give a file of LEAF's JSON, or a folder of them, by a path ...
+    fedray.core.errors.BadInput: data.path is missing: give a file of LEAF's JSON, or a folder of them; a path ...
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path
     home = find_data_root(root)
     if not path:
         raise BadInput(
-            f"data.{key} is missing: give a file of LEAF's JSON, or a folder of them, by a path that may begin in {home} "
+            f"data.{key} is missing: give a file of LEAF's JSON, or a folder of them; a path may begin in {home} "
             "(data.root or FEDRAY_DATA)"
         )
     place = expand_user_path(f"data.{key}", path)

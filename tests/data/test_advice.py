@@ -368,6 +368,9 @@ def test_the_json_of_leaf_is_read_a_client_a_user(tmp_path: Path) -> None:
     for thing in ({"name": "leaf", "path": str(tmp_path / "leaf")}, train, tmp_path / "leaf"):
         run = fedray.run({**SMALL, "evaluate": {"personal": True}}, data=thing)
         assert run.study.client_names == ("ann", "bob")
+    run = fedray.run(SMALL, data=train, data__test=test)
+    assert "cem" not in (run.path / "scenario.yaml").read_text()
+    assert fedray.load(run.path, data=(train, test)).study.client_names == ("ann", "bob")
     with pytest.raises(BadInput, match="is LEAF's JSON: data.name: leaf reads it"):
         load_data("table", None, path=str(tmp_path / "one.json.gz"), target="y")
 
