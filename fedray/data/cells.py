@@ -19,6 +19,7 @@ import numpy as np
 
 NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")  # what pandas calls objects that are numbers
 PLAIN = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+MARKED = re.compile(r"\s*[+-]?[\d.,' ]+\s*")
 BETWEEN = {",": "commas", ".": "points", " ": "spaces", "'": "apostrophes"}
 
 
@@ -99,8 +100,11 @@ def find_marks(column: Any) -> list[Marks]:
 
     There are two where the values do not say which one is meant: 60,928 is 60928 or 60.928.
     """
-    there = [value.strip() for value in column.dropna() if isinstance(value, str)]
-    if len(there) < column.count() or all(PLAIN.fullmatch(value) for value in there):
+    given = column.dropna()
+    if not len(given) or not MARKED.fullmatch(str(given.iloc[0])):  # most columns are words
+        return []
+    there = [value.strip() for value in given if isinstance(value, str)]
+    if len(there) < len(given) or all(PLAIN.fullmatch(value) for value in there):
         return []
     fits = [marks for marks in KNOWN if all(_fits(value, marks) for value in there)]
     return fits[:2] if fits[:2] == KNOWN[:2] else fits[:1]
