@@ -46,7 +46,14 @@ class Marks(NamedTuple):
         return ", ".join(thousands + [f"decimal={self.decimal!r}"] * (self.decimal != "."))
 
 
+def _compile(marks: Marks) -> re.Pattern[str]:
+    """What matches a number with these marks."""
+    groups = rf"[1-9]\d{{0,2}}({re.escape(marks.thousands)}\d{{3}})+|" if marks.thousands else ""
+    return re.compile(rf"[+-]?({groups}\d+)({re.escape(marks.decimal)}\d+)?")
+
+
 KNOWN = [Marks(*pair) for pair in ((",", "."), ("", ","), (".", ","), (" ", "."), (" ", ","), ("'", "."), ("'", ","))]
+PATTERNS = {marks: _compile(marks) for marks in KNOWN}
 
 
 def is_text(column: Any) -> bool:
@@ -106,7 +113,7 @@ def find_marks(column: Any) -> list[Marks]:
     there = [value.strip() for value in given if isinstance(value, str)]
     if len(there) < len(given) or all(PLAIN.fullmatch(value) for value in there):
         return []
-    fits = [marks for marks in KNOWN if all(_fits(value, marks) for value in there)]
+    fits = [marks for marks, number in PATTERNS.items() if all(number.fullmatch(value) for value in there)]
     return fits[:2] if fits[:2] == KNOWN[:2] else fits[:1]
 
 
@@ -126,9 +133,3 @@ def explain_marks(column: Any, where: str) -> str:
         return f"{where} has numbers with commas: pandas.read_csv(..., {found[0].options}) {told}: choose one of them"
     remedy = "leave them out" if found[0].thousands else "write points"
     return f"{where} has numbers with {found[0].what}: {remedy} (pandas.read_csv: {found[0].options})"
-
-
-def _fits(value: str, marks: Marks) -> bool:
-    """Whether a text is a number with these marks."""
-    groups = rf"[1-9]\d{{0,2}}({re.escape(marks.thousands)}\d{{3}})+|" if marks.thousands else ""
-    return re.fullmatch(rf"[+-]?({groups}\d+)({re.escape(marks.decimal)}\d+)?", value) is not None

@@ -12,7 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.data.cells import explain_marks, holds_truth_values, holds_words, is_number_text, is_text, name_cells
+from fedray.data.cells import (
+    explain_marks,
+    find_marks,
+    holds_truth_values,
+    holds_words,
+    is_number_text,
+    is_text,
+    name_cells,
+)  # fmt: skip
 from fedray.data.row_numbers import is_index, numbers_rows
 
 MOST_VALUES = 64  # of a text column that is an input by itself
@@ -123,14 +131,14 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
     import pandas as pd
 
     values = frame[column]
-    if values.dtype.kind != "O" or values.dtype.name == "category" or explain_marks(values, column):
+    if values.dtype.kind != "O" or values.dtype.name == "category":
         return
     given = values.notna().to_numpy()
     try:
         wrong = given & pd.to_numeric(values, errors="coerce").isna().to_numpy()
     except (TypeError, ValueError):  # bytes and arrays are no numbers
         return
-    if 0 < wrong.sum() <= given.sum() / 2:
+    if 0 < wrong.sum() <= given.sum() / 2 and not find_marks(values):
         row = int(wrong.argmax())
         last = ", the last one (is it a total?)" if row == len(values) - 1 else ""
         raise BadInput(
@@ -152,7 +160,7 @@ def _find_kind(frame: Any, column: str, key: str) -> str:
         return "other"
     if not _has_many(values):
         return "category"
-    return "number text" if is_number_text(values) else "marks" if explain_marks(values, column) else "too many values"
+    return "number text" if is_number_text(values) else "marks" if find_marks(values) else "too many values"
 
 
 def _has_many(column: Any) -> bool:
