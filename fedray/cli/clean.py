@@ -45,7 +45,7 @@ def clean_command(yes: bool) -> None:
 
 
 def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
-    """Lists the folders of runs without a directory, and removes those that nobody uses where `yes` says so.
+    """Lists the folders of runs and sweeps without `out`, and removes those that nobody uses where `yes` says so.
 
     Returns:
         Of each folder whether it can be removed.
@@ -55,11 +55,10 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
     from fedray.runtime import leftovers
 
     free = []
-    for folder in out_folder.find_places(places):
+    for folder in out_folder.find_temporary(places):
         free.append(not out_folder.is_in_use(folder))
-        size, number = format_bytes(leftovers.measure_size([folder])), len(list(folder.glob("*/")))
-        what = f"{size}, runs and sweeps without out=: {number}"
-        click.echo(f"{folder}: {what}{(', removed' if yes else '') if free[-1] else ', kept: their process goes on'}")
+        what = f"{format_bytes(leftovers.measure_size([folder]))}, a run or a sweep without out="
+        click.echo(f"{folder}: {what}{(', removed' if yes else '') if free[-1] else ', kept: its process goes on'}")
         if yes and free[-1]:
             shutil.rmtree(folder, ignore_errors=True)
     return free
