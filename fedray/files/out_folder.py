@@ -79,7 +79,7 @@ def is_in_use(folder: Path) -> bool:
         return True
     if owner.get("boot") != now["boot"]:  # the machine was started again
         return False
-    return owner.get("names") != now["names"] or owner.get("began") == now["began"]  # in another container, or alive
+    return bool(owner.get("names") != now["names"] or owner.get("began") == now["began"])  # elsewhere, or alive
 
 
 def _describe_process(pid: int) -> dict[str, Any]:

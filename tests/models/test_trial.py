@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -124,7 +124,7 @@ def test_a_token_below_zero_ended_the_run_in_its_first_round() -> None:
     ("wrap", "what"),
     [
         (torch.jit.script, "of torch.jit"),
-        (lambda net: torch.jit.trace(net, torch.zeros(2, 4)), "of torch.jit"),
+        (lambda net: cast(Any, torch.jit.trace)(net, torch.zeros(2, 4)), "of torch.jit"),
         (lambda net: nn.Sequential(torch.jit.script(net)), "of torch.jit"),
         (nn.DataParallel, "inside of DataParallel"),
     ],

@@ -295,7 +295,7 @@ def test_a_name_alone_is_its_section_in_the_base_of_a_sweep_too() -> None:
 
 def test_a_range_for_each_value_of_another_key_could_not_be_said() -> None:
     """Each optimizer has learning rates of its own; a key stood in the space once, with one range."""
-    cases = [
+    cases: list[dict[str, Any]] = [
         {"type": "float", "low": 0.1, "high": 1, "points": 3, "when": {"local.optimizer": "sgd"}},
         {"choices": [0.001, 0.01], "when": {"local.optimizer": ["adam"]}},
     ]

@@ -68,9 +68,11 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     if kind == "targets":
         refuse_coarse_targets(parts, "data: the targets")
         made = [_as_targets(part) for part in parts]
-        said = ("data: the labels are text of numbers, read as targets of a regression",) if is_text else ()
-        return Labels(made[0], made[1] if test is not None else None, (), said + doubt_targets(parts[0], task))
-    remarks: tuple[str, ...] = ()
+        remarks = doubt_targets(parts[0], task)
+        if is_text:
+            remarks = ("data: the labels are text of numbers, read as targets of a regression", *remarks)
+        return Labels(made[0], made[1] if test is not None else None, (), remarks)
+    remarks = ()
     if kind == "one-hot":
         parts = [np.asarray(part.argmax(axis=1)) for part in parts]
         names = names or [str(c) for c in range(train.shape[1])]
