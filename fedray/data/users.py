@@ -62,7 +62,8 @@ def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path
     place = expand_user_path(f"data.{key}", path)
     if not place.exists() and (home / place).exists():
         return find_leaf_place(None, str(home / place), key)
+    if not place.exists():
+        raise BadInput(f"data.{key} = {path}: {explain_missing_path(place, 'file or folder')}")
     if not list_leaf_files(place):
-        why = "it has no JSON with users" if place.exists() else explain_missing_path(place, "file or folder")
-        raise BadInput(f"data.{key} = {path}: {why}")
+        raise BadInput(f"data.{key} = {path}: it has no JSON of users: give a file of LEAF's JSON, or a folder of them")
     return place

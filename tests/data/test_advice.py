@@ -368,6 +368,10 @@ def test_the_json_of_leaf_is_read_a_client_a_user(tmp_path: Path) -> None:
     for thing in ({"name": "leaf", "path": str(tmp_path / "leaf")}, train, tmp_path / "leaf"):
         run = fedray.run({**SMALL, "evaluate": {"personal": True}}, data=thing)
         assert run.study.client_names == ("ann", "bob")
+    for name, line in (("nowhere", "there is no such file or folder"), ("", "it has no JSON of users")):
+        with pytest.raises(BadInput, match=f"^data.path = .*: {line}"):
+            load_data("leaf", None, path=str(tmp_path / "leaf" / "train" / name) if name else str(tmp_path.parent))
+    assert len(load_data("leaf", tmp_path, path="leaf/train").train.x) == 18
     run = fedray.run(SMALL, data=train, data__test=test)
     assert "cem" not in (run.path / "scenario.yaml").read_text()
     assert fedray.load(run.path, data=(train, test)).study.client_names == ("ann", "bob")
