@@ -20,7 +20,7 @@ from fedray.assembly.own_training import check_training, take_training
 from fedray.assembly.user_objects import UserObjects, check_objects, refuse_unnamed_options
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
-from fedray.data.adaptation import maps_clients, names_data, take_data_options
+from fedray.data.adaptation import names_data, take_data_options
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.predict import Prediction
 from fedray.experiments.reopen import read_data_options
@@ -124,7 +124,7 @@ def run(
 
     Args:
         scenario: a dict, a YAML file, or YAML text.
-        out: the run directory (a fresh one); None means a temporary one, which stays where the run began.
+        out: the run directory (a fresh one); None means a temporary one, which stays until `fedray clean`.
         data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`, whose options are
             given as `data__target="ill"`; a name, or a mapping that has one, is an override.
         model: a function that makes an `nn.Module`; a name or a mapping is an override.
@@ -183,7 +183,7 @@ def _take_objects(
     data = given.get("data")
     reading = {} if objects["data"] is None else take_data_options(data, dotted)
     own = check_objects(**objects, modules=modules, reading=reading)
-    by_client = maps_clients(data) or reading.get("group") is not None
+    by_client = own.data is not None and own.data.train.group is not None
     if by_client and given.get("partition") is None and not names_partition(scenario, dotted):
         dotted["data.partition"] = {"name": "natural"}
     own = replace(own, **rules)

@@ -19,6 +19,8 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import has_data
+from fedray.data.forms.arrays import as_float32
+from fedray.data.origins import add_back, subtract
 from fedray.data.store import open_dataset
 from fedray.data.types import Array, Dataset
 from fedray.files.plain import expand_user_path
@@ -83,7 +85,8 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     other = open_alike("evaluate.ood", name, scenario, data, "noise ")
     x = (other.train if other.folds else other.test).x
     chosen = np.linspace(0, len(x) - 1, min(rows, len(x))).round().astype(np.int64)
-    return data._replace(ood=np.ascontiguousarray(x[chosen]))
+    inputs = subtract(add_back(x[chosen], other.origin), data.origin)
+    return data._replace(ood=np.ascontiguousarray(as_float32(inputs)))
 
 
 def _draw_noise(data: Dataset, rows: int) -> Array:

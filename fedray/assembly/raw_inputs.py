@@ -33,6 +33,7 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset
     name = scenario.method.name
     reasons = {
         f"{data.name} has tokens": data.kind == "tokens",
+        f"float32 does not tell the inputs of {data.name} apart as they are": data.origin is not None,
         f"the inputs of {data.name} are not standardized anyway": plain,
         f"clients of {name} fit trees, to which the scale of an input is all the same": fits_learners(scenario, own),
     }

@@ -26,6 +26,7 @@ from fedray.data.own_partition import find_partition
 from fedray.data.stored import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
+from fedray.models.trial import name_wrapper
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import describe_exception, explain_uncallable, find_user_line
 from fedray.scenario import names
@@ -119,6 +120,8 @@ def check_objects(
         BadInput: names the one that cannot be used.
     """
     if isinstance(model, nn.Module):
+        if what := name_wrapper(model):
+            raise BadInput(f"model is a module {what}: give a function that makes the module itself")
         kind = type(model).__name__
         raise BadInput(f"model is a module, {kind}(...): give a function that makes it, model=lambda: {kind}(...)")
     for key, value, arguments, made in (
@@ -130,7 +133,7 @@ def check_objects(
             raise BadInput(f"{key}: it {wrong}: give a function {made}, or {key}__name")
     reading = {} if data is None or isinstance(data, Dataset) else dict(reading or {})
     dataset = None if data is None else adapt(data, **reading)
-    said = {key: value for key, value in reading.items() if is_plain(value)}
+    said = {key: one for key, one in reading.items() if is_plain(one) and (key != "test" or isinstance(one, str))}
     return UserObjects(dataset, model, method, modules, reading=said)
 
 

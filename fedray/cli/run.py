@@ -173,18 +173,19 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     """The result in a few lines."""
     from fedray.api import load
     from fedray.cli.clock import describe_clock, measure_process
+    from fedray.core.scores import leave_out_repeats
     from fedray.core.text import TOTALS, format_score, format_total, name_score
     from fedray.files.sealed import read_sealed
 
     drawing = time.time() - (folder / "summary.json").stat().st_mtime if drawn else 0.0  # the last file before it
     summary = load(folder).summary
-    totals = summary["totals"]
-    worlds = max((value["n"] for value in summary["metrics"].values()), default=1)
-    names = {name: name_score(name) for name in summary["metrics"]}
+    totals, metrics = summary["totals"], leave_out_repeats(summary["metrics"])
+    worlds = max((value["n"] for value in metrics.values()), default=1)
+    names = {name: name_score(name) for name in metrics}
     width = max(38, *map(len, names.values()))
     scores = [
         f"{names[name]:{width}} {format_score(value, worlds, name) or 'not a number'}"
-        for name, value in summary["metrics"].items()
+        for name, value in metrics.items()
     ]
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
     timings, page = read_sealed(folder / "manifest.json")["timings"], folder / "report.html"

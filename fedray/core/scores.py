@@ -10,8 +10,10 @@ Example:
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
+_T = TypeVar("_T")
 SHARE, NATS, TARGET, SQUARED, LABELS = "share", "nats", "target units", "squared target units", "labels"
 HIGHER, LOWER, NEITHER = False, True, None
 
@@ -168,3 +170,21 @@ def find_score(name: str) -> Score | None:
         if re.fullmatch(pattern, inner):
             return Score(unit, HIGHER, inner.replace("_", " "), text)
     return SCORES.get(inner)
+
+
+def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
+    """The scores without those of the members where these repeat the score of the answer, as with one model.
+
+    Args:
+        metrics: By name.
+
+    Example:
+        >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})
+        {'accuracy': 0.5}
+    """
+    repeats: set[str] = set()
+    for score in ("accuracy", "rmse", "hold_out_accuracy", "hold_out_rmse"):
+        members = [f"{score}_{over}" for over in ("min", "mean", "max")]
+        if score in metrics and all(metrics.get(name) == metrics[score] for name in members):
+            repeats |= {*members, score.replace("accuracy", "disagreement")}
+    return {name: value for name, value in metrics.items() if name not in repeats}

@@ -18,26 +18,28 @@ from typing import Any, Literal
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.text import suggest_nearest
+from fedray.data.column_names import spell_columns
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
-from fedray.data.forms.clients import list_client_files
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.recognition import read_form
 from fedray.data.forms.rows import ReadOptions
 from fedray.data.store import keep_dataset
 from fedray.data.types import Dataset
+from fedray.files.leaf_files import is_leaf
 from fedray.files.plain import expand_user_path
 
 SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
+COLUMNS = ("target", "input", "group")  # options of `adapt` that name columns
 STORED_BYTES = 1 << 20  # of the rows, from which on data that are in memory are put into the store
 
 
 def adapt(
     thing: Any,
     *,
-    target: str | Sequence[str] | None = None,
-    input: str | Sequence[str] | None = None,
-    group: str | None = None,
+    target: str | int | Sequence[str | int] | None = None,
+    input: str | int | Sequence[str | int] | None = None,
+    group: str | int | None = None,
     test: Any = None,
     test_fraction: float = 0.2,
     task: Literal["auto", "classification", "regression"] = "auto",
@@ -52,7 +54,8 @@ def adapt(
         thing: The data: a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table,
             a `datasets.Dataset` or `DatasetDict`, a map-style `torch.utils.data.Dataset` (or two of them), the
             `pathlib.Path` of a table, of a folder with a folder of pictures for each class, or of a folder with a table
-            for each client, a list of texts with labels, or a mapping from clients to any of these.
+            for each client, a list of texts with labels, or a mapping from clients to any of these, or from parts
+            (`train`, `test`).
         target: The column to predict: one, also for a regression.
         input: The inputs: a column of pictures, lists or text, or columns of numbers and categories; None: the one such
             column, or all columns of a table beside target and group.
@@ -60,8 +63,8 @@ def adapt(
         test: The test rows: a thing of the same form, or the split or folder of `thing` that has them. None: its test
             part, or a share that is drawn.
         test_fraction: This share, drawn with a fixed seed; of classes the same share of each.
-        task: `auto` takes text, truth values, one-hot rows and whole numbers (of tables: with at most 20 values) as
-            classes, and real numbers as targets.
+        task: `auto` takes text, truth values, one-hot rows and whole numbers as classes, and real numbers as
+            targets.
         missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
             its own), or `drop` the rows that have them.
         tokenizer: Makes tokens of text: a function from a text to whole numbers, a tokenizer of `tokenizers` or
@@ -74,7 +77,10 @@ def adapt(
     """
     if isinstance(thing, Dataset):
         return thing
-    reading = ReadOptions(target, input, group, test, test_fraction, task, missing, tokenizer, length, size)
+    names: list[Any] = [
+        spell_columns(one, f"data.{key}") for key, one in zip(COLUMNS, (target, input, group), strict=True)
+    ]
+    reading = ReadOptions(names[0], names[1], names[2], test, test_fraction, task, missing, tokenizer, length, size)
     known = _find_key(thing, reading)
     if known is None:
         data = _keep_rows(read_form(thing, reading))
@@ -89,27 +95,16 @@ def names_data(thing: Any) -> bool:
     """Whether `data=` is a name or keys of a scenario, and not the data themselves.
 
     Example:
-        >>> names_data("digits"), names_data({"name": "digits"}), names_data([[1.0], [2.0]])
+        >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
         (True, True, False)
     """
     if isinstance(thing, str):
         return True
-    return isinstance(thing, Mapping) and not is_hugging_face(thing) and not maps_clients(thing)
-
-
-def maps_clients(thing: Any) -> bool:
-    """Whether a thing is a mapping from clients to data, or a folder of them, and not keys of a scenario.
-
-    Example:
-        >>> maps_clients({"name": "digits"}), maps_clients({"Rome": ([[1.0], [2.0]], {0, 1})})
-        (False, True)
-    """
-    if isinstance(thing, Path):
-        folder = thing.expanduser()
-        return folder.is_dir() and bool(list_client_files(folder))
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
-    return "name" not in thing and not all(is_plain(value) for value in thing.values())
+    rest = [value for key, value in thing.items() if key not in (*COLUMNS, "features")]  # whose names may be numbers
+    rows = is_leaf(thing) or any(_is_plain_pair(value) or _holds_numbers(value) for value in rest)
+    return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
 
 
 _MEANT = {  # options of `adapt` by other usual names
@@ -141,7 +136,18 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
             remedy = f"did you mean data.{meant}?" if meant else remedy
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
-    return {key.removeprefix("data."): overrides.pop(key) for key in found}
+    given = {key.removeprefix("data."): overrides.pop(key) for key in found}
+    return {key: spell_columns(one, f"data.{key}") if key in COLUMNS else one for key, one in given.items()}
+
+
+def _is_plain_pair(value: Any) -> bool:
+    """Whether a value is two lists, of inputs and of labels, which no key of a scenario is."""
+    return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, list | tuple) for part in value)
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Whether a value is a list of numbers or of lists, which no key of data sets is."""
+    return isinstance(value, list | tuple) and any(isinstance(one, int | float | list | tuple) for one in value)
 
 
 def is_plain(value: Any) -> bool:
@@ -178,5 +184,5 @@ def _keep_rows(data: Dataset) -> Dataset:
     groups = [part.group for part in (data.train, data.test) if part.group is not None]
     digests = [hash_array(array) for array in (*arrays, *groups, *data.columns.values())]
     named = [data.features, data.table] if data.table else data.features
-    means = [] if data.means is None else [data.means.tolist()]
-    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *means], lambda: data)
+    further = [part.tolist() for part in (data.means, data.origin) if part is not None]
+    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *further], lambda: data)

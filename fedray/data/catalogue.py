@@ -27,6 +27,7 @@ from fedray.data.tables import find_table_file, load_printers, load_table, load_
 from fedray.data.text import find_shakespeare_folder, load_shakespeare
 from fedray.data.types import Dataset
 from fedray.data.union import join_datasets
+from fedray.data.users import find_leaf_place, load_leaf
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
 
@@ -84,6 +85,7 @@ _SOURCES: dict[str, Source] = {
     "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
     "folder": Source(pictures.load_folder, _find_picture_folder),
     "hf": Source(hf_files.load_hf, hf_files.find_hf_files),
+    "leaf": Source(load_leaf, find_leaf_place),
 }
 DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.data.forms.arrays import refuse_coarse_targets
+from fedray.data.forms.remarks import tell_test_scale
 from fedray.data.types import Array, Dataset, Split
 from fedray.own_code.user_code import name_type
 
@@ -46,6 +47,9 @@ def check_dataset(data: Dataset) -> Dataset:
     _check_parts(data)
     _check_scales(data)
     _check_folds(data)
+    for remark in tell_test_scale(data.kind, data.train.x, data.test.x, data.features):
+        if remark not in data.remarks:  # else it is said already
+            warn_user(remark, FedrayWarning)
     if data.classes and any(split.y.dtype != np.int64 for split in (data.train, data.test)):
         train, test = (split._replace(y=split.y.astype(np.int64)) for split in (data.train, data.test))
         return data._replace(train=train, test=test)

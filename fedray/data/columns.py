@@ -16,10 +16,11 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
-from fedray.data.forms.labels import doubt_targets
+from fedray.data.cells import explain_marks, holds_words, is_number_text, is_text, name_cells
+from fedray.data.forms.labels import doubt_classes, doubt_targets, is_whole_with_gaps
+from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray
 from fedray.data.types import Array
 
-MOST_VALUES = 64  # of a text column that is an input by itself
 MOST_NAMED_VALUES = 1000  # of one that the user names as an input
 GAP = "missing"  # the category of what is missing
 REMEDY = "write data.missing: mean (text gets a category of its own) or drop (those rows), or fill them"
@@ -77,18 +78,24 @@ def choose_columns(
     require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
     remarks: tuple[str, ...] = ()
     if features is None:
-        inputs, remarks = _find_inputs(frame, targets, group, key)
+        inputs, remarks = find_inputs(frame, targets, group, key)
     else:
         inputs = features
     for column in features or []:
-        _refuse_other(frame, column, key)
-    if task != "classification":
-        for column in targets:
-            _refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
-    categories = {column: _list_values(frame, column, key) for column in inputs if is_text(frame[column])}
-    classes = task == "classification" or (task == "auto" and _is_class(frame, targets))
-    if not classes:
-        remarks += tuple(one for column in targets for one in doubt_targets(frame[column].dropna().to_numpy(), task))
+        remarks += check_input(frame, column, key)
+    for column in targets:
+        _refuse_strange(frame, column, "data.target", task)
+        if task != "classification":
+            refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
+    if group is not None:
+        _refuse_strange(frame, group, "data.group", "classification")
+    categories = {column: _list_values(frame, column, key) for column in inputs if is_category(frame[column])}
+    classes = task == "classification" or (task == "auto" and len(targets) == 1 and _is_class(frame[targets[0]]))
+    for column in targets:
+        given = frame[column].dropna().to_numpy()
+        remarks += doubt_classes(given, task) if classes else doubt_targets(given, task)
+        if not classes and is_text(frame[column]):
+            remarks += (f"data: column {column} is text of numbers, read as targets of a regression",)
     groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
     return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
 
@@ -131,7 +138,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     if missing == "mean":
         found = {column: number for column, number in found.items() if column not in columns.inputs}
     if found and missing != "drop":
-        _refuse_gaps(found, columns, missing, key)
+        _refuse_gaps(found, columns, missing, key, f", in row {out.argmax() + 1}" if out.sum() == 1 else "")
     for column in (*columns.targets, *columns.inputs):
         values = frame[column]
         if values.dtype.kind == "f" and np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).any():
@@ -139,88 +146,15 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     return out if missing == "drop" else np.zeros(len(frame), dtype=bool)
 
 
-def is_text(column: Any) -> bool:
-    """Whether a pandas series holds text, or categories of anything."""
-    if column.dtype.name == "category":
-        return True
-    return column.dtype.kind in "OU" and not _holds_truth_values(column)
-
-
-def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str) -> None:
-    """Refuses missing values, with the names of the columns."""
+def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str, where: str) -> None:
+    """Refuses missing values, with the names of the columns, and the row where it is a single one."""
     if len(found) == 1:
         said = "".join(f"column {column} has {number} missing values" for column, number in found.items())
     else:
         said = f"columns {', '.join(f'{c} ({number})' for c, number in found.items())[:400]} have missing values"
     if missing == "refuse" and not set(found) - set(columns.inputs):
-        raise BadInput(f"{key}: {said}: {REMEDY}")
-    raise BadInput(f"{key}: {said}, and a target or a client has no mean: write data.missing: drop (those rows)")
-
-
-def _find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """The columns beside targets and group that are inputs, and a sentence on each kind of the others."""
-    kinds = {column: _find_kind(frame, column, key) for column in frame if column not in (*targets, group)}
-    inputs = [column for column, kind in kinds.items() if kind in ("number", "truth", "category")]
-    truths, categories, many, others = (
-        [str(column) for column, kind in kinds.items() if kind == wanted]
-        for wanted in ("truth", "category", "too many values", "other")
-    )
-    if not inputs:
-        table = frame.attrs.get("file", "the table")
-        remedy = f"name {', '.join(many)[:200]} in data.{key}" if many else "add one"
-        remedy = f"make numbers or text of {', '.join(others)[:200]}" if others else remedy
-        raise BadInput(f"data: {table} has no column of numbers or categories beside the target: {remedy}")
-    commas = [str(column) for column in frame if str(column) in {*categories, *many} and _has_commas(frame[column])]
-    said = [
-        _describe(truths, "holds truth values, which are", "hold truth values, which are", "read as 0 and 1"),
-        _describe(categories, "is text,", "are text,", "read as categories (0 and 1 for each value)"),
-        _describe(many, "is text", "are text", f"of too many different values and no input: name it in data.{key}"),
-        _describe(others, "is", "are", "of another type and no input: make numbers or text of it"),
-        _describe(commas, "has", "have", "numbers with decimal commas: write points (pandas.read_csv: decimal=',')"),
-    ]
-    return inputs, tuple(remark for remark in said if remark)
-
-
-def _find_kind(frame: Any, column: str, key: str) -> str:
-    """What a column is as an input: `number`, `truth`, `category`, `too many values` or `other`."""
-    values = frame[column]
-    if values.dtype.kind in "iuf":
-        return "number"
-    if _holds_truth_values(values):
-        return "truth"
-    if not is_text(values):
-        return "other"
-    _refuse_stray(frame, column, "data", f"correct it, or name the inputs in data.{key}")
-    if not _holds_words(values):
-        return "other"
-    return "too many values" if values.nunique() > min(MOST_VALUES, max(2, values.count() // 4)) else "category"
-
-
-def _describe(columns: list[str], one: str, several: str, what: str) -> str:
-    """A sentence about some columns; empty without any."""
-    if not columns:
-        return ""
-    which = f"column{'s'[: len(columns) > 1]} {', '.join(columns)[:200]}"
-    return f"data: {which} {one if len(columns) == 1 else several} {what}"
-
-
-def _holds_truth_values(column: Any) -> bool:
-    """Whether a column holds True and False alone, apart from gaps."""
-    if column.dtype.kind == "b":
-        return True
-    found = column.dropna() if column.dtype.name == "object" else ()
-    return len(found) > 0 and all(isinstance(value, bool | np.bool_) for value in found)
-
-
-def _has_commas(column: Any) -> bool:
-    """Whether every value of a text column that is there is a number with a decimal comma, or a whole number."""
-    there = column.dropna().astype(str).str.strip()
-    return bool(there.str.fullmatch(r"[+-]?\d+(,\d+)?").all() and there.str.contains(",").any())
-
-
-def _holds_words(column: Any) -> bool:
-    """Whether the values of a text column are text or numbers, and no lists, dates or the like."""
-    return column.dtype.name != "object" or all(isinstance(v, str | int | float | bool) for v in column.dropna())
+        raise BadInput(f"{key}: {said}{where}: {REMEDY}")
+    raise BadInput(f"{key}: {said}{where}, and a target or a client has no mean: write data.missing: drop (those rows)")
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
@@ -242,42 +176,18 @@ def _check_names(targets: list[str], inputs: list[str], key: str) -> None:
             raise BadInput(f"data.{option}: column {twice[0]} is named twice: name it once")
 
 
-def _refuse_other(frame: Any, column: str, key: str) -> None:
-    """Refuses an input that the user names and that is neither numbers nor truth values nor text."""
+def _is_class(column: Any) -> bool:
+    """Whether the target of `task: auto` is a class: text, truth values and whole numbers, also with gaps."""
+    if column.dtype.kind == "f":
+        return is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return not (is_text(column) and is_number_text(column) and any("." in value for value in column.dropna()))
+
+
+def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
+    """Refuses a target or a column of clients that is neither numbers nor text, or text that is meant as numbers."""
     values = frame[column]
-    if values.dtype.kind in "iufb" or _holds_truth_values(values):
-        return
-    _refuse_stray(frame, column, f"data.{key}", "correct it, or leave the column out")
-    if not is_text(values) or not _holds_words(values):
-        raise BadInput(
-            f"data.{key}: column {column} is of type {values.dtype}, neither numbers nor text: make numbers of "
-            "it, or leave it out"
-        )
-
-
-def _refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
-    """Refuses a column in which at least half of the values are numbers, and some are not."""
-    import pandas as pd
-
-    values = frame[column]
-    if values.dtype.kind != "O" or values.dtype.name == "category":
-        return
-    given = values.notna().to_numpy()
-    wrong = given & pd.to_numeric(values, errors="coerce").isna().to_numpy()
-    if 0 < wrong.sum() <= given.sum() / 2:
-        row = int(wrong.argmax())
-        raise BadInput(
-            f"{key}: column {column} holds numbers, but {str(values.iloc[row])[:40]!r} in row {row + 1}: {remedy}"
-        )
-
-
-def _is_class(frame: Any, targets: list[str]) -> bool:
-    """Whether the target of `task: auto` is a class."""
-    column = frame[targets[0]]
-    if len(targets) > 1:
-        return False
-    if column.dtype.kind == "f":  # whole numbers are of this type where some are missing
-        given = column.dropna()
-        if len(given) == len(column) or (given != np.floor(given)).any():
-            return False
-    return column.dtype.kind not in "iuf" or bool(column.nunique() <= 20)
+    if values.dtype.kind not in "iufbOU" or not holds_words(values):
+        what = name_cells(values) if values.dtype.kind == "O" else f"values of type {values.dtype}"
+        raise BadInput(f"{key}: column {column} holds {what}: give a number or a text in each row")
+    if task != "classification" and is_text(values) and (said := explain_marks(values, f"{key}: column {column}")):
+        raise BadInput(f"{said} (or write data.task: classification)")

@@ -42,6 +42,8 @@ def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[st
         "classes": _hash_text(f"{data.classes} {data.class_names}"),
         "scale": _hash_text(" ".join(sum_up(a) for a in (data.shift, data.scale, data.y_shift, data.y_scale))),
     }
+    if data.origin is not None:
+        found["origin"] = _hash_text(sum_up(data.origin))
     if data.test.group is not None:
         found["clients of the test rows"] = hash_array(data.test.group, exact)
     if data.ood is not None:

@@ -22,17 +22,24 @@ from typing import Any
 import numpy as np
 
 from fedray.data.columns import GAP, TableColumns
+from fedray.data.origins import Float64, find_origin
 from fedray.data.types import Array
 
 
-def encode_inputs(frame: Any, columns: TableColumns) -> Array:
-    """The inputs of a table, `[n, f]` float32: NaN for a missing number, 0 for every category but the row's own."""
+def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
+    """The inputs of a table, `[n, f]` float32: NaN for a missing number, 0 for every category but the row's own.
+
+    Args:
+        frame: The table.
+        columns: How it is read.
+        origin: What is subtracted in float64 before (`fedray.data.origins`), `[f]`; None: nothing.
+    """
     x = np.empty((len(frame), len(name_inputs(columns))), dtype=np.float32)
     place = 0
     for column in columns.inputs:
         values = columns.categories.get(column)
         if values is None:
-            x[:, place] = _as_numbers(frame[column])
+            x[:, place] = _as_numbers(frame[column]) - (0.0 if origin is None else origin[place])
             place += 1
         else:
             code = _number_values(frame[column], values)
@@ -41,6 +48,23 @@ def encode_inputs(frame: Any, columns: TableColumns) -> Array:
             x[own, place + code[own]] = 1
             place += len(values)
     return x
+
+
+def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
+    """What has to be subtracted from the inputs of a table before they become float32, `[f]`; None: nothing.
+
+    Args:
+        frame: The table of the training rows.
+        columns: How it is read.
+    """
+    numbers = [column for column in columns.inputs if column not in columns.categories]
+    found = {column: find_origin(_as_numbers(frame[column])[:, None]) for column in numbers}
+    known = [
+        np.zeros(len(columns.categories[column])) if column in columns.categories else found[column]
+        for column in columns.inputs
+    ]
+    origin = np.concatenate([np.zeros(1) if part is None else part for part in known])
+    return origin if origin.any() else None
 
 
 def name_inputs(columns: TableColumns) -> tuple[str, ...]:

@@ -131,8 +131,6 @@ def load_femnist(root: Path | None) -> Dataset:
     folder = find_femnist_folder(root)
     train, test = _read_leaf(folder / "train"), _read_leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
-    if stray := set(test) - set(train):
-        raise explain_damage("femnist", folder, f"writer {min(stray)} has test but no training pictures")
     names = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
     return classification("femnist", _by_writer(train, writers), _by_writer(test, writers), names)
 
@@ -145,18 +143,29 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
             with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
                 data = json.load(file)["user_data"]
             for user, rows in data.items():
-                x = np.rint(np.asarray(rows["x"], dtype=np.float64) * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
+                x = np.asarray(rows["x"], dtype=np.float64)
+                if x.size and not (x.min() >= 0 and x.max() <= 1):
+                    raise _say_others(path, x)
+                pixels = np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
                 y = np.asarray(rows["y"], dtype=np.int64)
-                if user in found or len(x) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
+                if user in found or len(pixels) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
                     raise ValueError(f"the rows of writer {user} are inconsistent")
-                found[user] = (x, y)
+                found[user] = (pixels, y)
         except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
             raise explain_damage("femnist", path, error) from error
     return found
 
 
+def _say_others(path: Path, x: Any) -> BadInput:
+    """The line about other data in LEAF's form, such as standardized pictures, which bytes do not hold."""
+    return BadInput(
+        f"data.name = femnist, but {path} has pixels from {x.min():.3g} to {x.max():.3g}, and FEMNIST's are from 0 to "
+        f"1: read other data of this form as they are, data: {{name: leaf, path: {path.parent.parent}}}"
+    )
+
+
 def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) -> Split:
-    """All rows, sorted by writer."""
+    """All rows, sorted by writer; one who has no training rows is no client (-1)."""
     users = sorted(found)
-    group = np.repeat([writers[u] for u in users], [len(found[u][1]) for u in users]).astype(np.int64)
+    group = np.repeat([writers.get(u, -1) for u in users], [len(found[u][1]) for u in users]).astype(np.int64)
     return Split(np.concatenate([found[u][0] for u in users]), np.concatenate([found[u][1] for u in users]), group)

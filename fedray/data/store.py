@@ -34,7 +34,7 @@ from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
 from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path, open_replacement
 
-FORMAT = 4  # a part of the hash: raise it when a loader or the layout changes
+FORMAT = 5  # a part of the hash: raise it when a loader or the layout changes
 UNUSED_DAYS = 30  # after which a file makes room when another one is written
 _OURS = re.compile(r".*-[0-9a-f]{16}-(?:train|test)\.arrow|\.[0-9a-f]{24}\.part")  # names of stored files, and of parts
 STATISTICS = ("shift", "scale", "y_shift", "y_scale")
@@ -136,10 +136,11 @@ def _stamp_test_file(options: dict[str, Any]) -> Any:
 
 def _notes(data: Dataset) -> dict[str, Any]:
     """What a stored data set needs beside its rows."""
-    values = {key: [getattr(data, key).tolist(), list(getattr(data, key).shape)] for key in STATISTICS}
+    values: dict[str, Any] = {k: [getattr(data, k).tolist(), list(getattr(data, k).shape)] for k in STATISTICS}
     words = {key: getattr(data, key) for key in ("class_names", "remarks", "features", "table")}
-    means = None if data.means is None else [data.means.tolist(), list(data.means.shape)]
-    return {"classes": data.classes, "means": means, **words, **values}
+    for key, value in (("means", data.means), ("origin", data.origin)):
+        values[key] = None if value is None else [value.tolist(), list(value.shape)]
+    return {"classes": data.classes, **words, **values}
 
 
 def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
@@ -154,8 +155,11 @@ def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
     named = notes["table"] if features else {}  # a file of older versions has none: a table is read again
     filled = notes["means"] if features else notes.get("means")
     means = None if filled is None else np.array(filled[0], np.float32).reshape(filled[1])
+    less = notes.get("origin")
+    origin = None if less is None else np.array(less[0], np.float64).reshape(less[1])
     table = {key: None if values is None else tuple(values) for key, values in named.items()}
-    return data._replace(columns=train.columns, remarks=remarks, features=features, table=table, means=means)
+    data = data._replace(columns=train.columns, remarks=remarks, features=features, table=table)
+    return data._replace(means=means, origin=origin)
 
 
 def write_store(

@@ -21,8 +21,9 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray
+from fedray.data.column_names import spell_columns
 from fedray.data.files import explain_damage, find_file
-from fedray.data.forms.clients import read_client_folder
+from fedray.data.forms.clients import read_table_folder
 from fedray.data.forms.frames import build_table, read_frame
 from fedray.data.forms.rows import ReadOptions
 from fedray.data.moments import column_moments
@@ -144,26 +145,26 @@ def load_table(
     missing: Literal["refuse", "mean", "drop"] = "refuse",
     seed: int = 0,
 ) -> Dataset:
-    """Any Parquet, CSV or Feather file with a sample in each row, or a folder with such a file for each client.
+    """Any Parquet, CSV or Feather file with a sample in each row, or a folder with one for each client or each part.
 
     Args:
         path: The file, or the folder.
         target: The column to predict: one, also for a regression.
         features: Columns of numbers, truth values or categories; None means all of them but target and group.
         group: Column whose values are the natural clients.
-        test: Another file with the test rows; None draws them from the first one.
+        test: Another file with the test rows, or which file of a folder of parts has them; None: `test` or `val` of the
+            folder, or they are drawn.
         test_fraction: Share of the rows that are test rows, between 0 and 1.
-        task: `auto` takes text, truth values and integers of at most 20 values as classes, other numbers as targets.
+        task: `auto` takes text, truth values and whole numbers as classes, real numbers as targets.
         missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
             its own), or `drop` the rows that have them.
         seed: Address of the drawn test rows.
     """
     file = find_table_file(path)
-    other = read_frame(find_table_file(test, "test"), "test") if test else None
     reading = ReadOptions(
-        target=target,
-        input=features,
-        group=group,
+        target=spell_columns(target, "data.target"),
+        input=spell_columns(features, "data.features"),
+        group=spell_columns(group, "data.group"),
         test_fraction=test_fraction,
         task=task,
         missing=missing,
@@ -171,10 +172,6 @@ def load_table(
         input_key="features",
     )
     if file.is_dir():
-        if group or other is not None:
-            key = "group" if group else "test"
-            raise BadInput(
-                f"data.{key} does not fit data.path = {path}, a folder with a file for each client: leave it out"
-            )
-        return read_client_folder(file, reading)
+        return read_table_folder(file, reading._replace(test=test))
+    other = read_frame(find_table_file(test, "test"), "test") if test else None
     return build_table(read_frame(file), other, reading)

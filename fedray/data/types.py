@@ -20,6 +20,7 @@ from fedray.core.types import IntArray
 from fedray.data.forms.arrays import as_array, as_float32, refuse_coarse_targets
 from fedray.data.forms.labels import read_labels
 from fedray.data.moments import column_moments, pixel_moments
+from fedray.data.origins import find_origin, subtract
 from fedray.own_code.user_code import name_type
 
 Array = NDArray[Any]
@@ -93,6 +94,8 @@ class Dataset(NamedTuple):
         means: What replaces missing inputs, `[*s]` float32; None where they are refused.
         ood: Inputs of things that no class is for, `[m, *s]`, which `evaluate.ood` adds; None where there are none.
         standardized: Whether networks get the inputs standardized, and not as they are.
+        origin: What was subtracted from all inputs in float64 (`fedray.data.origins`), `[*s]`; None: nothing. Means,
+            standard deviations and `ood` are of what is left.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Dataset(NamedTuple):
     means: Float32 | None = None
     ood: Array | None = None
     standardized: bool = True
+    origin: NDArray[np.float64] | None = None
 
     @property
     def kind(self) -> InputKind:
@@ -185,7 +189,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     Raises:
         BadInput: A part is no `Split` of arrays, there are no training rows, or labels are none of the classes.
     """
-    train, test = _convert(name, train, test)
+    train, test, origin = _convert(name, train, test)
     require_arrays(name, train, test)
     if len(train.x) == len(train.y) and not all(_are_numbered(part.y, len(names)) for part in (train, test)):
         labels = read_labels(train.y, test.y, "classification", names)
@@ -200,7 +204,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     else:
         shift, scale = column_moments(train.x)
     none, one = np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32)
-    return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one)
+    return Dataset(name, train, test, len(names), names, shift[None], scale[None], none, one, origin=origin)
 
 
 def regression(name: str, train: Split, test: Split, standardize: bool = True) -> Dataset:
@@ -215,7 +219,9 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
     Raises:
         BadInput: A part is no `Split` of arrays, there are no training rows, or float32 is too coarse for the targets.
     """
-    train, test = _convert(name, train, test)
+    train, test, origin = _convert(name, train, test)
+    if origin is not None and not standardize:
+        raise BadInput(f"data {name}: float32 does not tell the inputs apart as they are: subtract a constant first")
     if all(isinstance(part, Split) and isinstance(part.y, np.ndarray) for part in (train, test)):
         refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
     train, test = _as_columns(train), _as_columns(test)
@@ -228,23 +234,22 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
     else:
         shift, scale = np.zeros(train.x.shape[1], np.float32), np.ones(train.x.shape[1], np.float32)
         y_shift, y_scale = np.zeros(train.y.shape[1], np.float32), np.ones(train.y.shape[1], np.float32)
-    return Dataset(name, train, test, 0, (), shift[None], scale[None], y_shift[None], y_scale[None])
+    statistics = shift[None], scale[None], y_shift[None], y_scale[None]
+    return Dataset(name, train, test, 0, (), *statistics, origin=origin)
 
 
-def _convert(name: str, train: Any, test: Any) -> tuple[Any, Any]:
-    """Parts whose tensors and lists are arrays, and whose inputs are float32 where they are real numbers."""
-    parts = []
+def _convert(name: str, train: Any, test: Any) -> tuple[Any, Any, NDArray[np.float64] | None]:
+    """Parts whose tensors and lists are arrays, and whose real inputs are float32, and what was taken from them."""
+    parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
         if isinstance(split, Split):
-            given = ((split.x, "inputs"), (split.y, "labels"), (split.group, "groups"))
-            arrays = [
-                values if values is None or isinstance(values, np.ndarray) else as_array(values, f"data {name}: {part}")
-                for values, _ in given
-            ]
-            split = Split(arrays[0], arrays[1], arrays[2])  # type: ignore[arg-type]  # groups alone may be missing
-            split = split if split.x is None else split._replace(x=as_float32(split.x))
+            where = f"data {name}: {part}"
+            split = Split(*(v if v is None or isinstance(v, np.ndarray) else as_array(v, where) for v in split))  # type: ignore[arg-type]  # groups alone may be missing
         parts.append(split)
-    return parts[0], parts[1]
+    origin = find_origin(parts[0].x) if isinstance(train, Split) and parts[0].x is not None else None
+    read = [isinstance(part, Split) and part.x is not None for part in parts]
+    made = [p._replace(x=as_float32(subtract(p.x, origin))) if known else p for p, known in zip(parts, read)]
+    return made[0], made[1], origin
 
 
 def _as_columns(split: Any) -> Any:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.origins import add_back
 from fedray.data.types import Dataset, Split, classification
 
 
@@ -49,7 +50,7 @@ def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
     shift = np.cumsum([0, *(part.classes for part in parts[:-1])]) * apart
     splits = [
         Split(
-            np.concatenate([getattr(part, side).x for part in parts]),
+            np.concatenate([add_back(getattr(part, side).x, part.origin) for part in parts]),
             np.concatenate([getattr(part, side).y + more for part, more in zip(parts, shift, strict=True)]),
         )
         for side in ("train", "test")

@@ -19,6 +19,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedray.core.types import FloatArray, State
+from fedray.data.origins import add_back
 from fedray.evaluation.stacking import find_bases
 from fedray.files.plain import make_parent, write_atomically, write_json
 from fedray.models.net import whole_state_dict
@@ -112,16 +113,17 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
     Returns:
         `network`: the torch module as text. `inputs`: kind, shape, and of a table the columns, the values of each
         category in order, and what replaces a missing input. `outputs`: the loss, the classes. And
-        `standardization`, by fold: a network takes `(x - shift) / scale` (or, without these, x as it is), and what
-        it says of targets is `output * target_scale + target_shift`.
+        `standardization`, by fold: a network takes `(x - shift) / scale` (or, without these, x as it is), computed in
+        float64 where x is large, and what it says of targets is `output * target_scale + target_shift`.
     """
     data = study.shards.data
     inputs: dict[str, Any] = {"kind": data.kind, "shape": list(study.input_shape)}
     if data.table:
         inputs |= {"names": list(data.features), "columns": data.table}
     if data.means is not None:
-        inputs["missing"] = data.means.tolist()
-    statistics = {} if data.kind == "tokens" or not data.standardized else {"shift": data.shift, "scale": data.scale}
+        inputs["missing"] = add_back(data.means, data.origin).tolist()
+    shift = add_back(data.shift, data.origin)
+    statistics = {} if data.kind == "tokens" or not data.standardized else {"shift": shift, "scale": data.scale}
     if not study.classes:
         statistics |= {"target_shift": data.y_shift, "target_scale": data.y_scale}
     folds = sorted(set(study.folds.tolist()))

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fedray.core.scores import leave_out_repeats
 from fedray.core.text import format_bytes, format_seconds, name_score
 from fedray.experiments.phases import Heard, log, show_phases
 from fedray.process.streams import tolerate_stderr
@@ -56,7 +57,8 @@ def describe_snapshot(snapshot: dict[str, Any]) -> str:
 
 
 def _describe_scores(snapshot: dict[str, Any]) -> str:
-    return "  ".join(f"{name_score(n)} {snapshot['metrics'][n]:.4f}" for n in METRICS if n in snapshot["metrics"])
+    metrics = leave_out_repeats(snapshot["metrics"])
+    return "  ".join(f"{name_score(n)} {metrics[n]:.4f}" for n in METRICS if n in metrics)
 
 
 @contextmanager
@@ -188,7 +190,8 @@ def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Table:
     caption = f"{bar} {100 * share:.0f} %" + (f", {estimate_time_left(newest)} left" if 0 < share < 1 else "")
     caption += f", {phase}" if phase else ""
     table = Table(title=title, caption=caption)
-    names = [n for n in METRICS if n in newest["metrics"]]
+    shown = leave_out_repeats(newest["metrics"])
+    names = [n for n in METRICS if n in shown]
     costs = ("up_bytes", "sim_seconds", "wall_seconds")
     for name in ("round", *(name_score(n) for n in (*names, *costs))):
         table.add_column(name, justify="right")

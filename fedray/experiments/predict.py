@@ -19,11 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, State
 from fedray.data.client_names import find_client
 from fedray.data.forms.new_rows import read_inputs
+from fedray.data.ranges import find_range, tell_scale
 from fedray.evaluation.client_weights import rank_own_models, weigh_models
 from fedray.evaluation.mixture import read_weights
 from fedray.evaluation.regression import predict_targets
@@ -74,6 +75,8 @@ class Predictor:
         self.runtime = Inline(study)
         self.worker = self.runtime.worker
         self._calibrated: dict[ConformalRule, Calibrated] = {}
+        data = study.shards.data
+        self._range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
         if study.method.phase.is_personal or study.method.phase.mixture:
             self.worker.private.restore(private)
 
@@ -83,7 +86,7 @@ class Predictor:
         """The answer of the ensemble, or of a client's own models.
 
         Args:
-            x: raw inputs `[n, *sample]`, as the data set stores them, or a table with the columns it was read from.
+            x: raw inputs `[n, *sample]`, as the data were given, or a table with the columns they were read from.
             client: a known client, its name or 0 to N - 1, whose weights or models answer; None: everybody's.
             replicate: 0 to R - 1.
             fold: the place of the fold among those that were run, from 0.
@@ -96,6 +99,9 @@ class Predictor:
         inputs = torch.as_tensor(read_inputs(study.shards.data, x))
         world = replicate * study.per_replicate + fold
         _check(study, inputs, replicate, fold)
+        if self._range is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
+            for remark in tell_scale(self._range, inputs.numpy(), "the rows of x", study.shards.data.features):
+                warn_user(remark, FedrayWarning)
         client = None if client is None else find_client(client, study.client_names, study.clients.number)
         rule = read_rule(study, conformal)
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None

@@ -235,7 +235,7 @@ class Run:
         The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
 
         Args:
-            x: inputs `[n, *sample]`, as the data set stores them, or a table: its columns are found by name.
+            x: inputs `[n, *sample]`, as the data were given, or a table: its columns are found by name.
             client: a known client's name or id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3
                 and 4; or its tier's) instead of everybody's, or its own models where it has some (`ditto`).
             replicate: which replicate answers, from 0.

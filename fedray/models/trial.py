@@ -156,6 +156,19 @@ def _is_probability(out: Tensor) -> bool:
     return out.shape[1] > 1 and whole and bool((out >= 0).all())
 
 
+WRAPPED = {  # modules that run with no other parameters than their own
+    "ScriptModule": "of torch.jit",
+    "DataParallel": "inside of DataParallel",
+    "DistributedDataParallel": "inside of DistributedDataParallel",
+}
+
+
+def name_wrapper(module: nn.Module) -> str:
+    """What a module, or one of its parts, is wrapped in, so that no other parameters can take the place of its own."""
+    kinds = {kind.__name__ for inner in module.modules() for kind in type(inner).__mro__}
+    return next((text for name, text in WRAPPED.items() if name in kinds), "")
+
+
 def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
     """A user's function that makes modules, every call of which is checked.
 
@@ -174,6 +187,8 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
             module = make()
         if not isinstance(module, nn.Module):
             raise BadInput(f"model.name = {name}: its function returns {name_type(module)}: let it return an nn.Module")
+        if what := name_wrapper(module):
+            raise BadInput(f"model.name = {name}: its function returns a module {what}: return the module itself")
         return module
 
     return make_module

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fedray.scenario.spec import REQUIRED, Option, OptionSpecs
-from fedray.scenario.validators import flag, list_of, one_of, real, text, whole
+from fedray.scenario.validators import column_name, flag, list_of, one_of, real, text, whole
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ DATA_SPECS: dict[str, DataSpec] = {
         "your own Parquet, CSV or Feather table, or a folder with one for each client",
         {
             "path": Option(REQUIRED, text),
-            "target": Option(REQUIRED, list_of(text, 1000, scalar=True)),
-            "features": Option(None, list_of(text, 65_536)),
-            "group": Option(None, text),
+            "target": Option(REQUIRED, list_of(column_name, 1000, scalar=True)),
+            "features": Option(None, list_of(column_name, 65_536)),
+            "group": Option(None, column_name),
             "test": Option(None, text),
             "test_fraction": Option(0.2, real("(0, 1)")),
             "task": Option("auto", one_of("auto", "classification", "regression")),
@@ -134,9 +134,9 @@ DATA_SPECS: dict[str, DataSpec] = {
             "config": Option(None, text),
             "split": Option(None, text),
             "test": Option(None, text),
-            "input": Option(None, list_of(text, 65_536, scalar=True)),
-            "target": Option(None, text),
-            "group": Option(None, text),
+            "input": Option(None, list_of(column_name, 65_536, scalar=True)),
+            "target": Option(None, column_name),
+            "group": Option(None, column_name),
             "test_fraction": Option(0.2, real("(0, 1)")),
             "task": Option("auto", one_of("auto", "classification", "regression")),
             "missing": Option("refuse", one_of("refuse", "mean", "drop")),
@@ -146,6 +146,20 @@ DATA_SPECS: dict[str, DataSpec] = {
             "download": Option(False, flag),
             **_LIMIT,
         },
+    ),
+    "leaf": DataSpec(
+        "LEAF's JSON, a client for each user (data.path)",
+        {
+            "path": Option(REQUIRED, text),
+            "test": Option(None, text),
+            "test_fraction": Option(0.2, real("(0, 1)")),
+            "task": Option("auto", one_of("auto", "classification", "regression")),
+            "missing": Option("refuse", one_of("refuse", "mean", "drop")),
+            "tokenizer": Option(None, text),
+            "length": Option(None, whole(1, 100_000)),
+            **_LIMIT,
+        },
+        natural=True,
     ),
     "union": DataSpec(
         "several data sets of the same inputs as one, with the column `domain` (data.sets)",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedray.files.layout import holds_clients
 from fedray.scenario.data import data_spec_of
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.nested import Tree, merge_keys
@@ -51,6 +52,7 @@ def _fill_partition(out: Tree) -> None:
     data = _part(out, "data")
     if data and isinstance(data.get("partition", {}), Mapping):
         natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
+        natural = natural or holds_clients(str(data.get("name")), data.get("path"))
         by_file = "file" in data.get("partition", {})
         partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
         out["data"] = {**data, "partition": partition}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.scenario.limits import name_limits
-from fedray.scenario.nested import flatten, merge_keys
+from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.relevance import Idle, explain_idle_key, find_idle_keys
 from fedray.scenario.schema import Scenario
 
@@ -90,8 +90,11 @@ def judge_keys(
 
 
 def _stays_idle(key: str, places: list[Place], before: Scenario) -> bool:
-    """Whether a key could not act without the overrides and the Python objects either."""
-    return _holds(find_idle_keys(places[0].given, before), key)
+    """Whether a key of the file could not act without the overrides and the Python objects either.
+
+    The other keys are not looked at: `before` need not have what overrides are about, such as a tier.
+    """
+    return _holds(find_idle_keys(expand({key: flatten(places[0].given)[key]}), before), key)
 
 
 def _holds(idle: list[Idle], key: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedray.scenario.spec import REQUIRED, NameSpec, Option, OptionSpecs
-from fedray.scenario.validators import flag, list_of, means, one_of, real, text, whole
+from fedray.scenario.validators import column_name, flag, list_of, means, one_of, real, text, whole
 
 CLIENT_KINDS: OptionSpecs = {  # what makes clients differ beside the rows they hold; every partition has these options
     "flipped": Option(None, real("[0, 1]")),
@@ -60,9 +60,9 @@ PARTITION_SPECS: Mapping[str, NameSpec] = {
     "exponential": _name("shuffled, sizes that fall exponentially", rate=Option(3.0, _SKEW), min_rows=_LEAST),
     "sizes": _name("shuffled, exact sizes", sizes=Option(REQUIRED, list_of(whole(1, 10**9), 10**6))),
     "natural": _name("as the data comes: by writer, role, device or generated client"),
-    "column": _name("by the values of a column, one a client", column=Option(REQUIRED, text)),
-    "domain": _name("by the values of a column, one a group of clients", column=Option("domain", text)),
-    "time": _name("sorted by a column, the earliest rows to the first client", column=Option(REQUIRED, text)),
+    "column": _name("by the values of a column, one a client", column=Option(REQUIRED, column_name)),
+    "domain": _name("by the values of a column, one a group of clients", column=Option("domain", column_name)),
+    "time": _name("sorted by a column, the earliest rows to the first client", column=Option(REQUIRED, column_name)),
     "file": _name("as a file says, such as the partition.parquet of a run", file=Option(REQUIRED, text)),
     "flower": _name(
         "by a partitioner of flwr_datasets, with its arguments", more=True, partitioner=Option(REQUIRED, text)

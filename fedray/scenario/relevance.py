@@ -27,7 +27,7 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import flatten
-from fedray.scenario.neutral_values import NEUTRAL_VALUES
+from fedray.scenario.neutral_values import is_neutral
 from fedray.scenario.partition import CLIENT_KINDS, explain_idle_size
 from fedray.scenario.posterior_samples import explain_idle_invitation
 from fedray.scenario.schema import Scenario, section_types
@@ -88,7 +88,7 @@ def says_nothing(key: str, value: Any) -> bool:
     """Whether the value of a key says that nothing is done, which is true wherever it stands."""
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
         return True
-    return (value == 0 and not key.startswith("predict.")) or NEUTRAL_VALUES.get(key) == value
+    return (value == 0 and not key.startswith("predict.")) or is_neutral(key, value)
 
 
 def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:

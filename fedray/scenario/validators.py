@@ -132,6 +132,12 @@ def text(value: Any) -> str:
     return value
 
 
+@means("text")
+def column_name(value: Any) -> str:
+    """The name of a column; one that is a number may stand without quotes."""
+    return text(str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value)
+
+
 @means("name", "letters, digits, `_` and `-`")
 def label(value: Any) -> str:
     """A name that can be part of a key and of a file name."""

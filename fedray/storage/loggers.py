@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
+from fedray.core.text import show_line
 from fedray.files.plain import expand_user_path
 
 Logger = Callable[[int, Mapping[str, float]], None]
@@ -78,13 +79,51 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
     return log
 
 
-def build_loggers(names: Iterable[str], out: Path) -> list[Logger]:
-    """The loggers a user asks for by name.
+def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
+    """The function, for what only looks on a run: where it fails that is told, and it is not called again.
+
+    Args:
+        what: looks on, for the line.
+        do: the function.
+        tell: says a line.
+
+    Example:
+        >>> look = look_on("a gauge", lambda value: 1 / value, print)
+        >>> look(0), look(0)
+        a gauge failed (ZeroDivisionError: division by zero): the run goes on without it
+        (None, None)
+    """
+    works = True
+
+    def call(*given: object) -> None:
+        nonlocal works
+        try:
+            if works:
+                do(*given)
+        except Exception as error:  # tools raise many kinds
+            works = False
+            tell(_say_failed(what, error))
+
+    return call
+
+
+def _say_failed(what: str, error: Exception) -> str:
+    return f"{what} failed ({show_line(f'{type(error).__name__}: {error}')}): the run goes on without it"
+
+
+def tell_user(line: str) -> None:
+    """Warns of what failed beside a run."""
+    warn_user(line, FedrayWarning)
+
+
+def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object] = tell_user) -> list[Logger]:
+    """The loggers a user asks for by name; one that fails later ends no run.
 
     Args:
         names: `tensorboard`, `wandb` or `mlflow`, each with `:VALUE` for another directory, project or URI; the
             scenario's `loggers`.
         out: the run directory; files go below it, and runs are named after it.
+        tell: says a line about a logger that fails.
 
     Raises:
         BadInput: a name is unknown, or its package is not installed.
@@ -98,7 +137,15 @@ def build_loggers(names: Iterable[str], out: Path) -> list[Logger]:
     for kind, _ in pairs:
         if kind not in make:
             raise BadInput(f"logger = {kind!r} is unknown: use one of {', '.join(make)}")
-    return [make[kind](value) for kind, value in pairs]
+    made: list[tuple[str, Logger]] = []
+    for kind, value in pairs:
+        try:
+            made.append((kind, make[kind](value)))
+        except BadInput:
+            raise
+        except Exception as error:  # its server is away, say: a run that goes on does so without it
+            tell(_say_failed(f"loggers: {kind}", error))
+    return [look_on(f"loggers: {kind}", log, tell) for kind, log in made]
 
 
 def _import_tool(module: str, extra: str) -> ModuleType:

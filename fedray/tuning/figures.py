@@ -21,7 +21,7 @@ from fedray.core import text
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.parameter import Parameter, format_value
 from fedray.tuning.view import (
     View,
     find_axis_positions,

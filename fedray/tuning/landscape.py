@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import warnings
+from itertools import combinations
 
 import numpy as np
 import optuna
@@ -21,7 +22,7 @@ from matplotlib.tri import Triangulation
 
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.tuning.space import Parameter
+from fedray.tuning.parameter import Parameter
 from fedray.tuning.view import (
     View,
     find_axis_positions,
@@ -127,11 +128,13 @@ def figure_slices(view: View, i: int) -> Figure | None:
 
 
 def figure_contour(view: View) -> Figure | None:
-    """The first objective over its two most important parameters."""
-    ranked = compute_importance(view, 0)
-    pair = [p for key in ranked for p in view.space if p.key == key][:2]
-    if len(pair) < 2:
+    """The first objective over its two most important parameters of those that count in the same trials."""
+    ranked = [p for key in compute_importance(view, 0) for p in view.space if p.key == key]
+    known = [{p.key for p in pair} for pair in combinations(ranked, 2)]
+    pairs = [keys for keys in known if any(keys <= trial.params.keys() for trial in view.done)]
+    if not pairs:
         return None
+    pair = [p for p in ranked if p.key in pairs[0]]
     x, y = (find_axis_positions(parameter, view.done) for parameter in pair)
     values, label = scale_values(view.objectives[0], [trial.values[0] for trial in view.done])
     keep = np.isfinite(x) & np.isfinite(y)

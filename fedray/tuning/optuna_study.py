@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +22,13 @@ from optuna.trial import FrozenTrial
 from fedray.core import rng
 from fedray.core.errors import BadInput, Unwritable
 from fedray.files.bounded import name_file
-from fedray.tuning.space import Parameter, is_active
+from fedray.tuning.parameter import Parameter
+from fedray.tuning.space import is_active
 from fedray.tuning.study_storage import explain_entries, explain_storage, name_storage
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
+MAKING_SECONDS = 10.0  # for another process to make the tables of a storage
+MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # what databases then say
 NOTES = "fedray"  # one attribute: every write of a journal is an fsync
 
 
@@ -51,12 +55,25 @@ def open_storage(storage: str) -> Any:
         with explain_storage(storage), explain_entries(storage):
             return JournalStorage(JournalFileBackend(storage, JournalFileOpenLock(storage)))
     try:
-        return optuna.storages.get_storage(storage)
+        return _open_url(storage)
     except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
         kind = storage.partition("://")[0]
         raise BadInput(
             f"--storage {kind}://... cannot be opened ({type(error).__name__}): check the URL and its driver"
         ) from None
+
+
+def _open_url(url: str) -> Any:
+    """The storage of a URL; where another sweep makes its tables at this moment, it is opened once more."""
+    deadline = time.monotonic() + MAKING_SECONDS
+    while True:
+        try:
+            return optuna.storages.get_storage(url)
+        except Exception as error:
+            made = any(word in str(error).lower() for word in MADE_MEANWHILE)
+            if not made or not type(error).__module__.startswith("sqlalchemy") or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:

@@ -190,9 +190,8 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
 Table = tuple[list[str], list[list[ScoreCell]]]
 
 
-def _params(view: View, trial: Any) -> list[ScoreCell]:
-    given = trial["params"] if isinstance(trial, Mapping) else trial.params
-    found = [given.get(parameter.key, "-") for parameter in view.space]
+def _params(view: View, trial: FrozenTrial) -> list[ScoreCell]:
+    found = [trial.params.get(parameter.key, "-") for parameter in view.space]
     return [ScoreCell(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in found]
 
 
@@ -249,12 +248,12 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
         *(p.key for p in view.space),
         *(f"test {text_.name_score(n)}" for n in test),
     ]
-    rows = []
+    rows, trials = [], {trial.number: trial for trial in view.trials}
     for winner in summary["winners"]:
         found = ([winner[what][o.name] for o in view.objectives] for what in ("values", "standard_errors"))
         values = _value_cells(view, *found, best=True, seen=_have_errors(view))
         scores = [ScoreCell(text_.format_number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
-        rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, winner), *scores])
+        rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, trials[winner["number"]]), *scores])
     return head, rows
 
 

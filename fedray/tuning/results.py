@@ -11,6 +11,7 @@ Example:
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import optuna
@@ -24,8 +25,9 @@ from fedray.scenario.loader import dump_scenario
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
 from fedray.tuning.optuna_study import trial_note
+from fedray.tuning.parameter import Parameter, Values, format_value
 from fedray.tuning.search import WORDS
-from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.space import to_overrides
 from fedray.tuning.state import SearchState
 from fedray.tuning.trial import score_models
 
@@ -119,7 +121,7 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
                 "state": WORDS.get(trial.state, "running"),
                 "values": dict(zip(names, values, strict=True)),
                 "standard_errors": dict(zip(names, note.get("standard_errors") or [None] * len(names), strict=True)),
-                "params": {p.key: _cell(p, trial.params.get(p.key)) for p in state.sweep.space},
+                "params": _cells(state.sweep.space, trial.params),
                 "run_directory": note.get("run") or None,
                 "how": note.get("how"),
                 "rounds": note.get("rounds"),
@@ -131,23 +133,32 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
     write_parquet(state.out / "trials.parquet", pa.Table.from_pylist(rows, schema=_schema(state)))
 
 
-def _cell(parameter: Parameter, value: Any) -> Any:
-    return value if value is None or _type(parameter) != pa.string() or isinstance(value, str) else format_value(value)
+def _cells(space: Sequence[Parameter], params: Values) -> dict[str, Any]:
+    """The values of a trial by column; `points.read_params` reads them."""
+    types, cells = _types(space), dict[str, Any]()
+    for parameter in space:
+        value = params.get(parameter.key)
+        is_text = types[parameter.column] == pa.string() and not isinstance(value, str | None)
+        if value is not None or parameter.column not in cells:
+            cells[parameter.column] = format_value(value) if is_text else value
+    return cells
 
 
-def _type(parameter: Parameter) -> Any:
-    """The column type of a parameter: that of all its choices, or text where they differ."""
-    kinds = {type(choice) for choice in parameter.choices}
-    if parameter.kind == "int" or kinds == {int}:
-        return pa.int64()
-    if parameter.kind == "float" or (kinds and kinds <= {int, float}):
-        return pa.float64()
-    return pa.bool_() if kinds == {bool} else pa.string()
+def _types(space: Sequence[Parameter]) -> dict[str, Any]:
+    """The type of each column: that of all values but None, or text where they differ."""
+    kinds: dict[str, set[type]] = {}
+    for parameter in space:
+        given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}
+        ranges: dict[str, set[type]] = {"int": {int}, "float": {float}}
+        kinds.setdefault(parameter.column, set()).update(given | ranges.get(parameter.kind, set()))
+    known = {frozenset({int}): pa.int64(), frozenset({bool}): pa.bool_()}
+    known |= dict.fromkeys((frozenset({float}), frozenset({int, float})), pa.float64())
+    return {column: known.get(frozenset(found), pa.string()) for column, found in kinds.items()}
 
 
 def _schema(state: SearchState) -> pa.Schema:
     values = pa.struct([(objective.name, pa.float64()) for objective in state.sweep.objectives])
-    params = pa.struct([(parameter.key, _type(parameter)) for parameter in state.sweep.space])
+    params = pa.struct(list(_types(state.sweep.space).items()))
     return table_schema("trials", values=values, standard_errors=values, params=params)
 
 
@@ -166,7 +177,7 @@ def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
         "standard_errors": dict(
             zip(names, trial_note(trial).get("standard_errors") or [None] * len(names), strict=True)
         ),
-        "params": dict(trial.params),
+        "params": to_overrides(state.sweep.space, trial.params),
         "run_directory": trial_note(trial)["run"],
         "test": test,
     }

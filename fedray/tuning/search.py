@@ -28,7 +28,8 @@ from fedray.experiments.reopen import reopen_study
 from fedray.scenario.schema import Scenario
 from fedray.scenario.yaml_text import load_yaml
 from fedray.tuning import optuna_study
-from fedray.tuning.space import Values, enumerate_grid
+from fedray.tuning.parameter import Values
+from fedray.tuning.space import enumerate_grid
 from fedray.tuning.state import RunningTrial, SearchState, Training
 from fedray.tuning.sweep import Sweep, may_end_early
 from fedray.tuning.sweep_file import TRIALS
@@ -204,7 +205,7 @@ def _shared_seeds(state: SearchState, scenario: Scenario, chosen: Values) -> tup
     ends = may_end_early(scenario) or all(objective.needs_history for objective in sweep.objectives)
     if not (single and whole and "seed" in chosen) or ends:
         return scenario.seed, 1
-    seeds = {int(v) for parameter in sweep.space if parameter.key == "seed" for v in parameter.grid()}
+    seeds = {int(v) for parameter in sweep.space if parameter.keys == ("seed",) for v in parameter.grid()}
     first = last = scenario.seed
     while first - 1 in seeds:
         first -= 1

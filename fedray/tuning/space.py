@@ -1,9 +1,12 @@
 """The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means.
 
 Example:
-    >>> space = read_space({"local.lr": [0.1, 0.3], "local.epochs": {"type": "int", "low": 1, "high": 2}})
+    >>> lr = [{"choices": [0.1, 1], "when": {"local.optimizer": "sgd"}}]
+    >>> space = read_space({"local.optimizer": ["sgd", "adam"], "local.lr": lr})
+    >>> space[1].key, space[1].keys
+    ('local.lr (sgd)', ('local.lr',))
     >>> enumerate_grid(space)[1]
-    {'local.lr': 0.1, 'local.epochs': 2}
+    {'local.optimizer': 'sgd', 'local.lr (sgd)': 1}
 """
 
 from __future__ import annotations
@@ -11,19 +14,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
-from optuna import Trial
+from dataclasses import replace
+from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
-from fedray.scenario import yaml_text
 from fedray.scenario.identity import is_free
 from fedray.scenario.validators import Check, flag, maybe, one_of, real, whole
+from fedray.tuning.parameter import MOST_POINTS, Parameter, Values, format_value, is_same
 
-MOST_POINTS = 100_000  # of a grid
 FORBIDDEN = {
     "data.hold_out": "trials would be compared on different data",
     "evaluate": "trials would be measured differently",
@@ -36,96 +35,6 @@ RANGE: dict[str, Check] = {
     "log": flag,
     "points": maybe(whole(2, 1000)),
 }
-Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A scenario key and its values, or several keys that change together.
-
-    Attributes:
-        key: of the scenario, with dots; several ones have commas between them, and a choice has a value for each.
-        kind: "categorical", "int" or "float".
-        choices: the values of a categorical parameter.
-        low: the lowest value of a range.
-        high: the highest value of a range.
-        step: between the values of a range; None means 1 for integers, and any value for floats.
-        log: whether a range is searched on a logarithmic scale.
-        points: how many values of a range a grid tries; None means all of its steps.
-        when: other parameters and the values they must have for this one to count.
-    """
-
-    key: str
-    kind: Literal["categorical", "int", "float"]
-    choices: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    step: float | None = None
-    log: bool = False
-    points: int | None = None
-    when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The scenario keys that it sets."""
-        return tuple(key.strip() for key in self.key.split(","))
-
-    @property
-    def labels(self) -> list[Any]:
-        """The choices as Optuna can store them: a list or a mapping becomes its text."""
-        return [
-            choice if choice is None or isinstance(choice, bool | int | float | str) else format_value(choice)
-            for choice in self.choices
-        ]
-
-    def meaning(self, stored: Any) -> Any:
-        """The scenario's value of what Optuna stores."""
-        if self.kind != "categorical":
-            return stored
-        return next(c for c, label in zip(self.choices, self.labels, strict=True) if is_same(label, stored))
-
-    def ends(self) -> list[Any]:
-        """Every choice, or the lowest and highest value."""
-        return self.labels if self.kind == "categorical" else [self._typed(self.low), self._typed(self.high)]
-
-    def grid(self) -> list[Any]:
-        """Every value a grid tries."""
-        if self.kind == "categorical":
-            return self.labels
-        if self.points is not None:
-            spaced = np.geomspace if self.log else np.linspace
-            return [self._typed(v) for v in dict.fromkeys(spaced(self.low, self.high, self.points).tolist())]
-        if self.step is None and self.kind == "float":
-            raise BadInput(f"space.{self.key} has no step, which a grid needs: give it step or points")
-        step = self.step or 1
-        if not (self.high - self.low) / step < MOST_POINTS:
-            raise BadInput(
-                f"space.{self.key} has {(self.high - self.low) / step:.3g} steps, {MOST_POINTS} at most: give points"
-            )
-        return [self._typed(self.low + i * step) for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
-
-    def suggest(self, trial: Trial) -> Any:
-        """The sampler's value for a trial."""
-        if self.kind == "categorical":
-            return trial.suggest_categorical(self.key, self.labels)
-        if self.kind == "int":
-            return trial.suggest_int(self.key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
-        return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
-
-    def _typed(self, value: float) -> Any:
-        return round(value) if self.kind == "int" else min(max(float(value), self.low), self.high)
-
-
-def format_value(value: Any) -> str:
-    """A value as one line of YAML."""
-    if isinstance(value, list) and any(isinstance(one, list) for one in value):
-        return f"[{', '.join(map(format_value, value))}]"
-    return yaml_text.write_yaml(value).strip().removesuffix("\n...").replace("\n", " ")
-
-
-def is_same(a: Any, b: Any) -> bool:
-    """Whether two values are equal and of one kind (`True` is not 1)."""
-    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
 def read_space(given: Any) -> tuple[Parameter, ...]:
@@ -143,10 +52,34 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
                 raise BadInput(f"space.{key} cannot be searched ({banned or 'it changes no result'}): drop it")
             if key in (*keys[:place], *(key for one in space for key in one.keys)):
                 raise BadInput(f"space.{name}: {key} is in the space twice: remove one of the two")
-        space.append(_parameter(str(name), entry, space))
-        if len(keys) > 1:
-            _check_joint(space[-1])
+        found = _read_entry(str(name), entry, space)
+        for parameter in found if len(keys) > 1 else ():
+            _check_joint(parameter)
+        space += found
     return tuple(space)
+
+
+def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Parameter]:
+    """The parameter of an entry of the space, or of a list of cases one for each, of which one at most counts."""
+    if not isinstance(entry, list) or not any(isinstance(case, Mapping) and "when" in case for case in entry):
+        return [_parameter(name, entry, before)]
+    found: list[Parameter] = []
+    for number, case in enumerate(entry):
+        path = f"space.{name}[{number}]"
+        if not isinstance(case, Mapping) or not case.get("when"):
+            raise BadInput(f"{path} has no when, as the others have: say for which values of another key it counts")
+        one = _parameter(name, case, before, path)
+        if not all(_exclude(one, other) for other in found):
+            raise BadInput(f"{path}.when may hold together with one above it: give each another value of one key")
+        case_name = ", ".join(str(value) for _, values in one.when for value in values)
+        found.append(replace(one, key=f"{name} ({case_name})", entry=name))
+    return found
+
+
+def _exclude(one: Parameter, other: Parameter) -> bool:
+    """Whether two parameters never count together: both name a key in `when`, with other values."""
+    values = dict(other.when)
+    return any(not any(is_same(a, b) for a in mine for b in values[key]) for key, mine in one.when if key in values)
 
 
 def _check_joint(parameter: Parameter) -> None:
@@ -159,8 +92,8 @@ def _check_joint(parameter: Parameter) -> None:
             raise BadInput(f"space.{parameter.key} holds {quote_value(choice)}: {wanted}")
 
 
-def _parameter(key: str, entry: Any, before: Sequence[Parameter]) -> Parameter:
-    path = f"space.{key}"
+def _parameter(key: str, entry: Any, before: Sequence[Parameter], path: str = "") -> Parameter:
+    path = path or f"space.{key}"
     if isinstance(entry, list):
         return Parameter(key, "categorical", _choices(path, entry))
     if not isinstance(entry, Mapping):
@@ -289,3 +222,28 @@ def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
             value = parameter.meaning(chosen[parameter.key])
             out |= zip(parameter.keys, value if len(parameter.keys) > 1 else [value], strict=True)
     return out
+
+
+def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[str, Any]:
+    """The scenario keys that a trial set, with their values, from its row of the table of trials.
+
+    Args:
+        space: the parameters.
+        cells: by column; None where the trial has no value, or the value None.
+
+    Example:
+        >>> space = read_space({"predict.gamma": [None, 5.0], "model.hidden": [[8], [16]]})
+        >>> read_params(space, {"predict.gamma": None, "model.hidden": "[16]"})
+        {'predict.gamma': None, 'model.hidden': [16]}
+    """
+    chosen: dict[str, Any] = {}
+    for parameter in space:
+        cell = cells.get(parameter.column)
+        if not is_active(parameter, chosen):
+            continue
+        if parameter.kind != "categorical":
+            chosen |= {} if cell is None else {parameter.key: cell}
+        else:
+            found = [label for label in parameter.labels if is_same(label, cell) or format_value(label) == cell]
+            chosen |= {parameter.key: found[0]} if found else {}
+    return to_overrides(space, chosen)

@@ -16,7 +16,8 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import Tree
 from fedray.scenario.schema import Scenario
 from fedray.tuning.objectives import INFERENCE, SweepObjective, find_inference_keys
-from fedray.tuning.space import Parameter, Values, to_overrides
+from fedray.tuning.parameter import Parameter, Values
+from fedray.tuning.space import to_overrides
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Example:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
 from fedray.own_code.user_modules import import_modules
 from fedray.scenario.yaml_text import read_mapping
 from fedray.tuning.objectives import SweepObjective
+from fedray.tuning.parameter import Parameter
 from fedray.tuning.places import COPY, has_sweep
+from fedray.tuning.space import read_params, read_space
 from fedray.tuning.sweep_file import read_objectives
 from fedray.tuning.tune import run_sweep
 
@@ -49,7 +51,7 @@ class TrialResult:
     Attributes:
         number: its number, from 0.
         state: `complete`, `pruned`, `failed` or `running`.
-        params: the values that it tried, by scenario key.
+        params: the values that it tried, by scenario key: `fedray.run(scenario, **trial.params)` takes them.
         metrics: the objectives, on held-out data; empty where the trial is not complete.
         path: the run directory of the training that answered it, which other trials may share; None where there is
             none.
@@ -106,10 +108,11 @@ class SweepResult:
         if not is_present(path / TRIALS_FILE):
             raise BadInput(f"{path} has no {TRIALS_FILE}: the sweep has not ended: `fedray tune ... --resume`")
         self.path = path
-        self._objectives = read_objectives(read_mapping(path / COPY)[1].get("objectives"))
+        sweep = read_mapping(path / COPY)[1]
+        self._objectives, space = read_objectives(sweep.get("objectives")), read_space(sweep.get("space"))
         self._table = read_parquet_files([path / TRIALS_FILE])[0].sort_by("number")
         try:
-            self._trials = [_read_trial(path, row, modules) for row in self._table.to_pylist()]
+            self._trials = [_read_trial(path, row, modules, space) for row in self._table.to_pylist()]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise say_damaged(path / TRIALS_FILE, f"{type(error).__name__}: {error}") from None
 
@@ -200,13 +203,13 @@ class SweepResult:
         return known[metric]
 
 
-def _read_trial(out: Path, row: Mapping[str, Any], modules: tuple[str, ...]) -> TrialResult:
+def _read_trial(out: Path, row: Mapping[str, Any], modules: tuple[str, ...], space: Sequence[Parameter]) -> TrialResult:
     """A trial from its row of `trials.parquet`."""
     folder = row["run_directory"]
     return TrialResult(
         number=int(row["number"]),
         state=str(row["state"]),
-        params=dict(row["params"] or {}),
+        params=read_params(space, row["params"] or {}),
         metrics={name: value for name, value in row["values"].items() if value is not None},
         path=None if folder is None else out / folder,
         error=None if row["error"] is None else FedrayError(row["error"]),
@@ -232,7 +235,7 @@ def tune(
 
     Args:
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
-        out: directory of the sweep; None means a temporary one, which stays where the sweep began.
+        out: directory of the sweep; None means a temporary one, which stays until `fedray clean`.
         trials: how many trials in all; None means as many as the sweep says.
         resume: whether to go on with the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.

@@ -19,7 +19,8 @@ from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.relevance import find_idle_keys, says_nothing
 from fedray.scenario.schema import Scenario
 from fedray.tuning.objectives import HELD_OUT_PREFIX, explain_idle_keys
-from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, to_overrides
+from fedray.tuning.parameter import Parameter, Values
+from fedray.tuning.space import enumerate_corners, is_active, to_overrides
 from fedray.tuning.sweep import Sweep, list_end_metrics
 
 MOST_TRIED = 300  # combinations of ends in which a key is looked for that acts
@@ -104,9 +105,9 @@ def _list_searched_keys(parameter: Parameter) -> list[str]:
     if len(parameter.keys) > 1:
         choices = [to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
         return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
-    sections = [flatten({parameter.key: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
+    sections = [flatten({parameter.column: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
     plain = len(sections) < max(1, len(parameter.choices))
-    return [*([parameter.key] if plain else []), *(key for section in sections for key in section)]
+    return [*([parameter.column] if plain else []), *(key for section in sections for key in section)]
 
 
 def _refuse_idle(sweep: Sweep) -> None:

@@ -42,7 +42,7 @@ from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
 from fedray.tuning.sweep import Sweep
 from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.workers import make_workers, refuse_idle_actors
+from fedray.tuning.workers import end_in_worker, make_workers, refuse_idle_actors
 
 log = logging.getLogger("fedray")
 MOST_TOGETHER = 8  # trials that a worker trains side by side, where the sweep file does not say
@@ -116,6 +116,7 @@ def _read_sweep(
 
     `resumed` is the directory that goes on.
     """
+    end_in_worker()
     import_modules(own.modules)
     if resumed is not None:
         identity.refuse_missing_names(resumed)

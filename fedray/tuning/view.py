@@ -25,7 +25,7 @@ from fedray.core import text as text_
 from fedray.core.types import FloatArray
 from fedray.report import style
 from fedray.tuning.objectives import HELD_OUT_PREFIX, REACH, SYNONYMS, SweepObjective
-from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.parameter import Parameter, format_value
 
 
 class View(NamedTuple):

@@ -17,16 +17,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
+from types import ModuleType
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.spread import refuse_other_seats
 from fedray.process.ending import current_ending
 from fedray.process.notes import say_notes
+from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.tuning.sweep import Sweep
 from fedray.tuning.trial import Outcome, TrialTask, train_jobs
@@ -82,7 +85,8 @@ def _open_pool(number: int) -> Iterator[Submit]:
         # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
         try:
-            return pool.submit(train_jobs, jobs)
+            with _hide_script():
+                return pool.submit(train_jobs, jobs)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -92,12 +96,56 @@ def _open_pool(number: int) -> Iterator[Submit]:
 
     ending.hooks.append(kill_workers)
     try:
+        if _registers_names():
+            _try_script(submit)
         yield submit
         pool.shutdown()
     finally:  # after an error or Ctrl-C there may be some
         ending.hooks.remove(kill_workers)
         kill_workers()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _registers_names() -> bool:
+    """Whether the script that runs has registered names: only then workers need what it does."""
+    return any(origin.module == "__main__" for origin in list_origins().values())
+
+
+@contextmanager
+def _hide_script() -> Iterator[None]:
+    """Keeps workers that begin in the block from running the script once more, where it has registered no names.
+
+    `multiprocessing` imports the script in each process that it starts. One without `if __name__ == "__main__":` would
+    begin the sweep again.
+    """
+    script = sys.modules["__main__"]
+    if not _registers_names():
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def _try_script(submit: Submit) -> None:
+    """Starts a worker that runs the script for the names that it registers.
+
+    Raises:
+        BadInput: the worker ended, because the script starts the sweep again.
+    """
+    try:
+        submit([]).result()
+    except BrokenProcessPool:
+        raise BadInput(
+            "jobs: each worker runs the script for the names that it registers, and the script starts the sweep again: "
+            'put what calls fedray.tune below `if __name__ == "__main__":`, or the names into a module, modules=[...]'
+        ) from None
+
+
+def end_in_worker() -> None:
+    """Ends a worker that has come to the beginning of a sweep while it imports the script that started it."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(1)
 
 
 def _start_tracker() -> None:

@@ -350,3 +350,17 @@ def test_version_and_help_are_on_stdout() -> None:
         result = run_command(command, "--help")
         assert (result.status, result.err) == (0, "")
         assert result.out.startswith(f"Usage: fedray {command}")
+
+
+@pytest.mark.parametrize(("method", "repeats"), [("fedavg", False), ("fed_ensemble", True)])
+def test_with_one_model_the_lines_of_its_members_repeated_the_accuracy(
+    tmp_path: Path, method: str, repeats: bool
+) -> None:
+    """Worst, mean and best member and a disagreement of 0, in the result and while it trained."""
+    result = run_command("run", file(tmp_path), f"method.name={method}", "data.hold_out=0.2", "--out", tmp_path / "run")
+    assert result.status == 0, result.err
+    for text in ("worst member's accuracy", "members' mean accuracy", "best member's accuracy", "disagreement"):
+        assert (text in result.out) == (f"held-out {text}" in result.out) == repeats
+    assert ("members' mean accuracy" in result.err) == repeats
+    assert "\naccuracy  " in f"\n{result.out}"
+    assert "accuracy_min" in json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]

@@ -76,9 +76,10 @@ def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_pa
     done = run_command(*given, "data.missing=mean")
     assert done.status == 0, done.err
     remarks = [line for line in done.err.splitlines() if "data: " in line]
-    assert [line.partition("columns ")[0] for line in remarks] == ["fedray: note: data: "] * 2, "not Python's form"
-    assert "columns Sex, Embarked are text, read as categories" in remarks[0]
-    assert "columns Name, Ticket, Cabin are text of too many different values and no input" in remarks[1]
+    assert [line.partition("column")[0] for line in remarks] == ["fedray: note: data: "] * 3, "not Python's form"
+    assert "column PassengerId has another whole number in every row: leave it out by data.features" in remarks[0]
+    assert "columns Sex, Embarked are text, read as categories" in remarks[1]
+    assert "columns Name, Ticket, Cabin are text of too many different values and no input" in remarks[2]
     run = fedray.load(tmp_path / "run")
     inputs = run.study.shards.data.features
     assert inputs[3:5] == ("Sex=female", "Sex=male") or "Sex=male" in inputs

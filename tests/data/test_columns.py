@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
+from fedray.data import adapt
 from fedray.data.catalogue import load_data
+from fedray.data.forms.new_rows import read_inputs
 from fedray.data.store import open_dataset
 
 AGES = [str(20 + i) for i in range(40)]
@@ -87,3 +89,64 @@ def test_infinity_in_a_column_does_not_train(tmp_path: Path) -> None:
     options = write_table(tmp_path, b=[np.inf, *range(39)])
     with pytest.raises(BadInput, match="column b holds infinity"):
         load_data("table", **options)
+
+
+NOISE = np.random.default_rng(0).normal(size=(200, 2))
+SORTED = pd.DataFrame({"a": NOISE[:, 0], "b": NOISE[:, 1], "kind": np.arange(200) // 100})  # by class, of noise
+INDEX = (
+    r"^data: column (Unnamed: 0|__index_level_0__|without a name) numbers the rows and is no input: name it in data\."
+)
+
+
+def test_the_index_that_pandas_wrote_was_an_input(tmp_path: Path) -> None:
+    """Of labels of noise, sorted by class, it told every one: accuracy 1."""
+    datasets, polars, pa = (pytest.importorskip(name) for name in ("datasets", "polars", "pyarrow"))
+    SORTED.to_csv(tmp_path / "rows.csv")
+    SORTED.to_csv(tmp_path / "other.csv", sep=";")
+    (tmp_path / "wards").mkdir()
+    SORTED[::2].to_csv(tmp_path / "wards" / "Rome.csv")
+    SORTED[1::2].to_csv(tmp_path / "wards" / "Oslo.csv")
+    kept = SORTED[SORTED["a"] > -9].sort_values("kind", kind="stable").loc[lambda rows: rows.index != 3]
+    arrow = pa.Table.from_pandas(kept)
+    forms: list[Any] = [
+        tmp_path / "rows.csv",
+        tmp_path / "other.csv",
+        tmp_path / "wards",
+        pd.read_csv(tmp_path / "rows.csv"),
+        {"Rome": pd.read_csv(tmp_path / "rows.csv"), "Oslo": pd.read_csv(tmp_path / "rows.csv")},
+        datasets.Dataset.from_pandas(kept),
+        datasets.DatasetDict(train=datasets.Dataset.from_pandas(kept)),
+        arrow,
+        polars.from_arrow(arrow),
+        polars.read_csv(tmp_path / "rows.csv"),
+    ]
+    for thing in forms:
+        with pytest.warns(FedrayWarning, match=INDEX + "input"):
+            assert adapt(thing, target="kind").features == ("a", "b")
+    options = {"path": str(tmp_path / "rows.csv"), "target": "kind"}
+    with pytest.warns(FedrayWarning, match=INDEX + "features"):
+        data = open_dataset("table", None, options)
+    assert data.features == ("a", "b")
+    read_inputs(data, pd.read_csv(tmp_path / "rows.csv"))  # it is known, and not read
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert adapt(tmp_path / "rows.csv", target="kind", input=["Unnamed: 0", "a"]).input_shape == (2,)
+
+
+@pytest.mark.parametrize("as_float", [False, True])
+def test_an_identity_was_an_input_without_a_word(tmp_path: Path, as_float: bool) -> None:
+    patients = np.random.default_rng(1).permutation(20_000)[:200] + (1e6 if as_float else 1_000_000)
+    frame = SORTED.assign(patient_id=patients, bed=np.arange(200) % 150, weight=np.arange(200) / 3)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    for thing in (frame, tmp_path / "rows.csv"):
+        with pytest.warns(UserWarning, match="data: ") as said:
+            adapt(thing, target="kind")
+        line = (
+            "data: column patient_id has another whole number in every row: leave it out by data.input if it is an id"
+        )
+        assert [str(one.message) for one in said] == [line]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapt(frame, target="kind", input=["a", "patient_id"])
+        adapt(frame.drop(columns="patient_id"), target="kind")
+        adapt(frame[:15], target="bed", task="regression")

@@ -21,7 +21,7 @@ def test_the_blocks_of_the_page_on_own_data_run(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     known: dict[str, Any] = {}
     blocks = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE, flags=re.M | re.S)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     for kind, block in blocks:
         if kind == "python":
             with warnings.catch_warnings():

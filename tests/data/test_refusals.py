@@ -109,7 +109,10 @@ def test_files_that_are_no_tables_are_told_which_are(tmp_path: Path) -> None:
 
 
 def test_a_semicolon_was_taken_for_a_part_of_a_name(tmp_path: Path) -> None:
-    file, frame = tmp_path / "t.csv", pd.DataFrame({"a": np.arange(40) / 7, "b": range(40), "kind": ["no", "yes"] * 20})
+    file, frame = (
+        tmp_path / "t.csv",
+        pd.DataFrame({"a": np.arange(40) / 7, "b": [*range(20)] * 2, "kind": ["no", "yes"] * 20}),
+    )
     for mark in (";", "\t", "|"):
         frame.to_csv(file, index=False, sep=mark)
         data = adapt(file, target="kind")

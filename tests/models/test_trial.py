@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.user_objects import UserObjects, check_objects
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.data.types import Dataset, Split, classification, regression
 from fedray.models import catalogue
+from fedray.models.trial import guard_factory
 from fedray.scenario import names
 from fedray.scenario.loader import read_scenario
 
@@ -117,6 +118,25 @@ def test_a_vocabulary_smaller_than_the_tokens_is_refused() -> None:
 def test_a_token_below_zero_ended_the_run_in_its_first_round() -> None:
     wrong = WORDS._replace(test=WORDS.test._replace(x=WORDS.test.x.astype(int) - 1))
     assert "the tokens of mine go down to -1, but tokens are numbers from 0" in refusal(wrong, None, name="lstm")
+
+
+@pytest.mark.parametrize(
+    ("wrap", "what"),
+    [
+        (torch.jit.script, "of torch.jit"),
+        (lambda net: cast(Any, torch.jit.trace)(net, torch.zeros(2, 4)), "of torch.jit"),
+        (lambda net: nn.Sequential(torch.jit.script(net)), "of torch.jit"),
+        (nn.DataParallel, "inside of DataParallel"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_scripted_module_ended_in_an_error_of_torch_in_training(wrap: Any, what: str) -> None:
+    """`The stateless API can't be used with Jitted modules`."""
+    with pytest.raises(BadInput, match=f"its function returns a module {what}: return the module itself"):
+        guard_factory(lambda: wrap(nn.Linear(4, 2)), "own")()
+    with pytest.raises(BadInput, match=f"model is a module {what}: give a function that makes the module itself"):
+        check_objects(None, wrap(nn.Linear(4, 2)), None)
+    assert isinstance(guard_factory(lambda: nn.Linear(4, 2), "own")(), nn.Linear)
 
 
 def test_a_function_that_returns_one_object_gives_no_identical_members() -> None:

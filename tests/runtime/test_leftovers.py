@@ -182,3 +182,32 @@ def test_a_place_too_long_for_sockets_is_one_line(tmp_path: Path, monkeypatch: p
         pass
     with pytest.raises(FedrayError, match="set RAY_TMPDIR"), leftovers.open_session(Path("/nowhere")):
         pass
+
+
+RUN = """
+import sys, fedray
+keys = {"rounds": 1, "runtime": "inline", "report": False, "clients": {"number": 4}, "method": "fedavg"}
+print(fedray.run(keys).path, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_run_without_out_stayed_and_clean_listed_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed with its size; it is removed when its process has ended, and not before."""
+    monkeypatch.setattr(leftovers, "session_places", lambda: [tmp_path])
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN], env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        run = Path(process.stdout.readline().strip())
+        folder = run.parent
+        assert run.is_relative_to(tmp_path)
+        kept = run_command("clean", "--yes").out
+        assert kept.startswith(f"{folder}: ") and "kept: its process goes on" in kept and run.is_dir()
+        process.communicate("\n")
+    listed = run_command("clean").out
+    assert listed.startswith(f"{folder}: ") and "kB, a run or a sweep without out=\n" in listed and run.is_dir()
+    assert "removed" in run_command("clean", "--yes").out and not folder.exists()
+    assert run_command("clean").out.startswith("nothing is left")

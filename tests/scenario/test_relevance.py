@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,50 @@ def test_what_says_that_nothing_is_done_may_stand_anywhere() -> None:
     nothing = {"server": {"optimizer": "none", "robust": "none"}, "compress": {"kind": "dense", "adaptive": False}}
     found = read_scenario({**of("local_only"), **nothing, "local": {"momentum": 0, "optimizer": "adam"}})
     assert (found.server.optimizer, found.compress.kind, found.local.momentum) == ("none", "dense", 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("server.lr", 1.0),
+        ("compress.ratio", 1),
+        ("compress.resource_ratio", 1),
+        ("lanes", "auto"),
+        ("participation.alpha", 1),
+        ("participation.staleness", "constant"),
+        ("clients.tiers.all.share", 1),
+        ("clients.tiers.all.models_per_round", 1),
+        ("clients.tiers.all.width", 1),
+        ("schedule.rows", "client"),
+        ("local.schedule.gamma", 1),
+        ("clients.number", 1),
+        ("data.partition.name", "iid"),
+        ("participation.per_round", 1),
+    ],
+)
+def test_a_value_that_changes_nothing_is_not_refused_where_its_key_cannot_act(key: str, value: object) -> None:
+    """Files that are translated from other tools hold them, such as a server's rate of 1."""
+    for tree in (AVG, of("centralized"), of("adaboost_f"), {**of("bayesian_linear"), "data": {"name": "cubic"}}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert read_scenario(tree, {key: value}).method.name == tree["method"]["name"]
+
+
+def test_a_random_walk_that_says_that_it_walks_is_not_refused() -> None:
+    """The line about other schedules said: leave it at walk."""
+    assert read_scenario(WALK, ["schedule.kind=walk"]).schedule.kind == "walk"
+
+
+@pytest.mark.parametrize("method", ["heterofl", "preweak_f", "centralized", "fedavg", "fens", "bayesian_linear"])
+def test_overrides_that_name_new_tiers_do_not_end_in_a_key_error(method: str) -> None:
+    """The tiers were looked up in the scenario before the overrides."""
+    tiers = ["clients.tiers.a.share=0.5", "clients.tiers.b.share=0.5", "clients.tiers.b.width=0.5"]
+    try:
+        found = read_scenario(QUICKSTART, [f"method={method}", *tiers, "predict.gamma="])
+    except BadInput as wrong:
+        assert re.match(r"clients\.tiers\.[ab]\.\w+ = 0.5 cannot act, because ", str(wrong))
+    else:
+        assert (method, found.clients.tiers["b"].width) == ("heterofl", 0.5)
 
 
 def test_a_key_that_some_cells_read_is_named_with_the_others() -> None:

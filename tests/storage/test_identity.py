@@ -289,7 +289,7 @@ def test_a_relative_path_of_data_did_not_say_where_it_was_looked_for(
 ) -> None:
     """A run goes on where it began; elsewhere one line says so."""
     (tmp_path / "there").mkdir()
-    rows = "".join(f"{n},{n % 7},{n % 2}\n" for n in range(60))
+    rows = "".join(f"{n % 30},{n % 7},{n % 2}\n" for n in range(60))
     (tmp_path / "mine.csv").write_text(f"a,b,y\n{rows}")
     monkeypatch.chdir(tmp_path)
     keys = {"data": {"name": "table", "path": "mine.csv", "target": "y"}, "clients": {"number": 2}}

@@ -11,7 +11,7 @@ import pytest
 from small import run_command, scenario
 
 import fedray
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.scenario.loader import read_scenario
 from fedray.storage.loggers import build_loggers, mlflow, wandb
 
@@ -128,3 +128,27 @@ def test_no_logger_is_on_by_default_and_wrong_ones_are_one_line(tmp_path: Path) 
         assert result.status == 2
         assert says in result.err
         assert len(result.err.splitlines()) == 1
+
+
+def test_a_logger_whose_server_went_away_ended_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What only looks on is told once, and left out; so is one that cannot begin."""
+    seen: list[int] = []
+
+    class Run:
+        def log(self, _values: Any, step: int) -> None:
+            seen.append(step)
+            raise ConnectionError("nobody\nanswers")
+
+    fakes: dict[str, Any] = {name: ModuleType(name) for name in ("wandb", "mlflow")}
+    fakes["wandb"].init = lambda **_options: Run()
+    for name, fake in fakes.items():  # mlflow has no client
+        monkeypatch.setitem(sys.modules, name, fake)
+    with pytest.warns(FedrayWarning, match="loggers: ") as said:
+        done = fedray.run(scenario({"rounds": 2, "loggers": ["wandb", "mlflow"]}), out=tmp_path / "run")
+    assert done.summary["rounds"] == 2
+    lines = sorted(str(one.message) for one in said)
+    assert len(seen) == 1 and [line.partition(" (")[0] for line in lines] == [
+        "loggers: mlflow failed",
+        "loggers: wandb failed",
+    ]
+    assert lines[1].endswith("failed (ConnectionError: nobody answers): the run goes on without it")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import errno
 import shutil
 import sqlite3
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import optuna
 import pytest
 from sweeps import LR, run, sweep
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable
+from fedray.tuning.optuna_study import MAKING_SECONDS, check_vacant, open_storage
 from fedray.tuning.study_storage import explain_storage
 from fedray.tuning.tune import run_sweep
 
@@ -151,3 +156,25 @@ def test_a_database_of_something_else_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_bytes(b"no database" * 500)
     with pytest.raises(BadInput, match=r"--storage sqlite://... cannot be opened"):
         run_sweep(SWEEP, tmp_path / "out", storage=f"sqlite:///{tmp_path / 'study.db'}")
+
+
+def test_two_sweeps_that_made_one_database_at_once_were_told_to_check_its_url(tmp_path: Path) -> None:
+    """Five of six failed, because the tables were there already when they made them."""
+    for attempt in range(3):
+        url, start = f"sqlite:///{tmp_path}/study{attempt}.db", threading.Barrier(4)
+
+        def begin(name: str, url: str = url, start: threading.Barrier = start) -> str:
+            start.wait()
+            check_vacant(url, name, resume=False)
+            return optuna.create_study(storage=open_storage(url), study_name=name).study_name
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(begin, "abcd")) == list("abcd")
+
+
+@pytest.mark.parametrize("url", ["sqlite:////nowhere/study.db", "nothing://study"])
+def test_a_database_that_cannot_be_made_is_told_at_once(url: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(BadInput, match="cannot be opened .*: check the URL and its driver"):
+        open_storage(url)
+    assert time.monotonic() - began < MAKING_SECONDS / 2

@@ -65,6 +65,28 @@ def test_every_shipped_sweep_runs_a_trial(path: Path, tmp_path: Path) -> None:
         ({"space": {"local.lr": [0.1, 0.1]}}, "space.local.lr holds 0.1 twice"),
         ({"space": {"local.lr": {**LR, "when": {"local.optimizer": "sgd"}}}}, "is not a parameter above"),
         (
+            {
+                "space": {
+                    "local.optimizer": ["sgd", "adam"],
+                    "local.lr": [{**LR, "when": {"local.optimizer": "sgd"}}, LR],
+                }
+            },
+            "space.local.lr[1] has no when, as the others have",
+        ),
+        (
+            {
+                "space": {
+                    "local.optimizer": ["sgd", "adam"],
+                    "local.lr": 2 * [{**LR, "when": {"local.optimizer": "sgd"}}],
+                }
+            },
+            "space.local.lr[1].when may hold together with one above it: give each another value of one key",
+        ),
+        (
+            {"space": {"local.optimizer": ["sgd"], "local.lr": [{**LR, "low": 2, "when": {"local.optimizer": "sgd"}}]}},
+            "space.local.lr[0].low = 2, but space.local.lr[0].high is 1",
+        ),
+        (
             {"space": {"local.optimizer": ["sgd"], "local.lr": {**LR, "when": {"local.optimizer": "adam"}}}},
             "space.local.lr.when.local.optimizer = 'adam' is no value of space.local.optimizer",
         ),
@@ -269,3 +291,19 @@ def test_a_name_alone_is_its_section_in_the_base_of_a_sweep_too() -> None:
     )
     scenario = sweep.scenario({"local.lr": 0.1})
     assert (scenario.method.name, scenario.data.name, scenario.data.hold_out) == ("fedavg", "digits", 0.2)
+
+
+def test_a_range_for_each_value_of_another_key_could_not_be_said() -> None:
+    """Each optimizer has learning rates of its own; a key stood in the space once, with one range."""
+    cases: list[dict[str, Any]] = [
+        {"type": "float", "low": 0.1, "high": 1, "points": 3, "when": {"local.optimizer": "sgd"}},
+        {"choices": [0.001, 0.01], "when": {"local.optimizer": ["adam"]}},
+    ]
+    space = {"local.optimizer": ["sgd", "adam"], "local.lr": cases}
+    found = read_sweep(sweep(space, sampler="grid"))
+    points = [to_overrides(found.space, point) for point in enumerate_grid(found.space)]
+    rates = {"sgd": [0.1, 0.55, 1.0], "adam": [0.001, 0.01]}
+    assert points == [{"local.optimizer": name, "local.lr": lr} for name, each in rates.items() for lr in each]
+    assert {parameter.column for parameter in found.space} == {"local.optimizer", "local.lr"}
+    with pytest.raises(BadInput, match=r"space.local.lr \(adam\): local.lr = -1"):
+        read_sweep(sweep({**space, "local.lr": [cases[0], {**cases[1], "choices": [-1]}]}, sampler="grid"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from own_names import forgetting_names
-from sweeps import rows, sweep
+from sweeps import BASE, rows, sweep
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
@@ -133,3 +134,37 @@ def test_each_keyword_of_tune_does_what_it_says(
         two = fedray.tune(keys, **more, resume=True, progress=False)
         assert (len(two), two[0] == one[0], (two.path / "report.html").is_file()) == (2, True, True)
         assert "trial" not in capsys.readouterr().err
+
+
+def test_choices_came_back_as_text_that_run_refused(tmp_path: Path) -> None:
+    """None beside a number, lists, sections, keys that change together, and a range for each optimizer."""
+    rate: dict[str, Any] = {"type": "float", "low": 0.01, "high": 0.1}
+    space = {
+        "model.weight_sd": [None, 5.0],
+        "model.hidden": [[8], [4, 4]],
+        "method.models, local.epochs": [[2, 1], [3, 2]],
+        "data.partition": [{"name": "iid"}, {"name": "classes", "classes": 2}],
+        "local.optimizer": ["sgd", "adam"],
+        "local.lr": [{**rate, "when": {"local.optimizer": name}} for name in ("sgd", "adam")],
+        "participation.fraction": [1, 0.5],
+        "local.momentum": {"type": "float", "low": 0.1, "high": 0.9, "when": {"local.optimizer": "sgd"}},
+    }
+    keys = sweep(space, sampler={"name": "random", "seed": 2}, overrides={"rounds": 1}, trials=5)
+    found = fedray.tune(keys, out=tmp_path / "s")  # with its page
+    table = rows(found.path)
+    seen: dict[str, list[Any]] = {}
+    for trial, row in zip(found, table, strict=True):
+        for key, value in trial.params.items():
+            seen.setdefault(key, []).append(value)
+        assert row["params"]["local.lr"] == trial.params["local.lr"]
+        assert ("local.momentum" in trial.params) == (trial.params["local.optimizer"] == "sgd")
+        again = fedray.run(
+            {**BASE, "rounds": 1, "report": False, "data": {**BASE["data"], "hold_out": 0.2}}, **trial.params
+        )
+        assert again.summary["metrics"]["hold_out_accuracy"]["mean"] == pytest.approx(trial.metrics["accuracy"])
+    assert None in seen["model.weight_sd"] and 5.0 in seen["model.weight_sd"]
+    assert [4, 4] in seen["model.hidden"] and {"name": "iid"} in seen["data.partition"] and 3 in seen["method.models"]
+    assert pq.read_schema(found.path / "trials.parquet").field("params").type.field("model.weight_sd").type == "double"
+    best = found.get_best_result()
+    assert found.summary["winners"][0]["params"] == best.params
+    assert list(fedray.SweepResult.from_path(found.path)) == list(found)

@@ -1,8 +1,8 @@
 """Arrays and tensors as people have them, as the NumPy arrays that a `Split` holds.
 
 Example:
-    >>> as_inputs(as_array([[0.5, 1.0]], "x"), "x").dtype
-    dtype('float32')
+    >>> as_inputs(as_array([1, 2], "x"), "x").tolist()
+    [[1.0], [2.0]]
     >>> as_inputs(np.zeros((5, 8, 9, 3), np.uint8), "x").shape  # images: their channels come first
     (5, 3, 8, 9)
 """
@@ -78,7 +78,9 @@ def _stack(values: Any, where: str) -> NDArray[Any]:
 
 
 def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Inputs as a `Split` holds them: float32, whole numbers of tokens, or images with their channels first.
+    """Inputs as `RawRows` hold them: real numbers, whole numbers of tokens, or images with their channels first.
+
+    They are not yet float32: what is subtracted before is known when all rows are there (`fedray.data.origins`).
 
     Args:
         x: Inputs `[n]`, `[n, f]`, `[n, L]`, `[n, H, W]`, `[n, C, H, W]` or `[n, H, W, C]`.
@@ -97,7 +99,7 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
         raise BadInput(f"{where} is a single number: give a row for each sample")
     if x.ndim == 1:
         x = x[:, None]
-        x = x.astype(np.float32) if x.dtype.kind in "iu" else x
+        x = x.astype(np.float64) if x.dtype.kind in "iu" else x
     if x.dtype.kind == "b":
         x = x.astype(np.float32)
     if x.dtype.kind in "iu" and x.ndim == 3:
@@ -106,7 +108,8 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
         x = _order_channels(x)
     if x.dtype.kind == "f" and x.dtype != np.float32:
         _refuse_large(x, where)
-    return as_float32(x)
+        x = x.astype(np.float32 if x.dtype.itemsize < 4 else np.float64, copy=False)
+    return x
 
 
 def as_float32(x: NDArray[Any]) -> NDArray[Any]:
@@ -168,7 +171,7 @@ def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
-    """Images `[n, C, H, W]`: bytes where their levels are bytes, else float32."""
+    """Images `[n, C, H, W]`."""
     if x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     elif x.shape[1] not in CHANNELS and x.shape[1] == x.shape[2] > x.shape[3]:
@@ -178,9 +181,6 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
             f"{number} are the channels, give x.transpose(0, 3, 1, 2)",
             FedrayWarning,
         )
-    if x.dtype.kind in "iu" and x.dtype != np.uint8:
-        bytes_ = x.size and x.min() >= 0 and x.max() <= 255
-        x = x.astype(np.uint8 if bytes_ else np.float32)
     return x
 
 

@@ -13,6 +13,7 @@ Example:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,31 +21,54 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.forms.frames import ENDINGS, as_frame, build_table, is_frame, read_frame
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.forms.frames import as_frame, build_table, is_frame, read_frame
+from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
 from fedray.data.spool import Spool, read_pieces
 from fedray.data.types import Dataset
+from fedray.files.layout import TABLES, find_table_parts, list_files, list_tables, tell_endings
 
 CLIENT = "client"  # the column that says whose a row is
+TABLE_OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
 Parts = tuple[RawRows, RawRows | None]
 
 
-def list_client_files(folder: Path) -> list[Path]:
-    """The tables of a folder, sorted by name."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
-
-
-def read_client_folder(folder: Path, reading: ReadOptions) -> Dataset:
-    """A folder of Parquet, CSV or Feather files, one for each client; the client is named after its file.
+def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
+    """A folder of Parquet, CSV or Feather files: one for each client, which is named after its file, or one a part.
 
     Args:
         folder: Of the files.
-        reading: How they are read.
+        reading: How they are read; `reading.test` names the file of the test part.
+
+    Raises:
+        BadInput: There are none, two have one name, or an option cannot act.
     """
-    files = list_client_files(folder)
+    files = list_tables(folder)
     if not files:
-        raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: put a file for each client there")
-    return read_clients({file.stem: read_frame(file) for file in files}, reading, None, "table")
+        remedy = "put a file for each client there, or write data.name: folder if it has pictures"
+        raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: {remedy}")
+    names = [file.name.partition(".")[0] for file in files]
+    parts = find_table_parts(files, reading.test if isinstance(reading.test, str) else None)
+    if parts is None:
+        refuse_idle(reading, TABLE_OPTIONS - {"test", "group"}, "a table for each client")
+        data = read_clients(_by_name(folder, files), reading, None, "table")
+    else:
+        if reading.test is not None and not isinstance(reading.test, str):
+            raise BadInput(f"data.test cannot act on {folder}, which has tables of parts: name the one for testing")
+        if parts.test is not None and parts.test not in names:
+            raise BadInput(f"data.test = {parts.test}: {folder} has no such file: name one of {', '.join(names)[:200]}")
+        refuse_idle(reading._replace(test=None), TABLE_OPTIONS - {"test"}, "tables of parts")
+        train, test = (None if name is None else read_frame(files[names.index(name)]) for name in parts[:2])
+        data = build_table(train, test, reading._replace(test=None))
+        data = data._replace(remarks=(*parts.remarks, *data.remarks))
+    left = {at for at in list_files(folder) if at.parent == folder or at.suffix.lower() in TABLES} - set(files)
+    return data._replace(remarks=(*tell_endings(folder, left), *data.remarks))
+
+
+def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
+    """The tables of clients by the names of their files."""
+    if twice := [name for name, number in Counter(file.stem for file in files).items() if number > 1]:
+        raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
+    return {file.stem: read_frame(file) for file in files}
 
 
 def read_clients(
@@ -78,13 +102,13 @@ def read_clients(
         except BadInput as error:
             raise BadInput(f"client {client}: {error}") from None
     refuse_empty([len(train.x) for train, _ in parts], names)
-    train = _join([train for train, _ in parts], names)
+    train = join_client_rows([train for train, _ in parts], names)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
         raise BadInput(
             f"client {names[held.index(None)]} has no test rows, but others have: give all of them some, or none"
         )
-    test = _join([part for part in held if part is not None], names) if held[0] is not None else None
+    test = join_client_rows([part for part in held if part is not None], names) if held[0] is not None else None
     return make_dataset(name, train, test, reading)
 
 
@@ -125,13 +149,22 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
     return data._replace(columns={**data.columns, column: np.array(names)[data.train.group]})
 
 
-def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
-    """Rows of all clients, one after the other."""
-    spool, first = Spool(), parts[0]
+def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
+    """Rows of all clients, one after the other.
+
+    Args:
+        parts: Rows of each.
+        names: Of the clients.
+
+    Raises:
+        BadInput: They are not of one shape and type.
+    """
+    spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
+    alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
     for part, client in zip(parts, names, strict=True):
         try:
             for piece in read_pieces(part.x):
-                spool.append(piece)
+                spool.append(piece.astype(np.result_type(*types), copy=False) if alike else piece)
         except ValueError as error:
             raise BadInput(f"client {client} has {error}: give all clients' inputs one shape and type") from error
     group = np.repeat(np.arange(len(parts)), [len(part.x) for part in parts]).astype(np.int64)
@@ -139,4 +172,5 @@ def _join(parts: Sequence[RawRows], names: list[str]) -> RawRows:
         y = np.concatenate([part.y for part in parts])
     except ValueError as error:
         raise BadInput(f"data: the clients have labels of several shapes ({error}): give them one") from error
-    return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names)
+    said = tuple(f"client {client}: {remark}" for part, client in zip(parts, names) for remark in part.remarks)
+    return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names, remarks=said)

@@ -17,20 +17,21 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.columns import TableColumns, choose_columns, find_row_gaps, is_text
-from fedray.data.encoding import describe_columns, encode_inputs, name_inputs
-from fedray.data.files import explain_damage
+from fedray.data.cells import find_marks, is_text, name_cells, unbox
+from fedray.data.column_names import refuse_twins
+from fedray.data.columns import TableColumns, choose_columns, find_row_gaps
+from fedray.data.encoding import describe_columns, encode_inputs, find_table_origin, name_inputs
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
+from fedray.data.forms.text_tables import explain_table, read_text_table
 from fedray.data.types import Array, Dataset
+from fedray.files.layout import TABLES
+from fedray.files.leaf_files import list_leaf_files
 
-ENDINGS = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-ENDINGS |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
 OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "json", ".dta": "stata", ".sav": "spss"}
 OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
 ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
 READ_FILES = "CSV (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather files (.feather, .arrow)"
-DELIMITERS = ";\t|"  # beside the comma
 MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
 MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
@@ -51,7 +52,7 @@ class ArrowFrame:
         return int(self._table.num_rows) if self._rows is None else len(self._rows)
 
     def __getitem__(self, name: str) -> Any:
-        column = self._table.column(name).to_pandas()
+        column = unbox(self._table.column(name).to_pandas())
         return column if self._rows is None else column.iloc[self._rows]
 
     def keep(self, rows: Array) -> ArrowFrame:
@@ -78,15 +79,16 @@ def as_frame(thing: Any) -> Any:
     if "pyarrow.RecordBatch" in classes:
         import pyarrow as pa
 
-        return ArrowFrame(pa.Table.from_batches([thing]))
-    if "pyarrow.Table" in classes:
+        thing = pa.Table.from_batches([thing])
+    if classes & {"pyarrow.RecordBatch", "pyarrow.Table"}:
+        refuse_twins(thing.column_names, "the table")
         return ArrowFrame(thing)
     if any(not isinstance(name, str) for name in thing.columns):
         thing = thing.set_axis([str(name) for name in thing.columns], axis=1)
-    if not thing.columns.is_unique:
-        twice = thing.columns[thing.columns.duplicated()][0]
-        raise BadInput(f"data: the table has two columns {twice}: rename one")
-    return thing
+    refuse_twins(thing.columns, "the table")
+    objects = {name: thing[name] for name, kind in thing.dtypes.items() if kind.name == "object"}
+    numbers = {name: made for name, column in objects.items() if (made := unbox(column)) is not column}
+    return thing.assign(**numbers) if numbers else thing
 
 
 def read_frame(file: Path, key: str = "path") -> Any:
@@ -100,8 +102,13 @@ def read_frame(file: Path, key: str = "path") -> Any:
         BadInput: It is a file of another kind, or damaged.
     """
     import pandas as pd
+    import pyarrow.parquet as pq
 
     ending = file.suffix.lower()
+    if file.name.lower().endswith((".json.gz", ".jsonl.gz")):
+        ending = ".json"
+    if list_leaf_files(file):
+        raise BadInput(f"data.{key} = {file} is LEAF's JSON: data.name: leaf reads it")
     if ending in OTHER_FILES:
         raise BadInput(
             f"data.{key} = {file}: {ending} files are not read: convert it once, pandas.read_{OTHER_FILES[ending]}(...)"
@@ -109,40 +116,48 @@ def read_frame(file: Path, key: str = "path") -> Any:
         )
     if ending in ARRAY_FILES:
         raise BadInput(f"data.{key} = {file}: {ending} files are no tables: load it, and give its arrays, data=(x, y)")
-    kind = ENDINGS.get(ending, "csv")
+    kind = TABLES.get(ending, "csv")
     try:
         if kind == "parquet":
+            refuse_twins(pq.read_schema(file).names, file.name)
             frame = pd.read_parquet(file)
         elif kind == "feather":
-            frame = pd.read_feather(file)
+            frame = _read_arrow(file)
         else:
-            frame = _read_csv(file, "\t" if kind == "tsv" else ",")
+            frame = _read_csv(file, "\t" if kind == "tsv" else ",", key)
     except BadInput:
         raise
     except Exception as error:  # pyarrow and pandas raise many kinds
-        if ending not in ENDINGS:
+        if ending not in TABLES:
             raise BadInput(f"data.{key} = {file} is no table that is read: give {READ_FILES}") from error
-        raise explain_damage("table", file, error) from error
+        raise explain_table(file, error, f"data.{key} = {file}") from error
     frame = as_frame(frame)
     frame.attrs["file"] = file.name  # for messages
     return frame
 
 
-def _read_csv(file: Path, delimiter: str) -> Any:
-    """A file of text; where its first line has no such delimiter, but another one, that one is meant."""
+def _read_arrow(file: Path) -> Any:
+    """A Feather file, or a stream of Arrow."""
     import pandas as pd
+    import pyarrow as pa
 
-    names = list(pd.read_csv(file, sep=delimiter, nrows=0))
-    found = [mark for mark in DELIMITERS if len(names) == 1 and mark in str(names[0])]
-    if len(found) != 1:
-        return pd.read_csv(file, sep=delimiter)
-    frame = pd.read_csv(file, sep=found[0])
-    for column in frame:
-        values = frame[column].dropna().astype(str)
-        if is_text(frame[column]) and len(values) and values.str.fullmatch(r"\s*[-+]?\d+,\d+\s*").all():
+    try:
+        return pd.read_feather(file)
+    except pa.ArrowInvalid:
+        with pa.memory_map(str(file)) as opened, pa.ipc.open_stream(opened) as stream:
+            return stream.read_pandas()
+
+
+def _read_csv(file: Path, delimiter: str, key: str) -> Any:
+    """A file of text, where `key` names it; one without commas between its columns may have them in its numbers."""
+    frame, found = read_text_table(file, delimiter)
+    for column in frame if found != delimiter else ():
+        if is_text(frame[column]) and (marks := find_marks(frame[column])):
+            more = f", or {marks[1].options} if these are decimal commas" if len(marks) > 1 else ""
+            what = "commas" if "," in marks[0] else marks[0].what
             raise BadInput(
-                f"data.path = {file}: column {column} has numbers with commas: convert it once, pandas.read_csv(..., "
-                f"sep={found[0]!r}, decimal=',').to_parquet(...)"
+                f"data.{key} = {file}: column {column} has numbers with {what}: convert it once, pandas.read_csv(..., "
+                f"sep={found!r}, {marks[0].options}).to_parquet(...){more}"
             )
     return frame
 
@@ -170,7 +185,7 @@ def build_table(
     task = "classification" if names else reading.task
     columns = choose_columns(frame, targets, inputs, reading.group, task, key=reading.input_key)
     train = _read_part(frame, columns, reading, "data")
-    test = None if other is None else _read_part(other, columns, reading, "data.test")
+    test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
         unknown = np.setdiff1d(test.y, train.y)
         if len(unknown):
@@ -180,15 +195,18 @@ def build_table(
     return make_dataset(name, train, test, reading._replace(task=task), columns.remarks)
 
 
-def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str) -> RawRows:
-    """The rows of a table that are used."""
+def _read_part(
+    frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
+) -> RawRows:
+    """The rows of a table that are used; `first` are those of the training table."""
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
     if gaps.all() and len(gaps):
         raise BadInput(f"{key}: each of {len(gaps)} rows has gaps, so data.missing = drop leaves none: fill them")
     if gaps.any():
         frame = frame.keep(rows) if isinstance(frame, ArrowFrame) else frame.iloc[rows]
-    x, y = encode_inputs(frame, columns), _read_target(frame, columns)
+    origin = find_table_origin(frame, columns) if first is None else first.origin
+    x, y = encode_inputs(frame, columns, origin), _read_target(frame, columns)
     group = None
     if columns.group is not None:
         group = frame[columns.group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64)
@@ -199,7 +217,7 @@ def _read_part(frame: Any, columns: TableColumns, reading: ReadOptions, key: str
     kept = keep_columns(frame, columns.inputs)
     if len(rows) <= MOST_COUNTED:
         kept.setdefault(GIVEN_ROW, rows)
-    return RawRows(x, y, group, kept, features=names, indicators=indicators, table=table)
+    return RawRows(x, y, group, kept, features=names, indicators=indicators, table=table, origin=origin)
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
@@ -212,7 +230,7 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
             return np.asarray(values.to_numpy(dtype=bool))
         return np.asarray(values.map(str).to_numpy(dtype=str))
     try:
-        return np.column_stack([frame[target].to_numpy(dtype=np.float32) for target in columns.targets])
+        return np.column_stack([frame[target].to_numpy(dtype=np.float64) for target in columns.targets])
     except (ValueError, TypeError) as error:
         raise BadInput(
             f"data.target = {columns.targets[0]}: not numeric, so data.task must be classification"
@@ -231,6 +249,8 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
     kept = {}
     for name in names:
         values = frame[name]
+        if values.dtype.name == "object" and name_cells(values) != "objects":
+            continue
         if (small or name not in inputs) and (small or values.nunique() <= MOST_KEPT_VALUES):
             kept[str(name)] = values.astype(str).to_numpy(dtype=str)
     return kept

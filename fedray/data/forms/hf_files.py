@@ -16,11 +16,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.core.errors import BadInput
-from fedray.data.files import explain_damage
+from fedray.core.text import show_line
+from fedray.data.column_names import spell_columns
 from fedray.data.forms.hugging_face import read_hugging_face
 from fedray.data.forms.rows import ReadOptions
 from fedray.data.types import Dataset
 from fedray.files.plain import expand_user_path
+
+BUILDERS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".arrow": "arrow",
+    ".txt": "text",
+}
 
 
 def load_hf(
@@ -59,6 +69,9 @@ def load_hf(
         size: Height and width that pictures are brought to.
         download: Whether a named data set may be downloaded.
     """
+    target, input, group = (
+        spell_columns(one, f"data.{key}") for key, one in (("target", target), ("input", input), ("group", group))
+    )
     reading = ReadOptions(
         target, input, group, test, test_fraction, task, missing, tokenizer, length, size
     )  # in the order of its fields
@@ -109,11 +122,21 @@ def _open(path: str | None, config: str | None, *, download: bool) -> Any:
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
             return datasets.load_from_disk(str(place))
         with _offline(not download):
+            if place.is_file():
+                kind = BUILDERS.get(place.suffix.lower(), "csv")
+                more = {"sep": "\t"} if place.suffix.lower() == ".tsv" else {}
+                return datasets.load_dataset(kind, data_files=str(place), **more)
             return datasets.load_dataset(str(place) if place.exists() else path, config)
     except Exception as error:  # `datasets` raises many kinds
         if isinstance(error, ConnectionError) and not download:
             raise BadInput(f"data.path = {path} is not in the cache: write data.download: true") from error
-        raise explain_damage("hf", files or place, error) from error
+        why: BaseException = error
+        while why.__cause__ is not None:  # the outer ones say that something went wrong
+            why = why.__cause__
+        raise BadInput(
+            f"data.path = {files or place}: datasets cannot read it ({show_line(f'{type(why).__name__}: {why}')}): "
+            "correct it, or read it by data.name: table if it is one"
+        ) from error
 
 
 @contextmanager

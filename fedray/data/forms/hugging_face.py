@@ -10,7 +10,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,9 @@ from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_id
 from fedray.data.forms.tokens import tokenize
 from fedray.data.spool import Spool
 from fedray.data.types import Array, Dataset
+from fedray.files.layout import find_part
 
 PIECE_ROWS = 10_000
-TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
 _DATASET, _DICT = "datasets.Dataset", "datasets.DatasetDict"
 
 
@@ -58,7 +58,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     Raises:
         BadInput: A split or a column is missing, or cannot be read.
     """
-    train, test = _find_splits(thing, split, reading.test)
+    train, test, remarks = _find_splits(thing, split, reading.test)
     known = list(train.column_names)
     target = reading.target if reading.target is not None else _find_target(train)
     given = [reading.input] if isinstance(reading.input, str) else reading.input
@@ -69,14 +69,15 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
         column = columns[0]
         clients = frame[reading.group] if reading.group else None
-        both = (train, test)
-        parts = [None if one is None else _read_part(one, column, target, reading, name, clients) for one in both]
-        assert parts[0] is not None
-        return make_dataset(name, parts[0], parts[1], reading)
+        given = [part for part in (train, test) if part is not None]
+        inputs, said = _read_inputs(given, column, reading)
+        parts = [_read_part(part, x, column, target, reading, name, clients) for part, x in zip(given, inputs)]
+        return make_dataset(name, parts[0], parts[1] if len(parts) > 1 else None, reading, (*remarks, *said))
     refuse_idle(reading, ("target", "input", "group", "test", "test_fraction", "task", "missing"), "columns of numbers")
     reading = reading._replace(target=target, input=columns or None)
     other = None if test is None else _scalar_frame(test, name)
-    return build_table(frame, other, reading, name, _class_names(train, target))
+    data = build_table(frame, other, reading, name, _class_names(train, target))
+    return data._replace(remarks=(*remarks, *data.remarks))
 
 
 class _Names:
@@ -89,8 +90,8 @@ class _Names:
         return iter(self._names)
 
 
-def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any]:
-    """The training part, and the test part or None."""
+def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:
+    """The training part, the test part or None, and what is said of other splits."""
     classes = list_classes(thing)
     if any(name.endswith(("IterableDataset", "IterableDatasetDict")) for name in classes):
         raise BadInput("data is read as a stream: load it without streaming=True")
@@ -99,20 +100,25 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any]:
             raise BadInput(
                 f"data.{'split' if split else 'test'} = {split or test}, but the data are one split: leave it out"
             )
-        return thing, test
+        return thing, test, []
     if _DICT not in classes:
         raise BadInput(f"data is a {type(thing).__name__} of datasets: give a Dataset or a DatasetDict")
     names = list(thing)
-    first = split or ("train" if "train" in names else names[0] if len(names) == 1 else None)
+    parts = {find_part(name): name for name in reversed(names)}
+    first = split or parts.get("train") or (names[0] if len(names) == 1 else None)
     known = ", ".join(names) or "none"
     if first is None:
         raise BadInput(f"data.split is missing: say which split has the training rows: {known}")
+    chosen = split is not None or test is not None
     if test is None:
-        test = next((name for name in TEST_SPLITS if name in names and name != first), None)
+        test = next((parts[kind] for kind in ("test", "validation") if parts.get(kind, first) != first), None)
     for key, name in (("split", first), ("test", test)):
         if isinstance(name, str) and name not in names:
             raise BadInput(f"data.{key} = {name}: there is no such split: choose one of {known}")
-    return thing[first], thing[test] if isinstance(test, str) else test
+    left = [] if chosen else [name for name in names if name not in (first, test)]
+    verb = "is" if len(left) == 1 else "are"
+    said = [f"data: {', '.join(left)[:200]} {verb} left out: data.split and data.test name splits"] if left else []
+    return thing[first], thing[test] if isinstance(test, str) else test, said
 
 
 def join_clients(parts: list[Any], column: str) -> Any:
@@ -128,6 +134,11 @@ def _kind_of(feature: Any) -> str:
     name = type(feature).__name__
     if name in ("Image", "ClassLabel"):
         return {"Image": "picture", "ClassLabel": "classes"}[name]
+    packed = isinstance(feature, dict) and "bytes" in feature
+    if packed or (
+        name == "Value" and "binary" in feature.dtype
+    ):  # of a Parquet file that does not say that it has pictures
+        return "picture"
     if isinstance(feature, list) or name in ("List", "LargeList", "Sequence") or name.startswith("Array"):
         return "list"
     if name != "Value":
@@ -174,27 +185,32 @@ def _scalar_frame(dataset: Any, name: str) -> ArrowFrame:
     return frame
 
 
-def _read_part(  # noqa: PLR0917
-    dataset: Any, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
-) -> RawRows:
-    """The rows of a split whose input is one column; `clients` says whose the training rows are."""
-    kind, frame = _kind_of(dataset.features[column]), _scalar_frame(dataset, name)
-    pieces = dataset.select_columns([column]).with_format("arrow").iter(batch_size=PIECE_ROWS)
-    readers: dict[str, Callable[[], Array]] = {
-        "picture": lambda: stack_pictures(_list_pictures(pieces, column), reading)[1],
-        "list": lambda: _stack_lists(pieces, column),
-        "text": lambda: tokenize(
-            (piece.column(column).to_pylist() for piece in pieces), reading.tokenizer, reading.length
-        ),
-    }
+def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[list[Array], tuple[str, ...]]:
+    """The inputs of splits that are one column, and what was done to them; pictures of all splits become alike."""
+    kind = _kind_of(parts[0].features[column])
+    each = [part.select_columns([column]).with_format("arrow").iter(batch_size=PIECE_ROWS) for part in parts]
     for key, value, needs in (("tokenizer", reading.tokenizer, "text"), ("size", reading.size, "picture")):
         if value is not None and kind != needs:
             raise BadInput(f"data.{key} cannot act, because column {column} holds no {needs}: leave it out")
-    if kind not in readers:
+    if kind == "picture":
+        x, said = stack_pictures((one for pieces in each for one in _list_pictures(pieces, column)), reading.size)
+        number = len(parts[0])
+        return [x[:number], x[number:]][: len(parts)], said
+    if kind == "list":
+        return [_stack_lists(pieces, column) for pieces in each], ()
+    if kind != "text":
         raise BadInput(
-            f"data.input = {column} is of type {dataset.features[column]}: name pictures, lists, text or numbers"
+            f"data.input = {column} is of type {parts[0].features[column]}: name pictures, lists, text or numbers"
         )
-    x = readers[kind]()
+    texts = [(piece.column(column).to_pylist() for piece in pieces) for pieces in each]
+    return [tokenize(part, reading.tokenizer, reading.length) for part in texts], ()
+
+
+def _read_part(  # noqa: PLR0917
+    dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
+) -> RawRows:
+    """The rows of a split whose inputs `x` are one column; `clients` says whose the training rows are."""
+    frame = _scalar_frame(dataset, name)
     if isinstance(target, str) and target not in list(frame):
         y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
     else:
@@ -214,7 +230,10 @@ def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
         for entry in piece.column(column).to_pylist():
             if entry is None:
                 raise BadInput(f"data.input: row {row} has no picture: drop it")
-            yield entry["bytes"] if entry["bytes"] is not None else entry["path"], f"the picture of row {row}"
+            given = (
+                entry if isinstance(entry, bytes) else entry["bytes"] if entry["bytes"] is not None else entry["path"]
+            )
+            yield given, f"the picture of row {row}"
             row += 1
 
 

@@ -22,10 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
+from fedray.data.cells import PLAIN
 from fedray.data.forms.arrays import refuse_coarse_targets
 
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # each part's classes, their names, remarks
-FEW_CLASSES, MOST_RARE = 20, 10  # classes beyond which, and rows a class up to which, whole numbers may be quantities
+FEW_CLASSES = 20  # beyond which whole numbers may be quantities
+MOST_RARE = 10  # rows a value, up to which real numbers that are whole are no classes
 MOST_CLASSES = 1000  # of whole numbers, beyond which they are classes only if most of them occur twice
 
 
@@ -61,12 +63,16 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     parts = [_as_plain(part, where) for part, where in given if part is not None and len(part)]
     if not parts:
         raise BadInput("data: there are no labels: give one for each row")
+    parts, is_text = _read_number_text(parts, task)
     kind = _find_kind(parts, task)
     if kind == "targets":
         refuse_coarse_targets(parts, "data: the targets")
         made = [_as_targets(part) for part in parts]
-        return Labels(made[0], made[1] if test is not None else None, (), doubt_targets(parts[0], task))
-    remarks: tuple[str, ...] = ()
+        remarks = doubt_targets(parts[0], task)
+        if is_text:
+            remarks = ("data: the labels are text of numbers, read as targets of a regression", *remarks)
+        return Labels(made[0], made[1] if test is not None else None, (), remarks)
+    remarks = ()
     if kind == "one-hot":
         parts = [np.asarray(part.argmax(axis=1)) for part in parts]
         names = names or [str(c) for c in range(train.shape[1])]
@@ -74,7 +80,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     else:
         parts = [part.reshape(len(part)) for part in parts]
     codes, known, said = _number(parts, names)
-    said += () if names else _doubt_classes(parts[0], len(known), task)
+    said += () if names else doubt_classes(parts[0], task)
     return Labels(codes[0], codes[1] if test is not None else None, known, (*remarks, *said))
 
 
@@ -93,6 +99,17 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
         return values.astype(np.float64)
     found = ", ".join(sorted(kind.__name__ for kind in kinds))[:100]
     raise BadInput(f"data: {where} hold {found}: give text, whole numbers or real numbers alone")
+
+
+def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
+    """Text of numbers as numbers, where these are targets or not all whole; and whether that has to be said."""
+    if task == "classification" or any(part.dtype.kind != "U" or part.ndim != 1 for part in parts):
+        return parts, False
+    values = [str(value) for part in parts for value in part.tolist()]
+    real = task == "regression" or any("." in value for value in values)
+    if not real or not all(PLAIN.fullmatch(value) for value in values):
+        return parts, False
+    return [part.astype(np.float64) for part in parts], task == "auto"
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
@@ -165,7 +182,9 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
     if task != "auto" or values.dtype.kind != "f" or not len(values) or values.reshape(len(values), -1).shape[1] > 1:
         return ()
     different = np.unique(values)
-    if len(different) > FEW_CLASSES or not np.isfinite(different).all() or (different != np.floor(different)).any():
+    if len(different) > FEW_CLASSES and len(values) <= MOST_RARE * len(different):
+        return ()
+    if not np.isfinite(different).all() or (different != np.floor(different)).any():
         return ()
     return (
         f"data: the labels are real numbers with {len(different)} different values, read as targets of a regression: "
@@ -173,12 +192,26 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
     )
 
 
-def _doubt_classes(values: NDArray[Any], classes: int, task: str) -> tuple[str, ...]:
-    """A word about whole numbers that may be meant as targets, because few rows share one: a sentence, or nothing."""
-    if task != "auto" or values.dtype.kind not in "iu" or classes <= FEW_CLASSES or len(values) > MOST_RARE * classes:
+def is_whole_with_gaps(values: NDArray[Any]) -> bool:
+    """Whether labels are whole numbers of which some are missing, which makes real numbers of them."""
+    if values.dtype.kind != "f" or values.ndim != 1:
+        return False
+    there = values[~np.isnan(values)]
+    return 0 < len(there) < len(values) and bool((there == np.floor(there)).all())
+
+
+def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
+    """A word about many whole numbers, which may be meant as targets: a sentence, or nothing.
+
+    Args:
+        values: The labels of a classification, `[n]`.
+        task: `auto`, `classification` or `regression`, as the user wrote it.
+    """
+    different = len(np.unique(values)) if task == "auto" and values.dtype.kind in "iuf" else 0
+    if different <= FEW_CLASSES:
         return ()
     return (
-        f"data: {classes} different whole numbers in {len(values)} rows are read as classes: write data.task: "
+        f"data: {different} different whole numbers in {len(values)} rows are read as classes: write data.task: "
         "regression if they are quantities",
     )
 

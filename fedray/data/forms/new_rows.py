@@ -16,18 +16,20 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.cells import is_number_text, is_text
 from fedray.data.checks import find_wrong_rows
-from fedray.data.columns import GAP, TableColumns, is_text, require_columns
+from fedray.data.columns import GAP, TableColumns, require_columns
 from fedray.data.encoding import encode_inputs
 from fedray.data.forms.arrays import as_array
 from fedray.data.forms.frames import as_frame, is_frame
+from fedray.data.origins import subtract
 from fedray.data.types import Array, Dataset
 
 REMEDY = "fill them, or drop those rows"
 
 
 def read_inputs(data: Dataset, x: Any) -> Array:
-    """Inputs as the data set has them, `[n, *sample]`, not standardized; missing ones are filled where it says so.
+    """Inputs as the data set has them, `[n, *sample]`: less its `origin`, not standardized, gaps filled.
 
     Args:
         data: What the run was trained on.
@@ -47,12 +49,16 @@ def read_inputs(data: Dataset, x: Any) -> Array:
         )
     if values.dtype.kind not in "iufb":
         raise BadInput(f"x is of type {values.dtype}: give numbers, or a table where the run was trained on one")
+    if data.origin is not None and values.shape[1:] == data.input_shape:
+        values = subtract(values, data.origin)
     if data.means is not None and values.shape[1:] == data.means.shape and values.dtype.kind == "f":
         values = np.where(np.isnan(values), data.means, values)
     if values.dtype.kind == "f" and values.ndim and not np.isfinite(values).all():
         raise BadInput(f"x has inputs that are NaN or infinite{find_wrong_rows(values)}: {REMEDY}")
-    if values.dtype.kind == "b":
+    if values.dtype.kind == "b" or data.origin is not None:
         return values.astype(np.float32)
+    if values.dtype.kind == "u" and values.dtype.itemsize > 1:  # torch does not compute with them
+        return values.astype(np.int64)
     return values if values.flags.writeable else values.copy()  # torch warns of others
 
 
@@ -71,7 +77,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
     categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
     for name in inputs:
         _check_column(name, frame[name], categories.get(name), fill=data.means is not None)
-    x = encode_inputs(frame, TableColumns([], inputs, categories, False, None, {}))
+    x = encode_inputs(frame, TableColumns([], inputs, categories, False, None, {}), data.origin)
     return x if data.means is None else np.where(np.isnan(x), data.means, x)
 
 
@@ -83,7 +89,7 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
         raise BadInput(f"x: column {name} has {gaps.sum()} missing values {where}: {REMEDY}")
     if values is not None or gaps.all():
         return
-    if is_text(column) or column.dtype.kind not in "iufbO":
+    if (is_text(column) and not is_number_text(column)) or column.dtype.kind not in "iufbO":
         raise BadInput(f"x: column {name} is of type {column.dtype}, but held numbers in training: give numbers")
     numbers = np.where(gaps, 0.0, column.to_numpy(dtype=np.float64, na_value=np.nan))
     if not np.isfinite(numbers).all():

@@ -1,4 +1,4 @@
-"""Picture files as arrays, and a folder of them with a folder for each class, as torchvision's `ImageFolder` reads it.
+"""Decoded files as arrays, and folders of them with a folder for each class, also by part and by client.
 
 Example:
     >>> import tempfile
@@ -15,39 +15,105 @@ Example:
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.data.forms.clients import CLIENT
+from fedray.data.forms.decoding import Decoded, decode_picture
 from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
-from fedray.data.spool import PIECE_BYTES, Spool
+from fedray.data.spool import PIECE_BYTES, Spool, read_pieces
 from fedray.data.types import Array, Dataset
+from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_files, tell_endings
 from fedray.files.plain import expand_user_path, explain_missing_path
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-TEST_PARTS = ("test", "val", "valid", "validation")
 
+class PictureRows:
+    """Collects pictures of one size and of one kind of numbers as rows `[n, C, H, W]`, whatever comes first.
 
-class PictureKind(NamedTuple):
-    """What all pictures of a data set have in common.
-
-    Attributes:
-        mode: `L` (gray) or `RGB`.
-        size: Width and height.
-        first: Where the first one is, for messages.
+    All get the channels of the one that has most, which loses nothing: gray ones among colored ones three equal
+    channels, and opaque ones among transparent ones a fourth that is 255.
     """
 
-    mode: str
-    size: tuple[int, int]
-    first: str
+    def __init__(self) -> None:
+        """Begins without pictures."""
+        self._spool, self._waiting = Spool(), list[Array]()
+        self._first: tuple[Decoded, str] | None = None
+        self._counts = Counter[int]()  # pictures by their channels
+        self._lying = 0
+
+    def append(self, picture: Decoded, where: str) -> None:
+        """Adds a picture, which messages call `where`.
+
+        Raises:
+            BadInput: It is not of the size or not of the kind of those before it.
+        """
+        first, name = self._first = self._first or (picture, where)
+        if picture.levels != first.levels:
+            raise BadInput(f"data: {where} is of {picture.levels}, but {name} of {first.levels}: convert one of them")
+        if picture.pixels.shape[1:] != first.pixels.shape[1:]:
+            one, other = (" x ".join(map(str, p.pixels.shape[:0:-1])) for p in (picture, first))
+            raise BadInput(f"data: {where} is {one} pixels, but {name} is {other}: write data.size, to bring all to it")
+        before, own = max(self._counts, default=0), len(picture.pixels)
+        if 0 < before < own:
+            self._flush()
+            narrow, self._spool = self._spool.finish(), Spool()
+            for piece in read_pieces(narrow):
+                self._spool.append(_widen(piece, own))
+        self._counts[own] += 1
+        self._lying += picture.lies
+        self._waiting.append(_widen(picture.pixels[None], max(before, own)))
+        if len(self._waiting) * self._waiting[0].nbytes >= PIECE_BYTES:
+            self._flush()
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return self._counts.total()
+
+    def finish(self) -> Array:
+        """All pictures."""
+        self._flush()
+        return self._spool.finish()
+
+    def remarks(self) -> tuple[str, ...]:
+        """What was done to some of them, a sentence each."""
+        words, most = {1: "gray", 3: "in color", 4: "transparent"}, max(self._counts, default=0)
+        few = " and ".join(f"{count:,} are {words[c]}" for c, count in sorted(self._counts.items()) if c < most)
+        more = {3: "color, with three equal channels", 4: "color with a fourth channel for transparency"}
+        of = f"of {self.number:,} pictures"
+        mixed = f"data: {of} {few}, and read as {more[most]}, as others have it" if few else ""
+        lying = (
+            f"data: {self._lying:,} {of} have an orientation in EXIF and are read as they lie: give them through "
+            "PIL.ImageOps.exif_transpose"
+        )
+        return tuple(filter(None, (mixed, lying if self._lying else "")))
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._spool.append(np.concatenate(self._waiting))
+            self._waiting.clear()
+
+
+def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tuple[Array, tuple[str, ...]]:
+    """Pictures as rows `[n, C, H, W]`, and what was done to some of them.
+
+    Args:
+        pictures: Each a file, bytes or a PIL image, and what messages call it.
+        size: Height and width that they are brought to; None: they are of one size.
+    """
+    rows = PictureRows()
+    for source, where in pictures:
+        rows.append(decode_picture(source, size, where), where)
+    return rows.finish(), rows.remarks()
 
 
 def find_picture_folder(path: str | Path | None) -> Path:
-    """The folder of `data.path`, which holds a folder for each class, or `train` and `test` with these."""
+    """The folder of `data.path`, which holds a folder for each class, or parts or clients with these."""
     if not path:
         raise BadInput("data.path is missing: give a folder that has a folder of pictures for each class")
     folder = expand_user_path("data.path", str(path))
@@ -56,28 +122,57 @@ def find_picture_folder(path: str | Path | None) -> Path:
     return folder
 
 
-def read_folder(folder: Path, reading: ReadOptions) -> Dataset:
-    """The pictures of a folder, in the order of classes and names.
+def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Dataset:
+    """The pictures of a folder, client after client in the order of classes and names.
 
     Args:
-        folder: Has a folder for each class; or a folder `train`, and perhaps `test` or `val`, that have them.
+        folder: Has a folder for each class; or folders of parts or of clients that have them (`fedray.files.layout`).
+            Or one for each client.
         reading: How they are read; `reading.test` names the part, or another folder, that has the test rows.
 
     Raises:
-        BadInput: There are no such folders, or the pictures are of several sizes.
+        BadInput: There are no such folders, or the pictures are of several sizes or kinds.
     """
-    train, test = _find_parts(folder, reading.test)
-    classes = _list_folders(train)
-    if not classes:
-        raise BadInput(f"data.path = {folder}: it has no folders: put the pictures of each class into a folder")
-    names = tuple(path.name for path in classes)
-    kind, rows = _read_classes(train, names, reading, None)
-    other = None
-    if test is not None:
-        if unknown := {path.name for path in _list_folders(test)} - set(names):
-            raise BadInput(f"data.test: {test} has the class {min(unknown)}, but {train} has not: remove it")
-        other = _read_classes(test, names, reading, kind)[1]
-    return make_dataset("folder", rows, other, reading._replace(task="classification"))
+    if isinstance(folder, Mapping):
+        layout, folder = _join_layouts(folder), next(iter(folder.values())).parent
+    else:
+        layout = find_classes(folder, None if reading.test is None else str(reading.test))
+    files = {one.path: list_files(one.path) for one in layout.classes}
+    rows = [(one, file) for one in layout.classes for file in files[one.path] if file.suffix.lower() in PICTURES]
+    trained = [one for one in layout.classes if one.part == "train"]
+    names, clients = sorted({one.name for one in trained}), list(dict.fromkeys(one.client for one in trained))
+    if unknown := sorted({one.name for one in layout.classes} - set(names)):
+        raise BadInput(f"data.test: {folder} has the class {unknown[0]} in the test part alone: remove it")
+    x, said = stack_pictures(((file, str(file.relative_to(one.path.parent))) for one, file in rows), reading.size)
+    label, number = ({name: i for i, name in enumerate(each)} for each in (names, clients))
+    y, owner = np.array([(label[one.name], number.get(one.client, -1)) for one, _ in rows]).T
+    n = sum(one.part == "train" for one, _ in rows)  # the first ones
+    train, test = RawRows(x[:n], y[:n], names=names), RawRows(x[n:], y[n:])
+    if clients != [""]:
+        columns = {CLIENT: np.array(clients)[owner[:n]]}
+        train, test = train._replace(group=owner[:n], columns=columns), test._replace(group=owner[n:])
+    remarks = (*_tell_layout(folder, layout, files), *said)
+    return make_dataset("folder", train, test, reading._replace(task="classification"), remarks)
+
+
+def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
+    """The folders of the classes of several clients, each of whom has a folder."""
+    each = {client: find_classes(folder) for client, folder in folders.items()}
+    parts = {client: {one.part for one in layout.classes} for client, layout in each.items()}
+    for client, layout in each.items():
+        if inner := next((one.client for one in layout.classes if one.client), None):
+            raise BadInput(
+                f"client {client}: {folders[client]} has clients of its own, such as {inner}: give that folder"
+            )
+        if parts[client] != set().union(*parts.values()):
+            raise BadInput(f"client {client} has no test rows, but others have: give all of them some, or none")
+    whole = PictureFolders([], [], [], [])
+    for client, layout in each.items():
+        whole.classes.extend(one._replace(client=client) for one in layout.classes)
+        whole.others.extend(layout.others)
+        whole.empty.extend(layout.empty)
+        whole.remarks.extend(f"{remark} (client {client})" for remark in layout.remarks)
+    return whole._replace(classes=sorted(whole.classes, key=lambda one: one.part == "test"))
 
 
 def load_folder(
@@ -88,10 +183,10 @@ def load_folder(
     test_fraction: float = 0.2,
     size: int | None = None,
 ) -> Dataset:
-    """A folder with a folder of pictures for each class.
+    """A folder with a folder of pictures for each class, or with folders of parts or clients that have them.
 
     Args:
-        path: The folder; or one that has `train`, and perhaps `test` or `val`, with the folders of the classes.
+        path: The folder.
         test: The part, or another folder, that has the test rows; None: `test` or `val`, or a share is drawn.
         test_fraction: This share.
         size: Height and width that pictures are brought to; None: they are of one size.
@@ -100,108 +195,24 @@ def load_folder(
     return read_folder(find_picture_folder(path), reading)
 
 
-def decode_picture(
-    source: Any, reading: ReadOptions, kind: PictureKind | None, where: str
-) -> tuple[Array, PictureKind]:
-    """A picture `[H, W]` (gray) or `[H, W, 3]`, uint8.
-
-    Args:
-        source: A file, its bytes, or a PIL image.
-        reading: `size` is what it is brought to.
-        kind: What the pictures before it were; None: it is the first one.
-        where: What messages call it.
-
-    Raises:
-        BadInput: It cannot be read, or is of another size than those before.
-    """
-    from PIL import Image
-
-    try:
-        picture = (
-            Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) if not _is_pil(source) else source
-        )
-        mode = kind.mode if kind else "L" if picture.mode in ("1", "L", "I", "I;16", "F") else "RGB"
-        if kind and kind.mode == "L" and picture.mode not in ("1", "L", "I", "I;16", "F"):
-            raise BadInput(f"data: {where} is in color, but {kind.first} is gray: convert one of them")
-        picture = picture if picture.mode == mode else picture.convert(mode)
-        if reading.size is not None and picture.size != (reading.size, reading.size):
-            picture = picture.resize((reading.size, reading.size), Image.Resampling.BILINEAR)
-        found = kind or PictureKind(mode, picture.size, where)
-        if picture.size != found.size:
-            one, other = (" x ".join(map(str, size)) for size in (picture.size, found.size))
-            raise BadInput(
-                f"data: {where} is {one} pixels, but {found.first} is {other}: write data.size, to bring all to it"
-            )
-        return np.asarray(picture, dtype=np.uint8), found
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BadInput(f"data: {where} cannot be read as a picture ({error}): replace or remove it") from error
+def _tell_layout(folder: Path, layout: PictureFolders, files: dict[Path, list[Path]]) -> list[str]:
+    """What is said of the folders, and of files that are left out; `files` are those of each folder of a class."""
+    clients, names = sorted({one.client for one in layout.classes} - {""}), sorted({one.name for one in layout.classes})
+    said = list(layout.remarks)
+    if clients:
+        said = [f"data: {', '.join(clients)[:200]} are clients with the classes {', '.join(names)[:200]}", *said]
+    beside = layout.list_others()
+    inside = [file for each in files.values() for file in each]
+    stray = [file for file in beside if file.suffix.lower() in PICTURES]
+    if stray:
+        many = f"{len(stray):,} pictures are" if len(stray) > 1 else "1 picture is"
+        said.append(f"data: {many} left out, in no folder of a class: {stray[0].parent.name}/{stray[0].name}")
+    return said + tell_endings(folder, [file for file in inside + beside if file.suffix.lower() not in PICTURES])
 
 
-def stack_pictures(pictures: Iterable[tuple[Any, str]], reading: ReadOptions, kind: PictureKind | None = None) -> Any:
-    """Pictures `[n, C, H, W]` uint8, and their kind.
-
-    Args:
-        pictures: Each a file, bytes or a PIL image, and what messages call it.
-        reading: How they are read.
-        kind: What they have to be like; None: like the first one.
-    """
-    spool, waiting = Spool(), list[Array]()
-
-    def flush() -> None:
-        if waiting:
-            stacked = np.stack(waiting)
-            spool.append(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)) if stacked.ndim == 4 else stacked[:, None])
-            waiting.clear()
-
-    for source, where in pictures:
-        array, kind = decode_picture(source, reading, kind, where)
-        waiting.append(array)
-        if len(waiting) * array.nbytes >= PIECE_BYTES:
-            flush()
-    flush()
-    return kind, spool.finish()
-
-
-def _is_pil(thing: Any) -> bool:
-    return any(kind.__module__.startswith("PIL.") for kind in type(thing).__mro__)
-
-
-def _find_parts(folder: Path, test: Any) -> tuple[Path, Path | None]:
-    """The folders of the training and of the test part; None: it is drawn."""
-    train = folder / "train" if (folder / "train").is_dir() else folder
-    if test is not None:
-        other = folder / str(test) if (folder / str(test)).is_dir() else expand_user_path("data.test", str(test))
-        if not other.is_dir():
-            raise BadInput(
-                f"data.test = {test}: there is no such folder, neither in {folder} nor as a path: correct it"
-            )
-        return train, other
-    if train == folder:
-        return folder, None
-    return train, next((folder / part for part in TEST_PARTS if (folder / part).is_dir()), None)
-
-
-def _list_folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _read_classes(
-    folder: Path, names: tuple[str, ...], reading: ReadOptions, kind: PictureKind | None
-) -> tuple[PictureKind | None, RawRows]:
-    """The pictures of all classes of a part."""
-    counts: list[int] = []
-
-    def walk() -> Iterator[tuple[Path, str]]:
-        for name in names:
-            found = sorted((folder / name).rglob("*")) if (folder / name).is_dir() else []
-            files = [path for path in found if path.suffix.lower() in ENDINGS and path.is_file()]
-            counts.append(len(files))
-            yield from ((file, str(file.relative_to(folder))) for file in files)
-
-    kind, x = stack_pictures(walk(), reading, kind)
-    if not len(x):
-        raise BadInput(
-            f"data.path = {folder}: the folders hold no pictures ({', '.join(ENDINGS[:4])}, ...): put some in"
-        )
-    y = np.repeat(np.arange(len(names)), counts).astype(np.int64)
-    return kind, RawRows(x, y, names=names)
+def _widen(x: Array, channels: int) -> Array:
+    """Pictures `[n, C, H, W]` with as many channels: gray is repeated, and transparency is 255."""
+    if x.shape[1] == channels:
+        return x
+    color = x if x.shape[1] == 3 else np.repeat(x, 3, axis=1)
+    return color if channels == 3 else np.concatenate([color, np.full_like(color[:, :1], 255)], axis=1)

@@ -16,20 +16,17 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.data.columns import require_columns
-from fedray.data.forms import clients, frames, hf_files, hugging_face, pictures, torch_sets
+from fedray.data.forms import clients, frames, hf_files, hugging_face, leaf, pictures, torch_sets
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
 from fedray.data.forms.rows import RawRows, ReadOptions, check_reading, make_dataset, refuse_idle
 from fedray.data.forms.tokens import is_missing, tokenize
+from fedray.data.forms.unknown import FORMS, describe_thing, explain_dict
 from fedray.data.types import Dataset
+from fedray.files.layout import Parts, find_parts, list_tables
+from fedray.files.leaf_files import is_leaf, list_leaf_files, load_json
 from fedray.files.plain import expand_user_path
-from fedray.own_code.user_code import name_type
 
-TABLE_OPTIONS = ("target", "input", "group", "test", "test_fraction", "task", "missing")
 PAIR_OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
-FORMS = (
-    "a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table, a Hugging Face or "
-    "torch Dataset, a pathlib.Path, {client: data}, or a fedray.data.Dataset"
-)
 
 
 def read_form(thing: Any, reading: ReadOptions) -> Dataset:
@@ -51,8 +48,11 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
         return hugging_face.read_hugging_face(thing, reading)
     if isinstance(thing, Path):
         return _read_path(thing, reading)
+    if is_leaf(thing) or (_is_pair(thing) and all(is_leaf(part) for part in thing)):
+        return _read_users(thing, reading)
     if isinstance(thing, Mapping) and not frames.is_frame(thing):
-        return _read_client_map(thing, reading)
+        parts = find_parts(map(str, thing), "data", reading.test if isinstance(reading.test, str) else None)
+        return _read_client_map(thing, reading) if parts is None else _read_parts(thing, parts, reading)
     if _is_pair(thing) and all(frames.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1]):
         thing, reading = thing[0], reading._replace(test=thing[1])
     if _is_pair(thing) and frames.is_frame(thing[0]) and is_array(thing[1]) and reading.target is None:
@@ -70,7 +70,7 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
     """A table of numbers and categories, or of a column of text that is tokenized."""
     other = None if reading.test is None else frames.as_frame(reading.test)
     if reading.tokenizer is None:
-        refuse_idle(reading, TABLE_OPTIONS, "a table without data.tokenizer")
+        refuse_idle(reading, clients.TABLE_OPTIONS, "a table without data.tokenizer")
         return frames.build_table(frame, other, reading)
     columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
     if len(columns) != 1 or not isinstance(reading.target, str):
@@ -78,7 +78,7 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
             "data.tokenizer is set, but not both columns: name the column of text in data.input and "
             "the one to predict in data.target"
         )
-    refuse_idle(reading, (*TABLE_OPTIONS, "tokenizer", "length"), "a table of text")
+    refuse_idle(reading, {*clients.TABLE_OPTIONS, "tokenizer", "length"}, "a table of text")
     given = [part for part in (frame, other) if part is not None]
     for part in given:
         require_columns(part, [*columns, reading.target, *([reading.group] if reading.group else [])])
@@ -96,7 +96,7 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     import pandas as pd
 
     if not _is_pair(pair) or not frames.is_frame(pair[0]):
-        raise BadInput(f"data.test is {_describe(pair)}: give a pair (x, y) as the data are")
+        raise BadInput(f"data.test is {describe_thing(pair)}: give a pair (x, y) as the data are")
     frame, y = frames.as_frame(pair[0]), as_array(pair[1], "data: y")
     if y.ndim != 1 or len(y) != len(frame):
         raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
@@ -107,8 +107,34 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     return whole.assign(**{target: y}), target
 
 
+def _read_parts(things: Mapping[Any, Any], parts: Parts, reading: ReadOptions) -> Dataset:
+    """A mapping from parts to data of any form."""
+    named = {str(name): value for name, value in things.items()}
+    if parts.test is not None:
+        if parts.test not in named or (reading.test is not None and not isinstance(reading.test, str)):
+            raise BadInput(
+                f"data.test cannot act, because the data have the parts {', '.join(named)}: name one of them"
+            )
+        reading = reading._replace(test=named[parts.test])
+    data = read_form(named[parts.train], reading)
+    return data._replace(remarks=(*parts.remarks, *data.remarks))
+
+
+def _read_users(thing: Any, reading: ReadOptions) -> Dataset:
+    """What LEAF's JSON holds, or the training and the test part of it."""
+    train, test = thing if _is_pair(thing) else (thing, reading.test)
+    if isinstance(test, Path):
+        test = load_json(expand_user_path("data.test", str(test)))
+    return leaf.read_leaf([train], [] if test is None else [test], reading._replace(test=None), read_raw_parts)
+
+
 def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """A mapping from clients to data: tables, their files, Hugging Face data sets, pairs, or torch data sets."""
+    texts = all(isinstance(value, str) for value in things.values())  # paths, say
+    if not texts and not any(_is_readable(value) for value in things.values()):
+        raise BadInput(explain_dict(things))
+    if folders := {client: value for client, value in things.items() if isinstance(value, Path) and value.is_dir()}:
+        return _read_client_folders(things, folders, reading)
     things = {
         client: frames.read_frame(expand_user_path("data", str(value))) if isinstance(value, Path) else value
         for client, value in things.items()
@@ -121,7 +147,7 @@ def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset
         assert data.train.group is not None
         return data._replace(columns={**data.columns, clients.CLIENT: np.array(names)[data.train.group]})
     if all(frames.is_frame(value) for value in things.values()):
-        refuse_idle(reading, set(TABLE_OPTIONS) - {"test", "group"}, "a table for each client")
+        refuse_idle(reading, clients.TABLE_OPTIONS - {"test", "group"}, "a table for each client")
     return clients.read_clients(things, reading, read_raw_parts)
 
 
@@ -152,13 +178,13 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         return _read_pair(thing, reading, "data"), test
     if isinstance(thing, str):
         raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
-    raise BadInput(f"data is {_describe(thing)}: give {FORMS}")
+    raise BadInput(f"data is {describe_thing(thing)}: give {FORMS}")
 
 
 def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
     """The rows of a pair (x, y)."""
     if not _is_pair(pair):
-        raise BadInput(f"{where} is {_describe(pair)}: give a pair (x, y)")
+        raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
     x, y = pair
     features = tuple(map(str, x.columns)) if frames.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
     if _are_texts(x):
@@ -180,6 +206,8 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
 def _read_path(path: Path, reading: ReadOptions) -> Dataset:
     """A file, a folder of pictures, a folder of tables, or what `save_to_disk` wrote."""
     place = expand_user_path("data", str(path))
+    if place.exists() and list_leaf_files(place):
+        return leaf.read_leaf_files(place, reading, read_raw_parts)
     if place.is_file():
         if isinstance(reading.test, str | Path):
             file = expand_user_path("data.test", str(reading.test))
@@ -189,11 +217,29 @@ def _read_path(path: Path, reading: ReadOptions) -> Dataset:
         raise BadInput(f"data = {path}: there is no such file or folder: correct the path")
     if any((place / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return hugging_face.read_hugging_face(hf_files.open_saved(str(place)), reading)
-    if clients.list_client_files(place):
-        refuse_idle(reading, set(TABLE_OPTIONS) - {"test", "group"}, "a table for each client")
-        return clients.read_client_folder(place, reading)
+    if list_tables(place):
+        return clients.read_table_folder(place, reading)
     refuse_idle(reading, ("test", "test_fraction", "size"), "a folder of pictures")
     return pictures.read_folder(place, reading)
+
+
+def _read_client_folders(things: Mapping[Any, Any], folders: Mapping[Any, Path], reading: ReadOptions) -> Dataset:
+    """A mapping from clients to folders of pictures."""
+    places = {str(client): expand_user_path("data", str(folder)) for client, folder in folders.items()}
+    for client, place in places.items():
+        if list_tables(place):
+            raise BadInput(f"client {client}: {place} is a folder of tables: give a table, or its file")
+    if len(folders) < len(things):
+        other = next(client for client in things if client not in folders)
+        raise BadInput(f"client {other} has no folder, but others have: give all of them data of one form")
+    refuse_idle(reading, ("test_fraction", "size"), "folders of pictures")
+    return pictures.read_folder(places, reading)
+
+
+def _is_readable(value: Any) -> bool:
+    """Whether a value of a mapping may be the data of a client."""
+    known = isinstance(value, Path | Dataset) or frames.is_frame(value) or torch_sets.is_torch_set(value)
+    return known or _is_pair(value) or hugging_face.is_hugging_face(value) or isinstance(value, Mapping)
 
 
 def _are_texts(x: Any) -> bool:
@@ -209,13 +255,3 @@ def _is_pair(thing: Any) -> bool:
 
 def _are_torch_sets(thing: Any) -> bool:
     return _is_pair(thing) and all(torch_sets.is_torch_set(part) for part in thing)
-
-
-def _describe(thing: Any) -> str:
-    """What a thing is that no form is."""
-    if isinstance(thing, tuple | list):
-        inner = ", ".join(name_type(part) for part in thing[:4])
-        return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > 4 else ''})"
-    if is_array(thing):
-        return f"{name_type(thing)} without labels"
-    return name_type(thing)

@@ -7,9 +7,12 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedray.core.types import IntArray
+from fedray.data.ranges import find_range, tell_scale
 from fedray.data.types import Array
 
 
@@ -32,3 +35,17 @@ def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
         f"data: all rows of {lost} of {of} clients were drawn as test rows, so that {of - lost} clients are left: "
         "lower data.test_fraction, or leave clients of few rows out"
     ]
+
+
+def tell_test_scale(kind: str, train: Array, test: Array, names: Sequence[str]) -> list[str]:
+    """What is said of test inputs on another scale than the training inputs; nothing of tokens.
+
+    Args:
+        kind: What the inputs are.
+        train: The training inputs; none where they are generated.
+        test: The test inputs.
+        names: Of the inputs, where they have some.
+    """
+    if kind == "tokens" or not len(train) or not len(test):
+        return []
+    return tell_scale(find_range(train), test, f"the test {'pictures' if kind == 'images' else 'rows'}", names)

@@ -13,17 +13,19 @@ Example:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.forms.labels import read_labels
-from fedray.data.forms.remarks import tell_empty, tell_lost
+from fedray.data.forms.gaps import find_gaps, find_infinite, mean_of_columns
+from fedray.data.forms.labels import doubt_classes, is_whole_with_gaps, read_labels
+from fedray.data.forms.remarks import tell_empty, tell_lost, tell_test_scale
+from fedray.data.origins import narrow
 from fedray.data.spool import Spool, read_pieces, take_rows
 from fedray.data.types import Array, Dataset, Split, classification, regression, split_stratified
 
@@ -81,6 +83,8 @@ class RawRows(NamedTuple):
         features: Names of the inputs, where they have some.
         indicators: Which inputs are 0 or 1 for a category, `[f]`; they are not standardized. None: none.
         table: Columns of the table that they are of (`Dataset.table`).
+        origin: What was subtracted from the inputs already (`fedray.data.origins`), `[*s]`; None: nothing.
+        remarks: What was done that the user should know, a sentence each.
     """
 
     x: Array
@@ -91,6 +95,8 @@ class RawRows(NamedTuple):
     features: tuple[str, ...] = ()
     indicators: Array | None = None
     table: dict[str, tuple[str, ...] | None] = {}  # noqa: RUF012  (nothing changes this default)
+    origin: NDArray[np.float64] | None = None
+    remarks: tuple[str, ...] = ()
 
     def take(self, rows: IntArray) -> RawRows:
         """Some of the rows, by rising indices."""
@@ -154,19 +160,18 @@ def make_dataset(
         raise BadInput(f"data {name}: there are no rows: give some")
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
-    given = [part for part in (train, test) if part is not None and len(part.x)]
-    words = ("training ", "test ") if len(given) > 1 else ("",)
-    parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
+    if reading.task == "auto" and is_whole_with_gaps(train.y):
+        reading = reading._replace(task="classification")
+        remarks = [*remarks, *doubt_classes(train.y[~np.isnan(train.y)], "auto")]
+    parts = _prepare_parts(name, [part for part in (train, test) if part is not None and len(part.x)], reading)
     train, test = parts[0], parts[1] if len(parts) > 1 else None
-    if test is not None and test.x.shape[1:] != train.x.shape[1:]:
-        one, other = (" x ".join(map(str, part.x.shape[1:])) for part in (train, test))
-        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
+    remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
     labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
     if test is None:
-        train = train._replace(y=labels.train)
+        numbers, train = train.y.dtype.kind in "iuf" and not train.names, train._replace(y=labels.train)
         generator = rng.stream(reading.seed, "table")
-        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator)
-        remarks = (*remarks, *tell_lost(train.group, keep))
+        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator, numbers=numbers)
+        remarks += tell_lost(train.group, keep)
         train, test = train.take(keep), train.take(rest)
     else:
         assert labels.test is not None
@@ -175,20 +180,20 @@ def make_dataset(
             test = test._replace(group=None)
     means = None
     if reading.missing == "mean" and train.x.dtype.kind == "f":
-        means, empty = _mean_of_columns(train.x)
-        remarks = (*remarks, *tell_empty(empty, train.features))
+        means, empty = mean_of_columns(train.x)
+        remarks += tell_empty(empty, train.features)
         train, test = _fill(train, means), _fill(test, means)
     rows, held = (Split(part.x, part.y, part.group) for part in (train, test))
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
     if train.indicators is not None:
         data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay as they are
-    remarks = (*remarks, *labels.remarks)
-    data = data._replace(columns=train.columns, remarks=remarks, means=means)
+    remarks = (*remarks, *labels.remarks, *tell_test_scale(data.kind, train.x, test.x, train.features))
+    data = data._replace(columns=train.columns, remarks=remarks, means=means, origin=train.origin)
     return data._replace(features=train.features, table=train.table)
 
 
 def draw_test_rows(
-    y: Array, classes: bool, fraction: float, generator: np.random.Generator
+    y: Array, classes: bool, fraction: float, generator: np.random.Generator, *, numbers: bool = False
 ) -> tuple[IntArray, IntArray]:
     """Training rows and test rows, drawn at random; every class is divided in the same way.
 
@@ -197,6 +202,7 @@ def draw_test_rows(
         classes: Whether they are classes.
         fraction: Share of the rows that are test rows, between 0 and 1.
         generator: Draws them.
+        numbers: Whether classes were whole numbers, which may be meant as targets.
 
     Raises:
         BadInput: One of the two would have no rows.
@@ -205,14 +211,26 @@ def draw_test_rows(
         raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
     keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
-        remedy = (
-            ", or write data.task: regression if the labels are quantities" if classes and y.dtype.kind in "iu" else ""
-        )
         of = f" of each of {len(np.unique(y))} classes" if classes else ""
-        raise BadInput(
-            f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: change it{remedy}"
-        )
+        remedy = f"{'raise' if len(keep) else 'lower'} it, or give the test rows (data.test)"
+        if classes:
+            remedy += (
+                ", or write data.task: regression if the labels are quantities" if numbers else ", or another target"
+            )
+        raise BadInput(f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: {remedy}")
     return keep, rest
+
+
+def _prepare_parts(name: str, given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
+    """The rows of each part without gaps, except for inputs that are filled later, as float32."""
+    words = ("training ", "test ") if len(given) > 1 else ("",)
+    parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
+    if len({part.x.shape[1:] for part in parts}) > 1:
+        one, other = (" x ".join(map(str, part.x.shape[1:])) for part in parts)
+        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
+    inputs, origin = narrow([part.x for part in parts])
+    known = parts[0].origin if origin is None else origin
+    return [part._replace(x=x, origin=known) for part, x in zip(parts, inputs, strict=True)]
 
 
 def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
@@ -223,13 +241,13 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
     if len(part.x) != len(part.y):
         raise BadInput(f"data: there are {len(part.x)} inputs, but {len(part.y)} labels: give one for each input")
     for what, values in (("inputs", part.x), ("labels", part.y)):
-        if (wrong := _find_infinite(values)).any():
+        if (wrong := find_infinite(values)).any():
             raise BadInput(
                 f"data: {wrong.sum()} of {len(wrong)} {word}rows have infinite {what} (the first is row "
                 f"{wrong.argmax()}): correct them, or leave those rows out"
             )
-    no_label = _find_gaps(part.y)
-    no_input = _find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
+    no_label = find_gaps(part.y)
+    no_input = find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
     if no_label.any() and reading.missing != "drop":
         raise BadInput(
             f"data: {no_label.sum()} of {len(no_label)} {word}rows have no label (the first is row "
@@ -246,36 +264,6 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
     if gaps.all():
         raise BadInput(f"data: each of {len(gaps)} {word}rows has gaps, so data.missing = drop leaves none: fill them")
     return part.take(np.flatnonzero(~gaps))
-
-
-def _find_gaps(values: Array) -> Array:
-    """Which rows have a number that is NaN, or an object that stands for nothing, `[n]`."""
-    if values.dtype.kind == "f":
-        return _find_rows(values, np.isnan)
-    if values.dtype.kind == "O":
-        gaps = [value is None or value != value or str(value) == "<NA>" for value in values.ravel().tolist()]
-        return np.asarray(np.array(gaps, dtype=bool).reshape(len(values), math.prod(values.shape[1:])).any(axis=1))
-    return np.zeros(len(values), bool)
-
-
-def _find_infinite(values: Array) -> Array:
-    """Which rows have an infinite number, `[n]`."""
-    return _find_rows(values, np.isinf) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-
-
-def _find_rows(values: Array, wrong: Callable[[Array], Array]) -> Array:
-    """Which rows of real numbers have a wrong one, `[n]`."""
-    found = [wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)]
-    return np.concatenate(found) if found else np.zeros(0, bool)
-
-
-def _mean_of_columns(x: Array) -> tuple[Array, Array]:
-    """Mean of each input over the rows that have it, `[...]`, and which inputs none has; their mean is 0."""
-    total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
-    for piece in read_pieces(x):
-        total += np.nansum(piece, axis=0, dtype=np.float64)
-        count += (~np.isnan(piece)).sum(axis=0)
-    return (total / np.maximum(count, 1)).astype(np.float32), count == 0
 
 
 def _fill(part: RawRows, means: Array) -> RawRows:

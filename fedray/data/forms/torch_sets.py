@@ -14,7 +14,8 @@ import numpy as np
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.data.forms.arrays import as_array, as_inputs, list_classes
-from fedray.data.forms.pictures import PictureKind, decode_picture
+from fedray.data.forms.decoding import decode_picture
+from fedray.data.forms.pictures import PictureRows
 from fedray.data.forms.rows import RawRows, ReadOptions
 from fedray.data.forms.tokens import tokenize
 from fedray.data.spool import Spool
@@ -47,8 +48,7 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
     except TypeError as error:
         raise BadInput(f"data is a {type(dataset).__name__} without a length: define __len__") from error
     spool, labels, texts, first = Spool(), list[Any](), list[str](), list[Array]()
-    kind: PictureKind | None = None
-    waiting = list[Array]()
+    pictures, waiting = PictureRows(), list[Array]()
     for i in range(number):
         with blame_user_code(f"data: item {i}"):
             item = dataset[i]
@@ -56,34 +56,44 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
             raise BadInput(f"data: item {i} is {_describe(item)}: give pairs of an input and a label")
         if isinstance(item[0], str):
             texts.append(item[0])
+        elif _is_picture(item[0]):
+            picture = decode_picture(item[0], reading.size, f"the picture of item {i}")
+            pictures.append(picture, f"the picture of item {i}")
+            first += [picture.pixels] if i < ASKED_AGAIN else []
         else:
-            array, kind = _as_input(item[0], reading, kind, i)
-            waiting.append(array)
-            first += [array] if i < ASKED_AGAIN else []
+            waiting.append(_as_input(item[0], i))
+            first += waiting[-1:] if i < ASKED_AGAIN else []
         labels.append(_as_label(item[1]))
         if len(waiting) == PIECE_ROWS:
             _flush(waiting, spool, i)
     _flush(waiting, spool, number)
-    _warn_of_draws(dataset, first, reading, kind)
+    _warn_of_draws(dataset, first, reading)
     x = tokenize([texts], reading.tokenizer, reading.length) if texts else spool.finish()
+    x = pictures.finish() if pictures.number else x
+    if pictures.number not in (0, number):
+        raise BadInput("data: some items are pictures of PIL and others are not: give all in one form")
     names = getattr(dataset, "classes", ())
     known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    return RawRows(x, np.asarray(labels), names=tuple(names) if known else ())
+    return RawRows(x, np.asarray(labels), names=tuple(names) if known else (), remarks=pictures.remarks())
 
 
-def _as_input(value: Any, reading: ReadOptions, kind: PictureKind | None, i: int) -> tuple[Array, PictureKind | None]:
-    """The input of item i as an array, and what pictures are like."""
-    if any(name.startswith("PIL.") for name in list_classes(value)):
-        return decode_picture(value, reading, kind, f"the picture of item {i}")
-    return np.asarray(value) if np.isscalar(value) else as_array(value, f"the input of item {i}"), kind
+def _is_picture(value: Any) -> bool:
+    return any(name.startswith("PIL.") for name in list_classes(value))
 
 
-def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions, kind: PictureKind | None) -> None:
+def _as_input(value: Any, i: int) -> Array:
+    """The input of item i as an array."""
+    return np.asarray(value) if np.isscalar(value) else as_array(value, f"the input of item {i}")
+
+
+def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> None:
     """Says that a data set's transform draws at random, which happens once here; its first items are asked again."""
     for i, array in enumerate(first):
         with blame_user_code(f"data: item {i}"):
             again = dataset[i][0]
-        if not np.array_equal(_as_input(again, reading, kind, i)[0], array, equal_nan=array.dtype.kind == "f"):
+        picture = decode_picture(again, reading.size, f"the picture of item {i}").pixels if _is_picture(again) else None
+        found = _as_input(again, i) if picture is None else picture
+        if not np.array_equal(found, array, equal_nan=array.dtype.kind == "f"):
             warn_user(
                 f"data: item {i} differs when it is asked for again. If a transform draws at random: items are read "
                 "once, before training, so give the data without it, and the transform as augment=",

@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import subprocess
 import time
@@ -28,7 +29,7 @@ from fedray.process.quickly import leave_untidy
 from fedray.runtime import addresses, environment, leftovers
 from fedray.runtime.addresses import answers
 from fedray.runtime.ray.joining import join_cluster
-from fedray.runtime.ray.switches import is_verbose, keep_quiet, listen_on_network, own_job
+from fedray.runtime.ray.switches import give_token, is_verbose, keep_quiet, listen_on_network, own_job
 
 PLENTY = 10**13  # bytes of memory for Ray's count: of a Ray that is started here the user says how many actors it has
 MOST_TRIES = 2  # of a start on a busy machine
@@ -177,10 +178,11 @@ def _discard(folder: Path) -> None:
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
     """Starts Ray, which has some resources, and returns the processes that it cannot do without."""
     listen_on_network(False)
+    give_token()
     os.environ[leftovers.MARK] = str(folder)
     # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-    why = ""
+    why, remedy = "", ""
     try:
         for _ in range(MOST_TRIES):
             try:
@@ -200,13 +202,23 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                 return found
             except (Exception, SystemExit) as error:  # Ray ends with whatever its parts end with
                 why = " ".join(str(error).split())[:200] or type(error).__name__
+                remedy = _choose_remedy(error)
                 _stop(folder)
     finally:
         del os.environ[leftovers.MARK]
     raise FedrayError(
-        f"Ray did not start on this machine ({why}): try again when the machine is less busy, set runtime=inline, "
-        "or give the --address of a cluster"
+        f"Ray did not start on this machine ({why}): {remedy}, set runtime=inline, or give the --address of a cluster"
     )
+
+
+def _choose_remedy(error: BaseException) -> str:
+    """What a user does where Ray did not start: a path that cannot be written is no matter of patience."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "free space"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
+        return "make that path writable, or set HOME and RAY_TMPDIR to directories that are"
+    return "try again when the machine is less busy"
 
 
 def _find_process(name: str) -> subprocess.Popen[bytes]:

@@ -49,7 +49,7 @@ from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
 from fedray.runtime.worker_info import describe_lanes
 from fedray.scenario.schema import Scenario
 from fedray.storage.identity import keep_lanes
-from fedray.storage.loggers import build_loggers
+from fedray.storage.loggers import build_loggers, tell_user
 
 log = logging.getLogger("fedray")
 MOST_STARTS = 20  # of the coordinator
@@ -64,7 +64,8 @@ class Coordinator:
         own: The user's own objects.
         out: The run directory.
         alone: Whether all actors have this machine's files.
-        snapshots: Those that the driver has not asked for yet; phases are among them, as `{"phase": ...}`.
+        snapshots: Those that the driver has not asked for yet; phases and notes are among them, as
+            `{"phase": ...}` and `{"note": ...}`.
     """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:
@@ -91,8 +92,9 @@ class Coordinator:
             if runtime.lanes != scenario.lanes:  # the nodes have different kernels, and torch trains everything
                 scenario = replace(scenario, lanes=runtime.lanes)
                 study = build_study(scenario, self.own)
-            watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
-            watch = set_gauges(watch, self.out.name, runtime.counts)
+            loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
+            watch = log_snapshots(self.snapshots.append, loggers)
+            watch = set_gauges(watch, self.out.name, runtime.counts, self._keep_note)
             digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
 
@@ -100,6 +102,10 @@ class Coordinator:
         """Keeps what is logged here for the driver, which shows it."""
         self.snapshots.append({"phase": record.getMessage()})
         return False
+
+    def _keep_note(self, line: str) -> None:
+        """Keeps a line for the driver, which warns of it."""
+        self.snapshots.append({"note": line})
 
     def progress(self) -> list[Snapshot]:
         """The snapshots since the last call."""
@@ -198,6 +204,8 @@ def _watch_coordinator(coordinator: Any, out: Path, watch: Watch, connection: Co
         for snapshot in ray.get(shown):
             if "phase" in snapshot:
                 log.info("%s", snapshot["phase"])
+            elif "note" in snapshot:
+                tell_user(snapshot["note"])
             else:
                 watch(snapshot)
     summary: dict[str, Any] = ray.get(ref)

@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 from ray.util.metrics import Gauge
 
+from fedray.runtime.ray.naming import spell_plainly
 from fedray.runtime.session import Snapshot, Watch
+from fedray.storage.loggers import look_on, tell_user
 
 GAUGES = {
     "round": "Rounds that are done",
@@ -54,23 +56,33 @@ class Rate:
         return grown / passed if passed > 0 else 0.0
 
 
-def set_gauges(watch: Watch, run: str, counts: Callable[[], RunCounts]) -> Watch:
-    """A watcher that also sets the gauges of a run, after each evaluated round.
+def set_gauges(
+    watch: Watch, run: str, counts: Callable[[], RunCounts], tell: Callable[[str], object] = tell_user
+) -> Watch:
+    """A watcher that also sets the gauges of a run, after each evaluated round; gauges that fail end no run.
 
     Args:
         watch: The other one.
         run: Name of the run.
         counts: What the runtime has counted so far.
+        tell: Says a line about gauges that fail.
     """
-    gauges = {name: Gauge(f"fedray_{name}", text, tag_keys=("run",)) for name, text in GAUGES.items()}
-    rate = Rate()
+    gauges: dict[str, Gauge] = {}
+    rate, tags = Rate(), {"run": spell_plainly(run)}
 
-    def show(snapshot: Snapshot) -> None:
+    def set_all(snapshot: Snapshot) -> None:
+        for name, text in GAUGES.items() if not gauges else ():
+            gauges[name] = Gauge(f"fedray_{name}", text, tag_keys=("run",))
         jobs, recoveries = counts()
         values = {name: snapshot[name] for name in ("round", "up_bytes", "down_bytes")}
         values |= {"jobs_per_second": rate.next(jobs, snapshot["wall_seconds"]), "recoveries": recoveries}
         for name, value in values.items():
-            gauges[name].set(float(value), tags={"run": run})
+            gauges[name].set(float(value), tags=tags)
+
+    look = look_on("gauges of Ray", set_all, tell)
+
+    def show(snapshot: Snapshot) -> None:
+        look(snapshot)
         watch(snapshot)
 
     return show

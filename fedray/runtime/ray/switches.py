@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray._private.worker as ray_worker
@@ -34,6 +36,20 @@ def listen_on_network(network: bool) -> None:
     if sys.platform == "linux":
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
         ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
+
+
+def give_token() -> None:
+    """Gives the Ray that starts next a token where it could not write one into a home directory, as it wants to."""
+    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return
+    try:
+        folder = Path.home() / ".ray"
+        if not (folder / "auth_token").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError
+    except (OSError, RuntimeError):  # it is on a file system that is not writable, or there is none
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def own_job() -> JobConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from ray.exceptions import LocalRayletDiedError, OutOfMemoryError, RayError, Wor
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment, leftovers
-from fedray.runtime.ray import connection, tasks
+from fedray.runtime.ray import connection, switches, tasks
 
 QUICKSTART = Path(__file__).parents[3] / "scenarios" / "quickstart.yaml"
 
@@ -165,6 +166,39 @@ def test_patience_that_is_no_number_is_one_line(text: str, monkeypatch: pytest.M
         environment.prepare_process()
 
 
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file", "/proc/home"), "make that path writable, or set HOME"),
+        (PermissionError(errno.EACCES, "Permission denied", "/home/me/.ray"), "make that path writable, or set HOME"),
+        (OSError(errno.ENOSPC, "No space left on device"), "free space"),
+    ],
+)
+def test_a_path_that_cannot_be_written_was_told_to_wait_for_a_less_busy_machine(
+    error: OSError, remedy: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(FedrayError, match=remedy) as caught, connection.open_local_ray(1):
+        pass
+    assert str(place) not in str(caught.value) and "less busy" not in str(caught.value)
+
+
+def test_a_home_that_cannot_be_written_kept_ray_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray writes a token there; where it cannot, the Ray that fedray starts has one of its own."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    switches.give_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ, "a home that can be written keeps it for other tools"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
+    switches.give_token()
+    assert len(os.environ.pop("RAY_AUTH_TOKEN")) == 64
+
+
 @pytest.mark.slow
 def test_a_folder_of_the_same_name_does_not_replace_the_package(short_place: Path, tmp_path: Path) -> None:
     """A command in a checkout whose package is installed elsewhere: the workers import what the driver imports."""
@@ -174,7 +208,8 @@ def test_a_folder_of_the_same_name_does_not_replace_the_package(short_place: Pat
     options = ["runtime=ray", "rounds=1", "clients.number=10", "report=false", "--out", "run"]
     done = subprocess.run(
         [sys.executable, "-P", "-c", command, "run", str(QUICKSTART), *options],
-        cwd=tmp_path, env=os.environ | {"RAY_TMPDIR": str(short_place)}, capture_output=True, text=True, check=False,
+        cwd=tmp_path, env=os.environ | {"RAY_TMPDIR": str(short_place), "HOME": "/proc/nobody"},  # not writable
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["kernels"] != "none"

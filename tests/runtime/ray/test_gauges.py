@@ -10,6 +10,7 @@ import pytest
 from fedray.runtime.ray import gauges
 from fedray.runtime.ray.cluster import ClusterChanged
 from fedray.runtime.ray.gauges import RunCounts, set_gauges
+from fedray.runtime.ray.naming import name_options
 from fedray.runtime.ray.runtime import RayRuntime
 
 
@@ -64,3 +65,29 @@ def test_jobs_that_are_trained_again_after_a_change_of_the_cluster_count_once(mo
     runtime.train(4, jobs, given, given)
     assert calls == [4, 4]
     assert runtime.counts() == RunCounts(3, 1)
+
+
+@pytest.mark.parametrize("run", ["\xfcbung", "\u65e5\u672c", "a\nb", "\U0001f600", "plain"])
+def test_a_run_whose_name_is_not_ascii_always_died_on_ray(monkeypatch: pytest.MonkeyPatch, run: str) -> None:
+    """Ray encodes the tags of gauges as ASCII; what names actors is plain too."""
+    monkeypatch.setattr(gauges, "Gauge", FakeGauge)
+    monkeypatch.setattr(FakeGauge, "values", {})
+    show = set_gauges(lambda _snapshot: None, run, lambda: RunCounts(0, 0))
+    show({"round": 1, "wall_seconds": 1.0, "up_bytes": 1, "down_bytes": 1})
+    tags = {tag for kept in FakeGauge.values.values() for _, tag in kept}
+    names = [text for one in name_options(run, ["coordinator"]) for text in one.values()]
+    assert len(tags) == 1 and all(text.isascii() and text.isprintable() for text in [*tags, *names])
+    assert run != "plain" or tags == {"plain"}
+
+
+def test_gauges_that_fail_ended_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They only look on: the failure is told once."""
+    monkeypatch.setattr(gauges, "Gauge", FakeGauge)
+    monkeypatch.setattr(FakeGauge, "set", lambda *_given, **_more: 1 / 0)
+    told: list[str] = []
+    shown: list[int] = []
+    show = set_gauges(lambda snapshot: shown.append(snapshot["round"]), "run", lambda: RunCounts(0, 0), told.append)
+    for done in (0, 1):
+        show({"round": done, "wall_seconds": 1.0, "up_bytes": 1, "down_bytes": 1})
+    assert shown == [0, 1]
+    assert told == ["gauges of Ray failed (ZeroDivisionError: division by zero): the run goes on without it"]

@@ -42,8 +42,13 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     sets = {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}}
     scored: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": sets, "data": {"hold_out": 0.25}}
     actors: dict[str, Any] = {"clients": {"actors": 2}}
-    in_actors = run(scored, actors, out=folder / "ray", watch=lambda shown: watched.append(shown["round"]))
+    out = folder / "\xfcber Ray"  # every run of such a name died at its first round
+    in_actors = run(scored, actors, out=out, watch=lambda shown: watched.append(shown["round"]))
     return BothRuntimes(run(scored, runtime="inline", out=folder / "inline"), in_actors, watched)
+
+
+def test_a_run_whose_name_is_not_ascii_ends_on_ray_as_elsewhere(both: BothRuntimes) -> None:
+    assert (both.ray.path.name, both.ray.summary["rounds"]) == ("\xfcber Ray", 4)
 
 
 def test_two_actors_change_no_bit_and_no_row(both: BothRuntimes) -> None:

@@ -1,0 +1,101 @@
+"""Inputs as float32, without the constant that would take away what tells them apart.
+
+float32 has 24 bits: of times near 1.7e12 it keeps every 131,072nd. Where it takes different values of a column for one,
+and they lie far from 0, a constant of the column is subtracted in float64 before they become float32. Standardization
+subtracts the mean anyway, so that networks get what they would get in float64. Elsewhere the constant is 0.
+
+Example:
+    >>> x = 1.7e12 + np.array([[0.0, 5.0], [100.0, 6.0], [200.0, 7.0]])
+    >>> (small,), origin = narrow([x - [0, 1.7e12]])
+    >>> small.tolist(), origin.tolist()
+    ([[-100.0, 5.0], [0.0, 6.0], [100.0, 7.0]], [1700000000100.0, 0.0])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.data.forms.arrays import as_float32
+from fedray.data.ranges import find_range
+from fedray.data.spool import LARGE_BYTES, Spool, read_pieces
+
+Array = NDArray[Any]
+Float64 = NDArray[np.float64]
+FAR = 8.0  # times half of a column's range: from there on its values lie far from 0, and 3 of 24 bits say nothing
+
+
+def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
+    """The inputs of all parts in the type in which networks read them, and what was subtracted from them.
+
+    Args:
+        parts: Of the training rows first, `[n, *s]`: tokens, bytes and float32 stay as they are.
+
+    Returns:
+        Images of whole numbers as bytes, where the levels of all parts are bytes; all other numbers as float32. And
+        the constants `[*s]`, of images one a channel `[C, 1, 1]`; None: they are 0.
+
+    Example:
+        >>> one, other = np.zeros((1, 1, 2, 2), np.int64), np.full((1, 1, 2, 2), 256)
+        >>> [narrow(parts)[0][0].dtype for parts in ([one], [one, other])]
+        [dtype('uint8'), dtype('float32')]
+    """
+    whole = [part.dtype.kind in "iu" and part.ndim == 4 for part in parts]
+    wide = (part for part, is_whole in zip(parts, whole, strict=True) if is_whole and part.dtype != np.uint8)
+    pieces = (piece for part in wide for piece in read_pieces(part) if piece.size)
+    levels = np.dtype(np.uint8 if all(piece.min() >= 0 and piece.max() <= 255 for piece in pieces) else np.float32)
+    origin, real = find_origin(parts[0]), np.dtype(np.float32)
+    kinds = [levels if is_whole else real if part.dtype.kind == "f" else None for part, is_whole in zip(parts, whole)]
+    return [part if kind is None else _convert(part, kind, origin) for part, kind in zip(parts, kinds)], origin
+
+
+def find_origin(x: Array) -> Float64 | None:
+    """The constant of each column that is subtracted before the column becomes float32; None where all are 0.
+
+    Args:
+        x: Inputs `[n, ...]`; what is missing is NaN. Only real numbers finer than float32, and images of whole numbers,
+            have values that float32 takes for one.
+    """
+    whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
+    if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
+        return None
+    low, high = find_range(x)
+    with np.errstate(all="ignore"):  # NaN: nothing is known of the column; infinity is refused elsewhere
+        far = (high > low) & (np.maximum(np.abs(low), np.abs(high)) >= FAR * (high - low) / 2)
+        middle = np.where(far, low + (high - low) / 2, 0.0)
+    for place in np.argwhere(far):
+        column = x[:, place[0]] if x.ndim == 4 else x[(slice(None), *place)]
+        values = np.unique(column[np.isfinite(column)])
+        if len(np.unique(values.astype(np.float32))) == len(values):
+            middle[tuple(place)] = 0.0
+    return middle if middle.any() else None
+
+
+def subtract(x: Array, origin: Float64 | None) -> Array:
+    """Inputs less their constants, in float64; as they are where there are none."""
+    return x if origin is None else x.astype(np.float64) - origin
+
+
+def add_back(x: Array, origin: Float64 | None) -> Array:
+    """What `subtract` was given, in float64, up to rounding; the inputs as they are where there are no constants."""
+    return x if origin is None else x.astype(np.float64) + origin
+
+
+def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
+    """Inputs less their constants in another type; rows of a mapped file in pieces."""
+    if x.dtype == kind and origin is None:
+        return x
+
+    def convert(piece: Array) -> Array:
+        piece = subtract(piece, origin)
+        return as_float32(piece) if piece.dtype.kind == "f" else piece.astype(kind)
+
+    if x.nbytes < LARGE_BYTES or x.flags.writeable:
+        return convert(x)
+    spool = Spool()
+    for piece in read_pieces(x):
+        spool.append(convert(piece))
+    return spool.finish()

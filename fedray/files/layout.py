@@ -1,0 +1,276 @@
+"""What a user's folders and files are by their names: parts, clients, or classes. Hidden ones are nothing.
+
+Names that say part (`PARTS`, in capitals too) are parts wherever all names do: keys of a mapping, files of tables,
+folders. A folder that holds pictures is a class; one that holds only folders is a part or a client.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     for path in ("Train/cat/1.png", "Train/dog/2.png", "Test/cat/3.png", "val/dog/4.png", ".cache/5.png"):
+    ...         (Path(home) / path).parent.mkdir(parents=True, exist_ok=True)
+    ...         (Path(home) / path).touch()
+    ...     found = find_classes(Path(home))
+    >>> [(one.part, one.client, one.name) for one in found.classes]
+    [('train', '', 'cat'), ('train', '', 'dog'), ('test', '', 'cat')]
+    >>> found.remarks
+    ['data: val is left out, because the test rows are those of Test: data.test names another part']
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedray.core.errors import BadInput
+from fedray.files.plain import expand_user_path
+
+PARTS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+}
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")  # endings that are read
+TABLES = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+TABLES |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
+NOTICES = ("README", "LICENSE", "LICENCE", "CHANGELOG", "NOTICE", "CITATION")  # text about a folder, in capitals
+
+
+class Parts(NamedTuple):
+    """Which of several names are the parts of a data set.
+
+    Attributes:
+        train: The name of the training rows.
+        test: That of the test rows: a validation part, where no part is called test; None: they are drawn.
+        remarks: What is said of the other ones.
+    """
+
+    train: str
+    test: str | None
+    remarks: tuple[str, ...] = ()
+
+
+class ClassFolder(NamedTuple):
+    """A folder that holds the pictures of one class.
+
+    Attributes:
+        part: `train` or `test`.
+        client: Whose pictures they are; empty where the folders name no clients.
+        name: Of the class.
+        path: The folder.
+    """
+
+    part: str
+    client: str
+    name: str
+    path: Path
+
+
+class PictureFolders(NamedTuple):
+    """The folders of a data set of pictures.
+
+    Attributes:
+        classes: Those of classes: training part first, client after client.
+        others: Those around them.
+        empty: Those without pictures.
+        remarks: What the user should know of them, a sentence each.
+    """
+
+    classes: list[ClassFolder]
+    others: list[Path]
+    empty: list[Path]
+    remarks: list[str]
+
+    def list_others(self) -> list[Path]:
+        """The files that lie in no folder of a class."""
+        around = [file for at in self.others for file in list_files(at, inside=False)]
+        return around + [file for at in self.empty for file in list_files(at)]
+
+
+def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
+    """The parts, where names say so: all of them, or one that says train and one that says test or validation.
+
+    Args:
+        names: Of keys, splits, files or folders.
+        where: What has them, for messages.
+        test: The one that the user names for the test rows; None: the names say it.
+
+    Returns:
+        None where no name says part.
+
+    Raises:
+        BadInput: Only some names do, there is no training part, or there are two of a kind.
+    """
+    names = list(names)
+    kinds = {name: find_part(name) for name in names}
+    train, tests, more = ([n for n in names if kinds[n] == kind] for kind in ("train", "test", "validation"))
+    others = [name for name in names if not kinds[name] and name != test]
+    if not (train or tests or more):
+        return None
+    if others and not (train and (tests or more)):
+        part = (train + tests + more)[0]
+        raise BadInput(f"{where}: {part} says part, and {others[0]} does not: rename one of them, or leave it out")
+    for alike in (train, tests):
+        if len(alike) > 1:
+            raise BadInput(f"{where}: {alike[0]} and {alike[1]} are the same part: join them, or leave one out")
+    if not train:
+        raise BadInput(f"{where}: of the parts {', '.join(names)[:200]} none is called train: rename one")
+    chosen = test if test is not None else next(iter(tests + more), None)
+    unread = [] if test is not None else [name for name in names if name not in (train[0], chosen)]
+    if not unread:
+        return Parts(train[0], chosen)
+    said = f"data: {', '.join(unread)[:200]} {'is' if len(unread) == 1 else 'are'} left out, because the test rows are"
+    return Parts(train[0], chosen, (f"{said} those of {chosen}: data.test names another part",))
+
+
+def list_folders(folder: Path) -> list[Path]:
+    """The folders in a folder, sorted by name."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
+    """The files of a folder, sorted by path; `inside` takes those of its folders, too."""
+    return sorted(_walk_files(folder, inside=inside))
+
+
+def list_tables(folder: Path) -> list[Path]:
+    """The tables in a folder, sorted by name; none where it has folders of pictures, beside which tables only tell."""
+    if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
+        return []
+    files = [path for path in list_files(folder, inside=False) if path.suffix.lower() in TABLES]
+    return [path for path in files if path.name.partition(".")[0].upper() not in NOTICES]
+
+
+def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
+    """The parts of a folder of tables, by the names of its files without their endings; None: each is a client's."""
+    return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
+
+
+def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
+    """What is said of files that are not read: how many there are of each ending.
+
+    Args:
+        folder: That has them.
+        files: Not read.
+    """
+    counts = Counter(path.suffix.lower() or "without an ending" for path in files)
+    if not counts:
+        return []
+    each = ", ".join(f"{number:,} {ending}" for ending, number in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
+    many = "1 file" if counts.total() == 1 else f"{counts.total():,} files"
+    return [f"data: {many} of {folder.name or folder} left out: {each[:300]}"]
+
+
+def holds_clients(name: str, path: object) -> bool:
+    """Whether a folder of tables or of pictures holds the data of each client by itself.
+
+    Args:
+        name: Of the data set: `table` or `folder`; all others hold none.
+        path: The folder, as the user writes it.
+    """
+    if name not in ("table", "folder") or not isinstance(path, str) or not path:
+        return False
+    try:
+        folder = expand_user_path("data.path", path)
+        if not folder.is_dir():
+            return False
+        if name == "table":
+            return find_table_parts(list_tables(folder)) is None
+        return any(one.client for one in find_classes(folder).classes)
+    except (BadInput, OSError):  # whoever reads the folder says so
+        return False
+
+
+def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
+    """The folders of classes: in the folder, in those of parts or clients, or in parts of clients or clients of parts.
+
+    Args:
+        folder: Has them.
+        test: The folder of the test part, in it or a path; None: the names say it.
+
+    Raises:
+        BadInput: The folders are of several kinds, or there are none.
+    """
+    layout = PictureFolders([], [], [], [])
+    if test is None:
+        _walk(layout, folder, "", "", None)
+    else:
+        inside = folder / test
+        other = inside if inside.is_dir() else expand_user_path("data.test", test)
+        if not other.is_dir():
+            raise BadInput(
+                f"data.test = {test}: there is no such folder, neither in {folder} nor as a path: correct it"
+            )
+        named = [at for at in list_folders(folder) if find_part(at.name) == "train" and not _has_pictures(at)]
+        train = named[0] if named else folder
+        _walk(layout, train, "train", "", other)
+        _walk(layout, other, "test", "", None)
+    if not layout.classes:
+        _refuse_empty(folder, layout)
+    return layout._replace(classes=sorted(layout.classes, key=lambda one: one.part == "test"))
+
+
+def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
+    """Adds the folders of classes of a folder, which is the whole, or a part or a client of it."""
+    layout.others.append(folder)
+    folders = [at for at in list_folders(folder) if at != skip]
+    empty = [at for at in folders if not _has_pictures(at) and not _has_pictures(at, inside=True)]
+    full = [at for at in folders if at not in empty]
+    layout.empty.extend(empty)
+    names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
+    if empty and full:
+        verbs = "holds no pictures and is" if len(empty) == 1 else "hold no pictures and are"
+        layout.remarks.append(f"data: {', '.join(at.name for at in empty)[:200]} in {folder.name} {verbs} left out")
+    if direct:
+        if len(direct) < len(full):
+            other = next(at for at in full if at not in direct)
+            raise BadInput(
+                f"data.path = {folder}: {direct[0].name} holds pictures, and {other.name} only folders: put the "
+                "pictures of each class into a folder"
+            )
+        if all(find_part(name) for name in names):
+            raise BadInput(
+                f"data.path = {folder}: {names[0]} is a part, but holds pictures: put those of each class into a folder"
+            )
+        layout.classes.extend(ClassFolder(part or "train", client, at.name, at) for at in full)
+        return
+    parts = find_parts(names, f"data.path = {folder}") if full else None
+    if parts is not None and not part:
+        layout.remarks.extend(parts.remarks)
+        _walk(layout, folder / parts.train, "train", client, None)
+        if parts.test is not None:
+            _walk(layout, folder / parts.test, "test", client, None)
+    elif full and (parts is not None or client):
+        raise BadInput(f"data.path = {full[0]}: it holds only folders: put the pictures of each class into a folder")
+    elif full:
+        for at in full:
+            _walk(layout, at, part, at.name, None)
+
+
+def _refuse_empty(folder: Path, layout: PictureFolders) -> None:
+    """Says why a folder has no classes."""
+    if not layout.empty:
+        raise BadInput(f"data.path = {folder}: it has no folders: put the pictures of each class into a folder")
+    left = "; ".join(["", *tell_endings(folder, layout.list_others())]).replace("data: ", "")
+    raise BadInput(
+        f"data.path = {folder}: the folders hold no pictures ({', '.join(PICTURES[:4])}, ...{left}): put some in"
+    )
+
+
+def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
+    """Whether a folder holds pictures itself, or `inside` it."""
+    return any(path.suffix.lower() in PICTURES for path in _walk_files(folder, inside=inside))
+
+
+def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
+    """The files of a folder in no order, but hidden ones and those of hidden folders."""
+    for path in folder.rglob("*") if inside else folder.iterdir():
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
+            yield path
+
+
+def find_part(name: str) -> str:
+    """The part that a name says, also that of a file of several (`train-00000-of-00002`); empty where it says none."""
+    return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")

@@ -1,0 +1,451 @@
+"""What is said of a user's data is true, and doing it helps: each test is named after what was false."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import warnings
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+import fedray
+from fedray.core.errors import BadInput
+from fedray.data.adaptation import adapt
+from fedray.data.catalogue import load_data
+from fedray.data.types import Dataset
+
+N = 60
+RNG = np.random.default_rng(0)
+SMALL: dict[str, Any] = {"rounds": 1, "runtime": "inline", "report": False, "method": "fedavg", "local": {"epochs": 1}}
+
+
+def make_table(**columns: Any) -> pd.DataFrame:
+    """A table of 60 rows with two inputs and a target `kind` of two classes."""
+    frame = {"a": np.arange(N) / 7, "b": np.arange(N) % 13 / 3, "kind": ["no", "yes"] * (N // 2)}
+    return pd.DataFrame({**frame, **columns})
+
+
+def read_all_forms(frame: pd.DataFrame, folder: Path, **options: Any) -> dict[str, Callable[[], Dataset]]:
+    """Readers of a table in the forms that a user may have it, by both doors."""
+    frame.to_csv(folder / "t.csv", index=False)
+    frame.to_parquet(folder / "t.parquet")
+    return {
+        "pandas": lambda: adapt(frame, **options),
+        "polars": lambda: adapt(pl.from_pandas(frame), **options),
+        "pyarrow": lambda: adapt(pa.Table.from_pandas(frame, preserve_index=False), **options),
+        "hf": lambda: adapt(datasets.Dataset.from_pandas(frame, preserve_index=False), **options),
+        "path": lambda: adapt(folder / "t.csv", **options),
+        "csv": lambda: load_data("table", None, path=str(folder / "t.csv"), **options),
+        "parquet": lambda: load_data("table", None, path=str(folder / "t.parquet"), **options),
+        "clients": lambda: adapt({"A": frame, "B": frame}, **options),
+    }
+
+
+def test_columns_whose_names_are_numbers_ended_in_a_type_error(tmp_path: Path) -> None:
+    """`data__target=3` was `'int' object is not iterable`, and 0 counted as no target."""
+    frame = pd.DataFrame({0: [0, 1] * 30, 1: np.arange(N) / 7, 2: np.arange(N) / 5, 3: ["x", "y", "z"] * 20})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    named = frame.rename(columns=str)
+    targets: list[Any] = [0, np.int64(0), "0", [0], np.array([0])]
+    for thing in (frame, pl.from_pandas(named), datasets.Dataset.from_pandas(named, preserve_index=False)):
+        for target in targets:
+            assert adapt(thing, target=target, input=[1, 2]).features == ("1", "2")
+        assert adapt(thing, target=0, input=1, group=3).features == ("1",)
+    assert adapt(frame, target=0, input=frame.columns[1:3]).class_names == ("0", "1")
+    assert len(adapt({"A": frame, "B": frame}, target=3, input=[1, 2]).class_names) == 3
+    run = fedray.run(SMALL, data=frame, data__target=0, data__group=3)
+    assert run.study.client_names == ("x", "y", "z") and run.predict(frame[:3]).mean.shape == (3, 2)
+    keys = {"name": "table", "path": str(tmp_path / "t.csv"), "target": 0, "features": [1, 2], "group": 3}
+    assert fedray.run(SMALL, data=keys).study.client_names == ("x", "y", "z")
+    deal = {"name": "column", "column": 3}
+    assert fedray.run(SMALL, data=frame, data__target=0, data__input=[1, 2], partition=deal).study.clients.number == 3
+    with pytest.raises(BadInput, match=r"data.target is a Series: name a column, or give labels beside the table"):
+        adapt(frame, target=frame[0])
+    with pytest.raises(BadInput, match=r"has no column 7: .*its columns: 0, 1, 2, 3"):
+        adapt(frame, target=7)
+
+
+def make_text(frame: pd.DataFrame | None = None, **how: Any) -> str:
+    """A table as text of a CSV file."""
+    return str((make_table() if frame is None else frame).to_csv(index=False, **how))
+
+
+UMLAUTS = make_text(make_table(city=["M\u00fcnchen", "K\u00f6ln"] * 30))
+FILES: dict[str, tuple[str, bytes, str]] = {  # its name, its bytes, and what is said of it
+    "latin-1": ("t.csv", UMLAUTS.encode("latin-1"), "line 2 is no UTF-8 text .*M\u00fcnchen.*encoding='cp1252'"),
+    "a last row": (
+        "t.csv",
+        f"{make_text()}Total,,,,\n".encode(),
+        "line 62 has 5 fields, but those above it 3: correct or",
+    ),
+    "a title": ("t.csv", f"Report\n2020,by us\n{make_text()}".encode(), "line 3 has 3 fields, but those above it 2"),
+    "a title without commas": (
+        "t.csv",
+        f"Report\n{make_text()}".encode(),
+        "first line names 1 columns, .* have 3 fields",
+    ),
+    "an open quote": (
+        "t.csv",
+        make_text().replace("no", '"no', 1).encode(),
+        "a quotation mark in line 2 is never closed",
+    ),
+    "nothing": ("t.csv", b"", "is empty: its first line names the columns"),
+    "Excel": (
+        "t.csv",
+        b"PK\x03\x04" + bytes(range(256)),
+        "is a zip archive or an Excel file: unpack it, or save it as",
+    ),
+    "no text": ("t.csv", b"\x89\x00\xff\x01" * 20, "is no table of text"),
+    "packed": ("t.csv", gzip.compress(make_text().encode()), "is packed by gzip: name it .csv.gz"),
+    "not packed": ("t.csv.gz", make_text().encode(), "is no .gz file: name it .csv"),
+    "CSV as Parquet": ("t.parquet", make_text().encode(), "is no .parquet file: name it .csv"),
+    "libsvm": ("t.txt", b"1 1:0.5 3:2\n0 2:1\n" * 9, "is text of libsvm .*load_svmlight_file"),
+    "two columns": ("t.csv", b"a,b,a\n1,2,x\n3,4,y\n", "has two columns a: rename one"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_whole_files_were_called_damaged(kind: str, tmp_path: Path) -> None:
+    """`is damaged: replace it by the original file` was said of every file that a reader did not understand."""
+    name, content, line = FILES[kind]
+    file = tmp_path / name
+    file.write_bytes(content)
+    readers: list[Callable[[], Dataset]] = [
+        lambda: adapt(file, target="kind"),
+        lambda: load_data("table", None, path=str(file), target="kind"),
+    ]
+    for read in readers:
+        with pytest.raises(BadInput, match=line) as wrong:
+            read()
+        assert "\n" not in str(wrong.value) and "damaged" not in str(wrong.value)
+
+
+def test_what_is_said_of_files_helps(tmp_path: Path) -> None:
+    """The remedies are done as the lines say them."""
+    file = tmp_path / "t.csv"
+    file.write_bytes(UMLAUTS.encode("latin-1"))
+    pd.read_csv(file, encoding="cp1252").to_parquet(tmp_path / "t.parquet")
+    with pytest.warns(UserWarning, match="city is text"):
+        assert "city=M\u00fcnchen" in adapt(tmp_path / "t.parquet", target="kind").features
+    for encoding in ("utf-16", "utf-8-sig"):  # which say so themselves
+        file.write_bytes(make_text().encode(encoding))
+        assert adapt(file, target="kind").features == ("a", "b")
+    table = pa.Table.from_pandas(make_table())
+    with pa.ipc.new_stream(str(tmp_path / "t.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    assert adapt(tmp_path / "t.arrow", target="kind").features == ("a", "b")
+    for total, line in (
+        ("Total,,", "'Total' in row 61, the last one .*: correct it"),
+        ("1,2,", "1 missing values, in row 61"),
+    ):
+        file.write_text(f"{make_text()}{total}\n")
+        with pytest.raises(BadInput, match=line):
+            adapt(file, target="kind")
+    cut = (tmp_path / "t.parquet").read_bytes()[:-9]
+    (tmp_path / "cut.parquet").write_bytes(cut)
+    with pytest.raises(BadInput, match="is damaged .*: replace it by the original file"):
+        adapt(tmp_path / "cut.parquet", target="kind")
+
+
+NUMBERS: dict[str, tuple[list[str], str, list[str]]] = {  # text, what is said, and what pandas.read_csv needs
+    "thousands": (["60,928", "1,234,567"], "commas between thousands.*thousands=','", ["thousands=','"]),
+    "thousands and a point": (["60,928.5", "999"], "commas between thousands.*thousands=','", ["thousands=','"]),
+    "a decimal comma": (["60,92", "1,5"], "decimal commas.*decimal=','", ["decimal=','"]),
+    "a leading zero": (["0,928", "1,234"], "decimal commas.*decimal=','", ["decimal=','"]),
+    "both": (
+        ["1.234,5", "2,25"],
+        "points between thousands.*thousands='.', decimal=','",
+        ["thousands='.', decimal=','"],
+    ),
+    "spaces": (["60 928", "1 234"], "spaces between thousands.*thousands=' '", ["thousands=' '"]),
+    "either": (
+        ["60,928", "999"],
+        "thousands=',') reads 60,928 as 60928, and decimal=',' as 60.928",
+        ["thousands=','", "decimal=','"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_with_commas_between_thousands_were_told_to_be_decimals(kind: str, tmp_path: Path) -> None:
+    """`60,928` was told `decimal=','`, which makes 60.928 of it; naming the column made an input of each value."""
+    texts, line, remedies = NUMBERS[kind]
+    line = line.replace("(", r"\(").replace(")", r"\)")
+    more = (one if one[0] == "0" else f"{i + 1}{one[1:]}" for i, one in enumerate(texts * 30))
+    rows = [texts[0], *more][:N]
+    frame = make_table(price=rows)
+    for thing, key in ((frame, "input"), (pa.Table.from_pandas(frame), "input")):
+        with pytest.warns(UserWarning, match="^data: column price ") as said:
+            assert adapt(thing, target="kind").features == ("a", "b")
+        assert any(re.search(line, str(one.message)) for one in said)
+        for target, named in (("kind", ["price"]), ("price", None)):
+            with pytest.raises(BadInput, match=rf"^data.({key}|target): column price .*{line}"):
+                adapt(thing, target=target, input=named)
+    file = tmp_path / "t.csv"
+    frame.to_csv(file, index=False, sep=";")
+    if "," in texts[0]:
+        with pytest.raises(BadInput, match=rf"column price .* sep=';', {re.escape(remedies[0])}\)"):
+            adapt(file, target="kind")
+    for remedy in remedies:
+        options = eval(f"dict({remedy})")
+        assert pd.read_csv(file, sep=";", **options)["price"].dtype.kind in "if"
+
+
+def test_a_column_of_numbers_that_are_objects_was_text_of_too_many_values() -> None:
+    """Naming it, as the line said, made 60 inputs of 60 rows."""
+    half = [Decimal(i) / 7 for i in range(N)]
+    frames = {
+        "objects": make_table().astype(object),
+        "decimals": make_table(a=half),
+        "mixed": make_table(a=pd.Series([i if i % 2 else i / 4 for i in range(N)], dtype=object)),
+        "of an array": pd.DataFrame(np.array(make_table(), dtype=object), columns=["a", "b", "kind"]),
+        "texts": make_table().assign(a=lambda one: one.a.astype(str)),
+    }
+    for name, frame in frames.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if name != "texts" else "ignore")
+            data = adapt(frame, target="kind")
+            named = adapt(frame, target="kind", input=["a", "b"])
+        assert data.features == named.features == ("a", "b")
+        assert np.array_equal(data.train.x, named.train.x) and len(np.unique(data.train.x[:, 0])) > 40
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert adapt(frame, target="a").classes == 0
+    run = fedray.run({**SMALL, "clients": 3}, data=frames["objects"], data__target="kind")
+    assert run.predict(frames["objects"][:3]).mean.shape == (3, 2)
+    pa_table = pa.table({"a": pa.array([Decimal(i) / 8 for i in range(N)]), "kind": ["no", "yes"] * 30})
+    assert adapt(pa_table, target="kind").features == ("a",)
+    with pytest.warns(UserWarning, match="column a is text of numbers, read as numbers"):
+        adapt(frames["texts"], target="kind")
+    texts = np.array([str(i / 7) for i in range(N)])
+    with pytest.warns(UserWarning, match="the labels are text of numbers, read as targets of a regression"):
+        assert adapt((np.arange(2.0 * N).reshape(N, 2), texts)).classes == 0
+    assert adapt((np.arange(2.0 * N).reshape(N, 2), np.arange(N).astype(str)), task="regression").classes == 0
+    with pytest.warns(UserWarning, match="column ticket is text, and makes 60 inputs of 60 rows"):
+        adapt(make_table(ticket=[f"t{i}" for i in range(N)]), target="kind", input=["a", "ticket"])
+
+
+def test_whole_numbers_of_more_than_20_values_are_classes_in_every_form_and_it_is_said(tmp_path: Path) -> None:
+    """A table of 30 classes became a regression without a word; as arrays they were classes."""
+    frame = pd.concat([make_table(kind=np.arange(N) % 30)] * 6, ignore_index=True)
+    line = r"30 different whole numbers in \d+ rows are read as classes: write data.task: regression if they are quant"
+    x, y = frame[["a", "b"]].to_numpy(), frame["kind"].to_numpy()
+    forms = read_all_forms(frame, tmp_path, target="kind")
+    forms |= {
+        "arrays": lambda: adapt((x, y)),
+        "pair": lambda: adapt((frame[["a", "b"]], frame["kind"])),
+        "torch": lambda: adapt(TensorDataset(torch.from_numpy(x), torch.from_numpy(y))),
+        "client arrays": lambda: adapt({"A": (x, y)}),
+        "gaps": lambda: adapt(
+            frame.assign(kind=np.where(np.arange(len(y)) % 50 == 0, np.nan, y)), target="kind", missing="drop"
+        ),
+        "array gaps": lambda: adapt((x, np.where(np.arange(len(y)) % 50 == 0, np.nan, y)), missing="drop"),
+    }
+    for name, read in forms.items():
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            data = read()
+        assert data.classes == 30, name
+        assert any(re.search(line, text) for text in [*data.remarks, *(str(one.message) for one in said)]), name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert adapt(frame, target="kind", task="regression").classes == 0
+        assert adapt(frame, target="kind", task="classification").classes == 30
+    for thing in (frame[:N], (x[:N], y[:N])):  # too few rows of each
+        with pytest.raises(
+            BadInput, match="leaves no rows .* write data.task: regression if the labels are quantities"
+        ):
+            adapt(thing, target="kind" if isinstance(thing, pd.DataFrame) else None)
+    with pytest.raises(BadInput, match="leaves no rows .* or another target$"):
+        adapt(make_table(kind=[f"n{i}" for i in range(N)]), target="kind")
+
+
+def encode_picture(level: int) -> bytes:
+    """A picture of 8 x 8 as the bytes of a PNG file."""
+    made = io.BytesIO()
+    Image.fromarray(np.full((8, 8), level, np.uint8) + np.arange(64, dtype=np.uint8).reshape(8, 8)).save(made, "PNG")
+    return made.getvalue()
+
+
+def test_columns_of_lists_and_pictures_are_told_what_reads_them(tmp_path: Path) -> None:
+    """`make numbers or text of it` helped nobody, and `unhashable` was a traceback."""
+    lists = [[float(i), 1.0] for i in range(N)]
+    packed = [encode_picture(i) for i in range(N)]
+    columns: dict[str, tuple[list[Any], str]] = {
+        "lists": (
+            lists,
+            r"holds lists: give data=\(np.stack\(table\['v'\]\), labels\), or read a file .* data.name: hf",
+        ),
+        "arrays": ([np.array(one) for one in lists], r"holds lists: give data=\(np.stack"),
+        "bytes": (packed, r"holds encoded pictures: read a file of them by data.name: hf \(data.input: v\)"),
+        "structs": ([{"bytes": one, "path": None} for one in packed], r"holds encoded pictures: .*data.name: hf"),
+        "PIL": (
+            [Image.open(io.BytesIO(one)) for one in packed],
+            r"holds pictures: give data=\(np.stack\(table\['v'\]\), lab",
+        ),
+    }
+    for name, (cells, line) in columns.items():
+        frame = make_table(v=cells)
+        with pytest.warns(UserWarning, match=f"^data: column v {line}"):
+            assert adapt(frame, target="kind").features == ("a", "b")
+        for given in (["v"], "v"):
+            with pytest.raises(BadInput, match=f"^data.input: column v {line}"):
+                adapt(frame, target="kind", input=given)
+        with pytest.raises(BadInput, match=f"no column of numbers or categories beside the target: column v {line}"):
+            adapt(frame[["v", "kind"]], target="kind")
+        for target, group in (("v", None), ("kind", "v")):
+            with pytest.raises(BadInput, match=r"column v holds .*: give a number or a text in each row"):
+                adapt(frame, target=target, group=group)
+        if "np.stack" in line:
+            assert len(adapt((np.stack(list(frame["v"])), frame["kind"])).train.x) == 48
+        if "hf" in line:
+            frame.to_parquet(tmp_path / f"{name}.parquet")
+            with pytest.raises(BadInput, match=f"^data.features: column v {line}"):
+                load_data("table", None, path=str(tmp_path / f"{name}.parquet"), target="kind", features=["v"])
+            data = load_data("hf", None, path=str(tmp_path / f"{name}.parquet"), input="v", target="kind")
+            assert data.train.x.shape == ((48, 2) if "lists" in line else (48, 1, 8, 8))
+    with pytest.raises(BadInput, match="data.target: column day holds values of type datetime64"):
+        adapt(make_table(day=pd.date_range("2020", periods=N)), target="day")
+
+
+def test_two_columns_of_one_name_are_refused_in_every_form(tmp_path: Path) -> None:
+    """Pandas called the second one `a.1` and it was an input more; pyarrow ended in a KeyError."""
+    table = pa.table([pa.array(range(N)), pa.array(range(N)), pa.array(["x", "y"] * 30)], names=["a", "a", "kind"])
+    pq.write_table(table, tmp_path / "t.parquet")
+    for mark in (",", ";", "\t"):
+        rows = [mark.join(("a", "a", "kind")), *(mark.join((str(i), str(i), "xy"[i % 2])) for i in range(N))]
+        (tmp_path / "t.csv").write_text("\n".join(rows))
+        with pytest.raises(BadInput, match="two columns a: rename one"):
+            adapt(tmp_path / "t.csv", target="kind")
+    for thing in (
+        table,
+        table.to_batches()[0],
+        tmp_path / "t.parquet",
+        make_table().set_axis(["a", "a", "kind"], axis=1),
+    ):
+        with pytest.raises(BadInput, match="two columns a: rename one"):
+            adapt(thing, target="kind")
+
+
+def make_users(*names: str, low: float = -2.0, features: int = 784) -> dict[str, Any]:
+    """Rows of users in LEAF's form, standardized as FedProx's MNIST."""
+    rows = {
+        name: {"x": (low + 3 * RNG.random((12, features))).tolist(), "y": [i % 3 for i in range(12)]} for name in names
+    }
+    return {"users": list(names), "num_samples": [12] * len(names), "user_data": rows}
+
+
+def test_the_json_of_leaf_is_read_a_client_a_user(tmp_path: Path) -> None:
+    """A dict of it was `a list of 2` or keys of a scenario; a file was told to be made a table."""
+    train, test = make_users("ann", "bob", features=4), make_users("cem", "bob", features=4)
+    for part, given in (("train", train), ("test", test)):
+        (tmp_path / "leaf" / part).mkdir(parents=True)
+        (tmp_path / "leaf" / part / "all_data_0.json").write_text(json.dumps(given))
+    (tmp_path / "one.json.gz").write_bytes(gzip.compress(json.dumps(train).encode()))
+    for thing in (train, tmp_path / "one.json.gz"):
+        data = adapt(thing)
+        assert (data.classes, data.train.x.shape, data.columns["client"][0]) == (3, (18, 4), "ann")
+    both = [(train, test), {"train": train, "test": test}, tmp_path / "leaf"]
+    for data in [*map(adapt, both), adapt(train, test=test), load_data("leaf", None, path=str(tmp_path / "leaf"))]:
+        assert data.train.group is not None and data.test.group is not None
+        assert (np.unique(data.train.group).tolist(), np.unique(data.test.group).tolist()) == ([0, 1], [-1, 1])
+        assert np.allclose(data.train.x[:12], train["user_data"]["ann"]["x"])
+    for thing in ({"name": "leaf", "path": str(tmp_path / "leaf")}, train, tmp_path / "leaf"):
+        run = fedray.run({**SMALL, "evaluate": {"personal": True}}, data=thing)
+        assert run.study.client_names == ("ann", "bob")
+    for name, line in (("nowhere", "there is no such file or folder"), ("", "it has no JSON of users")):
+        with pytest.raises(BadInput, match=f"^data.path = .*: {line}"):
+            load_data("leaf", None, path=str(tmp_path / "leaf" / "train" / name) if name else str(tmp_path.parent))
+    assert len(load_data("leaf", tmp_path, path="leaf/train").train.x) == 18
+    run = fedray.run(SMALL, data=train, data__test=test)
+    assert "cem" not in (run.path / "scenario.yaml").read_text()
+    assert fedray.load(run.path, data=(train, test)).study.client_names == ("ann", "bob")
+    with pytest.raises(BadInput, match="is LEAF's JSON: data.name: leaf reads it"):
+        load_data("table", None, path=str(tmp_path / "one.json.gz"), target="y")
+
+
+def test_other_data_in_the_form_of_femnist_wrapped_around_in_bytes(tmp_path: Path) -> None:
+    """FedProx's MNIST is standardized; splits by user (`-t user`) were called damaged."""
+    for part, given in (("train", make_users("ann", "bob")), ("test", make_users("ann"))):
+        (tmp_path / "femnist" / part).mkdir(parents=True)
+        (tmp_path / "femnist" / part / "a.json").write_text(json.dumps(given))
+    with pytest.raises(BadInput, match=r"has pixels from -2 to .*data: \{name: leaf, path: (.*)\}") as wrong:
+        load_data("femnist", tmp_path)
+    path = re.search(r"path: (.*)\}", str(wrong.value))
+    assert path is not None and load_data("leaf", None, path=path[1]).train.x.min() < -1.9
+    for part, names in (("train", ("ann", "bob")), ("test", ("cem",))):
+        given = make_users(*names, low=0.0)
+        given["user_data"] = {
+            u: {**rows, "x": (np.array(rows["x"]) / 3).tolist()} for u, rows in given["user_data"].items()
+        }
+        (tmp_path / "femnist" / part / "a.json").write_text(json.dumps(given))
+    data = load_data("femnist", tmp_path)
+    assert data.test.group is not None and set(data.test.group) == {-1} and len(data.train.x) == 24
+    run = fedray.run({**SMALL, "evaluate": {"personal": True}}, data={"name": "femnist", "root": str(tmp_path)})
+    assert run.summary["rounds"] == 1
+
+
+def test_a_dict_that_is_nothing_known_is_told_what_it_is() -> None:
+    """`client x: data is a ndarray without labels`, or `data.x is not a key of data set digits`."""
+    x, y = np.arange(120.0).reshape(60, 2), np.arange(60) % 2
+    pair = r"give a pair, data=\(d\['{}'\], d\['{}'\]\)"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"x": x, "y": y}, pair.format("x", "y")),
+        ({"x": x.tolist(), "y": y.tolist()}, pair.format("x", "y")),
+        ({"data": x, "target": y, "feature_names": ["a", "b"], "DESCR": "text"}, pair.format("data", "target")),
+        ({"x_train": x, "y_train": y, "x_test": x, "y_test": y}, r"give two pairs, data=\(\(d\['x_train'\], d\['y_tr"),
+        ({"age": x[:, 0], "ill": y}, r"give data=pandas.DataFrame\(d\) if these are columns, or a pair"),
+        ({"age": x[:, 0].tolist(), "ill": y.tolist()}, r"give data=pandas.DataFrame\(d\) if these are columns"),
+    ]
+    for thing, line in cases:
+        first = next(iter(thing))
+        for read in (adapt, lambda one: fedray.run(SMALL, data=one)):
+            with pytest.raises(BadInput, match=rf"^data is a dict of {first} \(.*\).*: {line}"):
+                read(thing)
+    with pytest.raises(BadInput, match="data.nam is not a key"):
+        fedray.run(SMALL, data={"nam": "digits"})
+
+
+def test_text_beside_folders_of_classes_made_tables_of_them(tmp_path: Path) -> None:
+    """A README made `the table of all clients has no rows`; so did tables of clients beside a README."""
+    for kind in ("cat", "dog"):
+        for i in range(5):
+            (tmp_path / "pictures" / kind).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "pictures" / kind / f"{i}.png").write_bytes(encode_picture(i))
+    for name in ("README.txt", "labels.csv", "classes.txt", "README.md"):
+        (tmp_path / "pictures" / name).write_text("file,label\n1.png,cat\n")
+        with pytest.warns(UserWarning, match="left out"):
+            data = adapt(tmp_path / "pictures")
+        assert (data.class_names, data.train.group) == (("cat", "dog"), None)
+        (tmp_path / "pictures" / name).unlink()
+    (tmp_path / "pictures" / "classes.txt").write_text("cat")
+    with pytest.raises(BadInput, match="write data.name: folder if it has pictures"):
+        load_data("table", None, path=str(tmp_path / "pictures"), target="label")
+    (tmp_path / "pictures" / "classes.txt").unlink()
+    (tmp_path / "tables").mkdir()
+    for name in ("Rome", "Oslo"):
+        make_table().to_csv(tmp_path / "tables" / f"{name}.csv", index=False)
+    (tmp_path / "tables" / "README.txt").write_text("Made in 2020, by us\n")
+    with pytest.warns(UserWarning, match="1 file of tables left out: 1 .txt"):
+        assert len(np.unique(adapt(tmp_path / "tables", target="kind").columns["client"])) == 2
+    places = {"Rome": tmp_path / "pictures", "Oslo": tmp_path / "pictures"}
+    with pytest.warns(UserWarning, match="Oslo, Rome are clients with the classes cat, dog"):
+        data = adapt(places)
+    assert data.columns["client"][[0, -1]].tolist() == ["Rome", "Oslo"] and data.class_names == ("cat", "dog")
+    with pytest.raises(BadInput, match="client Oslo: .* is a folder of tables: give a table, or its file"):
+        adapt({**places, "Oslo": tmp_path / "tables"})

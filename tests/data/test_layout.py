@@ -1,0 +1,310 @@
+"""Parts, clients and classes by the names of folders, files, splits and keys, at both doors; nothing vanishes."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+import fedray
+from fedray.core.errors import BadInput, FedrayWarning
+from fedray.data import Dataset, adapt, store
+from fedray.files.layout import PARTS
+from fedray.scenario.loader import read_scenario
+
+X = np.random.default_rng(0).normal(size=(60, 3))
+Y = (X[:, 0] > 0).astype(int)
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"]).assign(label=Y)
+HUB = datasets.Dataset.from_pandas(FRAME)
+SCENARIO: dict[str, Any] = {"rounds": 1, "runtime": "inline", "method": "fedavg", "report": False}
+
+
+@contextmanager
+def hearing(*lines: str) -> Iterator[None]:
+    """Asserts that the block says lines that begin so, in any order, and no other ones."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    said = [str(one.message) for one in caught if issubclass(one.category, FedrayWarning)]
+    assert [line for line in said if not any(line.startswith(one) for one in lines)] == []
+    assert [one for one in lines if not any(line.startswith(one) for line in said)] == []
+
+
+def write_files(home: Path, *paths: str) -> Path:
+    """A folder with tables, pictures, other files, and folders (`name/`); a picture is darker than those before it."""
+    folder = home / "rows"
+    for i, path in enumerate(paths):
+        file = folder / path
+        (file if path.endswith("/") else file.parent).mkdir(parents=True, exist_ok=True)
+        if file.suffix.lower() == ".csv":
+            FRAME.to_csv(file, index=False)
+        elif file.suffix.lower() == ".parquet":
+            FRAME.to_parquet(file)
+        elif file.suffix.lower() in (".png", ".pgm"):
+            Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 3 + i % 60).save(file)
+        elif not path.endswith("/"):
+            file.write_text("x")
+    return folder
+
+
+def list_pictures(*folders: str) -> list[str]:
+    return [f"{folder}/{i}.png" for folder in folders for i in range(6)]
+
+
+def open_both(folder: Path, name: str = "folder", **options: Any) -> list[Dataset]:
+    """What both doors make of a folder."""
+    return [adapt(folder, **options), store.open_dataset(name, None, {"path": str(folder), **options})]
+
+
+def deal_both(folder: Path, name: str, **keys: Any) -> list[fedray.Run]:
+    """Runs on a folder through both doors."""
+    given: dict[str, Any] = {f"data__{key}": value for key, value in keys.items()}
+    named = {"data": {"name": name, "path": str(folder), **keys}}
+    return [fedray.run(SCENARIO, data=folder, **given), fedray.run({**SCENARIO, **named})]
+
+
+def test_a_scenario_file_dealt_the_tables_of_clients_to_others(tmp_path: Path) -> None:
+    """It was iid there, and natural from Python."""
+    wards = write_files(tmp_path, "Rome.csv", "Oslo.parquet", "Bonn.csv")
+    for run in deal_both(wards, "table", target="label"):
+        assert run.study.scenario["data"]["partition"] == {"name": "natural"}
+        assert run.study.client_names == ("Bonn", "Oslo", "Rome")
+    named = {"name": "table", "path": str(wards), "target": "label"}
+    assert read_scenario({"data": named}).clients.number is None
+    dealt = read_scenario({"data": {**named, "partition": {"name": "iid"}}, "clients": {"number": 7}})
+    assert (dealt.data.partition.name, dealt.clients.number) == ("iid", 7)
+    table = {"data": named, "table": [{"name": "one", "overrides": {"seed": 1}}]}
+    assert read_scenario(table).data.partition.name == "natural"
+
+
+@pytest.mark.filterwarnings("ignore:data. Oslo, Rome are clients")
+def test_the_clients_of_data_that_were_read_before_were_dealt_to_others(tmp_path: Path) -> None:
+    """`data=adapt(...)` was iid, where the same data given to `run` were natural."""
+    things: list[Any] = [
+        adapt({"Rome": (X, Y), "Oslo": (X, Y)}),
+        adapt(FRAME.assign(ward=["Rome", "Oslo"] * 30), target="label", group="ward"),
+        adapt(write_files(tmp_path, *list_pictures("Rome/cat", "Rome/dog", "Oslo/cat", "Oslo/dog"))),
+    ]
+    for data in things:
+        run = fedray.run(SCENARIO, data=data)
+        assert (run.study.clients.number, run.study.scenario["data"]["partition"]["name"]) == (2, "natural")
+    dealt = fedray.run({**SCENARIO, "data": {"partition": "iid"}}, data=things[0], clients__number=4)
+    assert dealt.study.clients.number == 4
+
+
+PAIR, TEST = (X[:40], Y[:40]), (X[40:], Y[40:])
+SETS = [TensorDataset(torch.from_numpy(x).float(), torch.from_numpy(y)) for x, y in (PAIR, TEST)]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "options"),
+    [
+        (PAIR, TEST, {}),
+        (tuple(part.tolist() for part in PAIR), tuple(part.tolist() for part in TEST), {}),
+        (tuple(map(torch.from_numpy, PAIR)), tuple(map(torch.from_numpy, TEST)), {}),
+        (FRAME[:40], FRAME[40:], {"target": "label"}),
+        (HUB.select(range(40)), HUB.select(range(40, 60)), {"target": "label"}),
+        (*SETS, {}),
+        ((["a b", "b"] * 20, [0, 1] * 20), (["a b", "b"] * 10, [0, 1] * 10), {"tokenizer": lambda text: [len(text)]}),
+    ],
+    ids=["arrays", "lists", "tensors", "tables", "Hugging Face", "torch", "texts"],
+)
+def test_parts_in_a_mapping_were_clients(train: Any, test: Any, options: dict[str, Any]) -> None:
+    """Test rows were trained on, by a client that was called test."""
+    for names in (("train", "test"), ("Training", "TESTING"), ("train", "valid"), ("training", "dev")):
+        data = adapt(dict(zip(names, (train, test), strict=True)), **options)
+        assert (len(data.train.y), len(data.test.y), data.train.group) == (40, 20, None)
+    whole = {"train": train, "val": test, "test": test}
+    with hearing("data: val is left out, because the test rows are those of test: data.test names another part"):
+        adapt(whole, **options)
+    with hearing():
+        assert len(adapt(whole, test="val", **options).test.y) == 20
+        assert len(adapt({"train": train}, **options).test.y) == 8, "they are drawn"
+    run_options: dict[str, Any] = {f"data__{key}": value for key, value in options.items()}
+    if "tokenizer" not in options:
+        run = fedray.run(SCENARIO, data={"train": train, "test": test}, clients__number=4, **run_options)
+        assert run.study.scenario["data"]["partition"]["name"] == "iid"
+
+
+@pytest.mark.parametrize(
+    ("things", "why"),
+    [
+        ({"train": PAIR, "Rome": PAIR}, "train says part, and Rome does not: rename one of them, or leave it out"),
+        ({"test": PAIR, "val": PAIR}, "of the parts test, val none is called train: rename one"),
+        ({"train": PAIR, "Training": PAIR}, "train and Training are the same part: join them, or leave one out"),
+    ],
+)
+def test_names_that_say_part_among_others_are_refused(things: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(f"data: {why}")):
+        adapt(things)
+    with pytest.raises(BadInput, match="data.test cannot act, because the data have the parts train, test"):
+        adapt({"train": PAIR, "test": TEST}, test=TEST)
+    with hearing("data: more is left out, because the test rows are those of test"):
+        adapt({"train": PAIR, "test": TEST, "more": TEST})
+
+
+def test_tables_of_parts_were_clients(tmp_path: Path) -> None:
+    for i, names in enumerate((("train.csv", "test.csv"), ("Train.parquet", "TEST.csv"), ("training.csv", "dev.csv"))):
+        folder = write_files(tmp_path / str(i), *names)
+        for data in open_both(folder, "table", target="label"):
+            assert (len(data.train.y), len(data.test.y), data.train.group) == (60, 60, None)
+    folder = write_files(tmp_path, "train.csv", "val.csv", "test.csv")
+    with hearing("data: val is left out, because the test rows are those of test"):
+        open_both(folder, "table", target="label")
+    with hearing():
+        open_both(folder, "table", target="label", test="val")
+    assert read_scenario({"data": {"name": "table", "path": str(folder), "target": "label"}}).clients.number == 100
+    with pytest.raises(BadInput, match=r"data.test = tst: .* has no such file: name one of test, train, val"):
+        adapt(folder, target="label", test="tst")
+    with pytest.raises(BadInput, match="data.test cannot act on .*, which has tables of parts: name the one for"):
+        adapt(folder, target="label", test=FRAME)
+    packed = write_files(tmp_path / "packed", "train-00000-of-00001.parquet", "test-00000-of-00001.parquet")
+    assert len(adapt(packed, target="label").test.y) == 60
+    several = write_files(tmp_path / "several", "train-00000-of-00002.parquet", "train-00001-of-00002.parquet")
+    with pytest.raises(BadInput, match="are the same part: join them"):
+        adapt(several, target="label")
+
+
+def test_splits_that_nobody_read_were_left_out_in_silence() -> None:
+    few = HUB.select(range(20))
+    with hearing("data: dev, more are left out: data.split and data.test name splits"):
+        data = adapt(datasets.DatasetDict(Training=HUB, Test=few, dev=few, more=few), target="label")
+    assert (len(data.train.y), len(data.test.y)) == (60, 20)
+    with hearing():
+        adapt(datasets.DatasetDict(train=HUB, test=few, dev=few), target="label", test="dev")
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "testing"), ("TRAIN", "val"), ("train", "dev")])
+def test_folders_of_parts_were_classes(tmp_path: Path, names: tuple[str, str]) -> None:
+    folder = write_files(tmp_path, *list_pictures(*(f"{part}/{kind}" for part in names for kind in ("cat", "dog"))))
+    with hearing():
+        for data in open_both(folder):
+            assert (data.class_names, len(data.train.y), len(data.test.y)) == (("cat", "dog"), 12, 12)
+            assert np.isin(data.test.x[:, 0, 0, 0], np.arange(12, 24)).all()
+    write_files(tmp_path, *list_pictures("validation/cat", "more/cat"))
+    with hearing(f"data: more, validation are left out, because the test rows are those of {names[1]}"):
+        open_both(folder)
+    with hearing():
+        assert [len(data.test.y) for data in open_both(folder, test="validation")] == [6, 6]
+
+
+@pytest.mark.parametrize("inner", [("cat", "dog"), ("train/cat", "train/dog", "test/cat", "test/dog")])
+def test_folders_of_sites_were_classes(tmp_path: Path, inner: tuple[str, ...]) -> None:
+    folder = write_files(tmp_path, *list_pictures(*(f"site{i}/{at}" for i in (1, 2, 3) for at in inner)))
+    with hearing("data: site1, site2, site3 are clients with the classes cat, dog"):
+        for data in open_both(folder):
+            assert data.class_names == ("cat", "dog") and set(data.columns["client"]) == {"site1", "site2", "site3"}
+            assert data.train.group is not None and set(data.train.group) == {0, 1, 2}
+            if len(inner) > 2:
+                assert data.test.group is not None and np.bincount(data.test.group).tolist() == [12, 12, 12]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedrayWarning)
+        for run in deal_both(folder, "folder"):
+            assert run.study.client_names == ("site1", "site2", "site3")
+
+
+def test_parts_may_hold_sites_and_sites_may_lack_classes(tmp_path: Path) -> None:
+    paths = ("train/site1/cat", "train/site2/dog", "test/site2/cat", "test/site9/dog")
+    with hearing("data: site1, site2, site9 are clients with the classes cat, dog"):
+        data = adapt(write_files(tmp_path, *list_pictures(*paths)))
+    assert data.train.group is not None and data.train.group.tolist() == [0] * 6 + [1] * 6
+    assert data.test.group is not None and data.test.group.tolist() == [1] * 6 + [-1] * 6
+
+
+@pytest.mark.parametrize(
+    ("folders", "why"),
+    [
+        (("cat", "dog/more"), "cat holds pictures, and dog only folders: put the pictures of each class into a folder"),
+        (("a/b/c/cat", "a/b/c/dog"), "it holds only folders: put the pictures of each class into a folder"),
+        (("train", "test"), "test is a part, but holds pictures: put those of each class into a folder"),
+        (("train/cat", "train/dog", "test"), "test holds pictures, and train only folders"),
+        (("train/cat", "train/dog", "test/bird"), "has the class bird in the test part alone: remove it"),
+        (("train/cat", "train/dog", "more/cat"), "train says part, and more does not: rename one of them, or"),
+    ],
+)
+def test_folders_of_several_kinds_are_refused(tmp_path: Path, folders: tuple[str, ...], why: str) -> None:
+    folder = write_files(tmp_path, *list_pictures(*folders))
+    with pytest.raises(BadInput, match=re.escape(why)):
+        adapt(folder)
+    with pytest.raises(BadInput, match=re.escape(why)):
+        store.open_dataset("folder", None, {"path": str(folder)})
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    with hearing():
+        assert adapt(write_files(tmp_path, *list_pictures("bus", "car", "train"))).class_names == (
+            "bus",
+            "car",
+            "train",
+        )
+
+
+def test_the_folder_of_the_test_part_was_a_class_too(tmp_path: Path) -> None:
+    folder = write_files(tmp_path, *list_pictures("cat", "dog", "held/cat", "held/dog"))
+    for data in open_both(folder, test="held"):
+        assert (data.class_names, len(data.train.y), len(data.test.y)) == (("cat", "dog"), 12, 12)
+
+
+def test_empty_folders_and_hidden_ones_were_classes(tmp_path: Path) -> None:
+    hidden = [
+        *list_pictures("cat/.checkpoints", ".cache/old"),
+        "dog/.hidden.png",
+        "cat/.DS_Store",
+        "__MACOSX/cat/._1.png",
+    ]
+    folder = write_files(tmp_path, *list_pictures("cat", "dog", "cat/more"), "bird/", *hidden)
+    with hearing("data: __MACOSX, bird in rows hold no pictures and are left out"):
+        for data in open_both(folder):
+            assert (data.class_names, len(data.train.y) + len(data.test.y)) == (("cat", "dog"), 18)
+    wards = write_files(tmp_path / "wards", "Rome.csv", "Oslo.csv", "._Rome.csv", ".old/Bonn.csv")
+    with hearing():
+        for data in open_both(wards, "table", target="label"):
+            assert set(data.columns["client"]) == {"Rome", "Oslo"}
+
+
+def test_files_of_other_endings_vanished(tmp_path: Path) -> None:
+    """Of 24 files eight were read, and nothing was said."""
+    others = [f"{kind}/{i}{ending}" for kind in ("cat", "dog") for i in range(4) for ending in (".jfif", ".JP2")]
+    pictures = [f"{kind}/{i}.pgm" for kind in ("cat", "dog") for i in range(4)]
+    folder = write_files(tmp_path, *pictures, *others)
+    with hearing("data: 16 files of rows left out: 8 .jfif, 8 .jp2"):
+        open_both(folder)
+    write_files(tmp_path, "notes.md", "stray.png", "empty/Thumbs.db")
+    with hearing(
+        "data: 18 files of rows left out: 8 .jfif, 8 .jp2, 1 .db, 1 .md",
+        "data: 1 picture is left out, in no folder of a class: rows/stray.png",
+        "data: empty in rows holds no pictures and is left out",
+    ):
+        for _ in range(2):  # as read, and from the store
+            open_both(folder)
+    with pytest.raises(BadInput, match=r"hold no pictures \(.png, .*; 16 files of rows left out: 8 .jfif, 8 .jp2\)"):
+        adapt(write_files(tmp_path / "none", *others))
+    wards = write_files(tmp_path / "wards", "Rome.csv", "Oslo.csv", "Bonn.xlsx", "more/Paris.csv")
+    with hearing("data: 2 files of rows left out: 1 .csv, 1 .xlsx"):
+        open_both(wards, "table", target="label")
+    twice = write_files(tmp_path / "twice", "Rome.csv", "Rome.parquet")
+    with pytest.raises(BadInput, match="two files are called Rome: leave one out"):
+        adapt(twice, target="label")
+
+
+def test_the_names_of_parts_stand_once() -> None:
+    """Every name works in every form above; no list of others is kept."""
+    assert set(PARTS) == {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
+    root = Path(fedray.__file__).parent
+    listed = [
+        file.name
+        for file in root.rglob("*.py")
+        if '"validation", "dev"' in file.read_text() or '"val", "dev"' in file.read_text()
+    ]
+    assert listed == ["layout.py"]

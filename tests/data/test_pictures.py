@@ -1,0 +1,246 @@
+"""Pictures have the numbers of their files, whatever they are of and whatever comes first, or are refused."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small import scenario
+
+import fedray
+from fedray.core.errors import BadInput, FedrayWarning
+from fedray.data import Dataset, adapt
+from fedray.data.forms.decoding import decode_picture
+from fedray.data.types import Array
+
+DRAW = np.random.default_rng(0)
+DEEP = np.concatenate([DRAW.integers(500, 1500, (20, 8, 8)), DRAW.integers(2500, 3500, (20, 8, 8))])
+LABELS = np.arange(40) // 20
+SCENARIO: dict[str, Any] = {
+    "rounds": 10, "method": {"name": "fedavg"}, "clients": {"number": 4}, "report": False, "local": {"lr": 0.1},
+}  # fmt: skip
+
+
+class Pairs(torch.utils.data.Dataset[tuple[Any, int]]):
+    """PIL images with labels."""
+
+    def __init__(self, pictures: list[Any], labels: Array) -> None:
+        self.pictures, self.labels = pictures, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        return self.pictures[i], int(self.labels[i])
+
+
+def make_hub(pictures: list[Any], labels: Array) -> Any:
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    return datasets.Dataset.from_dict({"image": pictures, "label": labels}, features=features)
+
+
+def write_folder(home: Path, pictures: list[Any], labels: Array, ending: str = ".png") -> Path:
+    """A folder with a folder for each class; a picture is a PIL image, or the bytes of a file."""
+    for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+        file = home / "ab"[label] / f"{i:03}{ending}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture) if isinstance(picture, bytes) else picture.save(file)
+    return home
+
+
+def read_all(data: Dataset) -> Array:
+    """Training and test rows in the order of the rows that were given."""
+    rows = np.concatenate([data.train.x, data.test.x])
+    order = np.concatenate([data.columns["row"], np.setdiff1d(np.arange(len(rows)), data.columns["row"])])
+    return rows[np.argsort(order)]
+
+
+def pack_png(levels: Array) -> bytes:
+    """A PNG of 16 bits a color, which Pillow does not write."""
+    lines = b"".join(b"\0" + np.repeat(line.astype(">u2"), 3).tobytes() for line in levels)
+    head = struct.pack(">IIBBBBB", *levels.shape[::-1], 16, 2, 0, 0, 0)
+    packed = b"\x89PNG\r\n\x1a\n"
+    for name, content in ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")):
+        packed += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return packed
+
+
+def pack_gray(most: int) -> Callable[[Array], bytes]:
+    """A PGM of so many levels."""
+    return lambda levels: f"P5 8 8 {most}\n".encode() + levels.astype(">u2").tobytes()
+
+
+def encode(picture: Any, kind: str, **how: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, kind, **how)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [
+        (".png", lambda a: Image.fromarray(a.astype(np.uint16))),
+        (".tif", lambda a: Image.fromarray(a.astype(np.uint16))),
+        (".tif", lambda a: encode(Image.fromarray(a.astype(np.uint16)), "TIFF", compression="tiff_lzw")),
+        (".tif", lambda a: Image.fromarray(a.astype(np.int32))),
+        (".tiff", lambda a: Image.fromarray(a.astype(np.float32))),
+        (".pgm", pack_gray(65_535)),
+        (".pgm", pack_gray(4095)),
+    ],
+    ids=["png 16", "tif 16", "tif 16 packed", "tif 32", "tif real", "pgm 16", "pgm 12"],
+)
+def test_pictures_of_more_than_8_bits_were_white(tmp_path: Path, ending: str, pack: Callable[[Array], Any]) -> None:
+    """Every pixel arrived as 255: accuracy 0.5, where the same numbers as an array gave 1."""
+    folder = write_folder(tmp_path / "deep", [pack(levels) for levels in DEEP], LABELS, ending)
+    data = adapt(folder)
+    assert np.array_equal(read_all(data)[:, 0], DEEP) and data.train.x.dtype == np.float32
+    run = fedray.run(scenario(SCENARIO), data=folder)
+    assert run.metrics["accuracy"] == 1.0
+    answers = run.predict(DEEP[:, None].astype(np.uint16)).probabilities
+    assert answers is not None and (answers.argmax(axis=1) == LABELS).all()
+    named = fedray.run(scenario(SCENARIO, {"data": {"name": "folder", "path": str(folder)}}))
+    array = fedray.run(scenario(SCENARIO), data=(DEEP, LABELS))
+    assert len({one.summary["model_hash"] for one in (run, named, array)}) == 1
+    small = adapt(folder, size=4)
+    assert small.train.x.shape[1:] == (1, 4, 4) and 500 <= small.train.x.min() < small.train.x.max() < 3500
+    assert abs(small.train.x.mean() - DEEP.mean()) < 100
+
+
+def test_pictures_of_more_than_8_bits_in_columns_and_data_sets_were_white() -> None:
+    pictures = [Image.fromarray(levels.astype(np.uint16)) for levels in DEEP]
+    for thing in (make_hub(pictures, LABELS), Pairs(pictures, LABELS)):
+        assert np.array_equal(read_all(adapt(thing))[:, 0], DEEP)
+    few = [Image.fromarray((levels // 16).astype(np.uint16)) for levels in DEEP]
+    assert adapt(make_hub(few, LABELS)).train.x.dtype == np.uint8, "as an array of such levels is"
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack", "why"),
+    [
+        (".png", pack_png, "has 16 bits a color, of which 8 would be left: convert it, or give pictures as arrays"),
+        (".ppm", lambda a: b"P6 8 8 65535\n" + np.repeat(a.astype(">u2"), 3).tobytes(), "has 16 bits a color"),
+        (".jpg", lambda a: Image.fromarray((a // 16).astype(np.uint8)).convert("CMYK"), "is in CMYK, whose numbers"),
+        (".tif", lambda a: Image.fromarray((a // 16).astype(np.uint8)).convert("RGB").convert("HSV").convert("RGB")
+         .convert("YCbCr"), "is in YCbCr, whose numbers"),
+    ],
+)  # fmt: skip
+def test_pictures_whose_numbers_would_change_are_refused(
+    tmp_path: Path, ending: str, pack: Callable[[Array], Any], why: str
+) -> None:
+    """16 bits a color became 8, and other modes were mixed, in silence."""
+    folder = write_folder(tmp_path / "deep", [pack(levels) for levels in DEEP], LABELS, ending)
+    with pytest.raises(BadInput, match=rf"^data: a/000{ending} {why}"):
+        adapt(folder)
+    with pytest.raises(BadInput, match=why):
+        adapt(folder, size=4)
+
+
+def test_pictures_of_8_and_of_more_bits_are_not_mixed(tmp_path: Path) -> None:
+    """Neither order of them has numbers on one scale."""
+    pictures: list[Any] = [Image.fromarray(levels.astype(np.uint16)) for levels in DEEP]
+    for place in (0, 39):
+        mixed = list(pictures)
+        mixed[place] = Image.fromarray((DEEP[place] // 16).astype(np.uint8))
+        for thing in (
+            write_folder(tmp_path / str(place), mixed, LABELS),
+            make_hub(mixed, LABELS),
+            Pairs(mixed, LABELS),
+        ):
+            with pytest.raises(
+                BadInput, match=r"is of (8 bits|whole .* bits), but .* of (8 bits|whole .* bits): convert"
+            ):
+                adapt(thing)
+
+
+def test_the_order_of_names_decided_whether_gray_and_color_fit(tmp_path: Path) -> None:
+    """Gray first was refused; color first made gray colored in silence."""
+    gray = [Image.fromarray((levels // 16).astype(np.uint8)) for levels in DEEP]
+    color = [
+        Image.fromarray(np.stack([np.asarray(one), 255 - np.asarray(one), np.asarray(one)], axis=-1)) for one in gray
+    ]
+    found = []
+    for order in (1, -1):
+        mixed = [gray[i] if order * (i - 19.5) < 0 else color[i] for i in range(40)]
+        forms = (write_folder(tmp_path / str(order), mixed, LABELS), make_hub(mixed, LABELS), Pairs(mixed, LABELS))
+        for thing in forms:
+            with pytest.warns(
+                FedrayWarning, match=r"^data: of 40 pictures 20 are gray, and read as color, with three equal"
+            ):
+                rows = read_all(adapt(thing))
+            assert rows.shape == (40, 3, 8, 8)
+            found.append([np.array_equal(row[0], row[1]) for row in rows])
+    assert found == [[True] * 20 + [False] * 20] * 3 + [[False] * 20 + [True] * 20] * 3
+    parts = datasets.DatasetDict(train=make_hub(color, LABELS), test=make_hub(gray, LABELS))
+    with pytest.warns(FedrayWarning, match="of 80 pictures 40 are gray"):
+        assert adapt(parts).test.x.shape == (40, 3, 8, 8)
+
+
+def test_transparency_was_left_out_in_silence(tmp_path: Path) -> None:
+    """Shapes that are drawn in it alone were black pictures."""
+    shapes = np.zeros((40, 8, 8, 4), np.uint8)
+    shapes[..., 3] = DEEP // 16
+    drawn, opaque = [Image.fromarray(one) for one in shapes], np.copy(shapes)
+    assert np.array_equal(read_all(adapt(write_folder(tmp_path / "shapes", drawn, LABELS)))[:, 3], shapes[..., 3])
+    gray = [one.convert("LA") for one in drawn]
+    assert np.array_equal(read_all(adapt(make_hub(gray, LABELS)))[:, 3], shapes[..., 3])
+    opaque[..., 3], opaque[..., 0] = 255, DEEP // 16
+    colored = [Image.fromarray(one) for one in opaque]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedrayWarning)
+        assert read_all(adapt(make_hub(colored, LABELS))).shape[1] == 3, "nothing is transparent"
+        palette = [one.convert("RGB").quantize(16) for one in colored]
+        assert read_all(adapt(write_folder(tmp_path / "palette", palette, LABELS))).shape[1] == 3
+    with pytest.warns(FedrayWarning, match="of 40 pictures 20 are in color, and read as color with a fourth channel"):
+        mixed = read_all(adapt(Pairs(colored[:20] + drawn[20:], LABELS)))
+    assert (mixed[:20, 3] == 255).all() and np.array_equal(mixed[20:, 3], shapes[20:, ..., 3])
+
+
+def test_the_orientation_in_exif_was_ignored(tmp_path: Path) -> None:
+    upright = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    lying = Image.fromarray(np.rot90(upright))
+    files = [encode(Image.fromarray(upright), "PNG"), encode(lying, "PNG", exif=exif)] * 20
+    folder = write_folder(tmp_path / "turned", files, LABELS)
+    hub = make_hub([{"bytes": file, "path": None} for file in files], LABELS)
+    opened = Pairs([Image.open(io.BytesIO(file)) for file in files], LABELS)
+    for thing in (folder, hub, opened):
+        assert (read_all(adapt(thing)) == upright).all()
+    exif[0x0112] = 77
+    assert decode_picture(encode(lying, "PNG", exif=exif), None, "it").pixels.shape == (1, 8, 6), "no orientation"
+    exif[0x0112] = 6
+    in_memory = [Image.open(io.BytesIO(encode(lying, "PNG", exif=exif))).convert("L") for _ in files]
+    with pytest.warns(
+        FedrayWarning, match=r"^data: 40 of 40 pictures have an orientation in EXIF and are read as they lie"
+    ):
+        adapt(Pairs(in_memory, LABELS))
+    straight = [Image.fromarray(upright)] * 40
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FedrayWarning)
+        adapt(Pairs(straight, LABELS))
+
+
+def test_pictures_of_many_levels_are_made_alike_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As large data sets are, which do not stay in memory."""
+    monkeypatch.setattr("fedray.data.forms.pictures.PIECE_BYTES", 100)
+    monkeypatch.setattr("fedray.data.spool.LARGE_BYTES", 1000)
+    monkeypatch.setattr("fedray.data.spool.PIECE_BYTES", 200)
+    monkeypatch.setattr("fedray.data.origins.LARGE_BYTES", 1000)
+    far = DEEP + 1_000_000_000
+    whole = [Image.fromarray(levels.astype(np.int32)) for levels in far]
+    data = adapt(write_folder(tmp_path / "far", whole, LABELS, ".tif"))
+    assert data.origin is not None and np.array_equal(read_all(data) + data.origin, far[:, None])
+    gray = [Image.fromarray((levels // 16).astype(np.uint8)) for levels in DEEP]
+    with pytest.warns(FedrayWarning, match="of 40 pictures 39 are gray"):
+        rows = read_all(adapt(make_hub([*gray[:39], gray[39].convert("RGB")], LABELS)))
+    assert np.array_equal(rows[:, 2], DEEP // 16)
