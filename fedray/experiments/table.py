@@ -40,6 +40,7 @@ from fedray.runtime.awaited import refuse_unused_wait, write_awaited
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
+from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.storage.tables import write_parquet
@@ -227,7 +228,7 @@ def _list_options(
 
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """One row a metric of a finished cell."""
-    summary = read_summary(folder)
+    summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
     names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
     rows = []
     for name in names:
@@ -237,6 +238,7 @@ def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
             {
                 "cell": cell.name,
                 "method": summary["method"],
+                "apart": apart,
                 "metric": name,
                 "mean": value["mean"],
                 "sd": value["sd"],

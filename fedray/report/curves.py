@@ -123,12 +123,17 @@ def read_costs(run: ReadRun, what: str) -> Curve | None:
     return Curve(up.round, up.values + down.values)
 
 
-def read_curve_over(run: ReadRun, what: str) -> tuple[FloatArray, Curve] | None:
-    """Where the rounds of the headline curve lie on the axis of `rounds`, `bytes` or `seconds`, and that curve.
+def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple[FloatArray, Curve] | None:
+    """Where the rounds of a curve lie on the axis of `rounds`, `bytes` or `seconds`, and that curve.
 
     Bytes and seconds are means over worlds; None where the run has no curve or no cost.
+
+    Args:
+        run: the run.
+        what: `rounds`, `bytes` or `seconds`.
+        metric: the score; None: accuracy or RMSE.
     """
-    curve = run.curve(run.metric)
+    curve = run.curve(metric or run.metric)
     if curve is None or what == "rounds":
         return None if curve is None else (curve.round, curve)
     cost = read_costs(run, what)
@@ -162,7 +167,7 @@ def label_headline(axes: Axes, metric: str) -> None:
     """The value axis of the headline metric; a diverged start does not flatten the rest."""
     axes.set_ylabel(name_score(metric, unit=True))
     style.draw_grid(axes)
-    if metric == "accuracy":
+    if is_share(metric):
         style.use_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
 
@@ -234,11 +239,11 @@ def draw_legend(axes: Axes, metric: str, columns: int = 1) -> None:
 
     Args:
         axes: of the curves.
-        metric: `accuracy` rises and `rmse` falls.
+        metric: it says which way is better.
         columns: of the legend.
     """
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower right" if metric == "accuracy" else "upper right", ncols=columns)
+        axes.legend(loc="upper right" if lower_is_better(metric) else "lower right", ncols=columns)
 
 
 def _figure_over(run: ReadRun, what: str) -> Figure | None:

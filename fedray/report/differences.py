@@ -19,6 +19,7 @@ from fedray.report import style
 from fedray.report.compare import COMPARED_METRICS, list_compared_metrics
 from fedray.report.pairs import RunPair, compare_with_first
 from fedray.report.read import ReadRun
+from fedray.report.readings import find_headline, name_compared
 from fedray.report.sheets import ScoreCell
 
 MOST_BARS = 40  # runs in the picture
@@ -30,7 +31,7 @@ SHOWN_METRICS = (
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
     """The paired difference of the headline metric, of every run from the first one, with its interval."""
-    metric = runs[0].metric
+    metric = find_headline(runs)
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
         return None
@@ -52,7 +53,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     axes.set_yticks(place, labels)
     axes.set_ylim(-0.6, len(pairs) - 0.4)
     better = "left" if lower_is_better(metric) else "right"
-    text = f"{name_score(metric, unit=True)}: difference from {pairs[0].baseline}"
+    text = f"{name_compared(runs, metric, unit=True)}: difference from {pairs[0].baseline}"
     axes.set_xlabel(f"{text}{f' ({unit})' if unit else ''}; better to the {better}")
     style.draw_grid(axes, "x")
     return figure
@@ -63,9 +64,10 @@ def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
     first = runs[0].name
     head = ["score", "run", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
     rows, own = [], [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
-    for pair in (pair for metric in (*SHOWN_METRICS, *own) for pair in compare_with_first(runs, [metric])):
+    shown = dict.fromkeys([find_headline(runs), *SHOWN_METRICS, *own])
+    for pair in (pair for metric in shown for pair in compare_with_first(runs, [metric])):
         if pair.difference is not None:
-            rows.append(make_pair_row(name_score(pair.metric, unit=True), pair, pair.difference))
+            rows.append(make_pair_row(name_compared(runs, pair.metric, unit=True), pair, pair.difference))
     return head, rows
 
 
