@@ -62,7 +62,12 @@ class Comparison:
 
     @property
     def dataframe(self) -> Any:
-        """One row a score and run: means over the shared seeds, difference, its interval and the number of pairs."""
+        """One row a score and run: means over the shared seeds, difference, its interval and the number of pairs.
+
+        Where the test rows chose the round in which runs ended, `chosen_on_test` names them.
+        """
+        from fedray.report.choices import list_chosen
+
         known = [(pair, pair.difference) for pair in self.pairs]
         numbers: dict[str, list[float | None]] = {
             "run_mean": [pair.run_mean for pair, _ in known],
@@ -75,6 +80,9 @@ class Comparison:
         columns |= {name: pa.array(values, pa.float64()) for name, values in numbers.items()}
         columns["n"] = pa.array([found.n if found else 0 for _, found in known], pa.int64())
         columns["over"] = pa.array([found.over if found else "seeds" for _, found in known], pa.string())
+        if chosen := list_chosen(self._runs):
+            marks = [", ".join(name for name in (pair.run, pair.baseline) if name in chosen) for pair, _ in known]
+            columns["chosen_on_test"] = pa.array(marks, pa.string())
         return to_frame(pa.table(columns))
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:

@@ -35,6 +35,7 @@ from fedray.files.checksums import refuse_links
 from fedray.files.columns import table_schema
 from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
+from fedray.report.choices import is_chosen, tell_choices
 from fedray.runtime.addresses import refuse_unused_address
 from fedray.runtime.awaited import refuse_unused_wait, write_awaited
 from fedray.scenario.identity import UNSET, is_free
@@ -229,6 +230,7 @@ def _list_options(
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """One row a metric of a finished cell."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
+    chosen = " ".join(tell_choices(summary, cell.name)) if is_chosen(summary) else ""
     names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
     rows = []
     for name in names:
@@ -239,6 +241,7 @@ def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
                 "cell": cell.name,
                 "method": summary["method"],
                 "apart": apart,
+                "chosen": chosen,
                 "metric": name,
                 "mean": value["mean"],
                 "sd": value["sd"],

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedray.report.choices import MARK
+
 CellRows = Mapping[tuple[str, str], Mapping[str, Any]]  # (cell, score) -> row
 PERSONAL = ("personal_accuracy", "personal_rmse")  # of the clients' own answers
 
@@ -32,8 +34,29 @@ def list_table_notes(rows: CellRows) -> list[str]:
     """The lines below a table.
 
     Args:
-        rows: as in `find_first_score`.
+        rows: as in `find_first_score`; `chosen` is a line where the test rows chose the round in which a cell ended.
     """
+    chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
+    return [*_tell_answers(rows), *chosen]
+
+
+def mark_row(text: str, row: Mapping[str, Any] | None, mark: str = MARK) -> str:
+    """A score of a cell as text, with a mark where the test rows chose the round in which the cell ended.
+
+    Args:
+        text: the score; an empty one has no mark.
+        row: of the score; `chosen` says that it was chosen so.
+        mark: what is behind it.
+
+    Example:
+        >>> mark_row("0.9", {"chosen": "a line"}, "*"), mark_row("0.9", {})
+        ('0.9 *', '0.9')
+    """
+    return f"{text} {mark}" if text and row is not None and row.get("chosen") else text
+
+
+def _tell_answers(rows: CellRows) -> list[str]:
+    """A line where clients of some cells use answers of their own: which score is theirs."""
     apart = _list_apart(rows)
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
     if not name:

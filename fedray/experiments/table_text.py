@@ -37,7 +37,7 @@ from fedray.core.text import (
     name_score,
     suggest_nearest,
 )
-from fedray.experiments.table_notes import find_first_score, list_table_notes
+from fedray.experiments.table_notes import find_first_score, list_table_notes, mark_row
 from fedray.report.sheets import ScoreCell
 from fedray.scenario.loader import NamedCell
 
@@ -163,7 +163,7 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
         texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
         for metric in view.metrics:
             row = view.rows.get((name, metric))
-            texts.append("" if row is None else format_score(row, worlds, metric, largest.get(metric)))
+            texts.append("" if row is None else mark_row(format_score(row, worlds, metric, largest.get(metric)), row))
             if metric in view.published:
                 texts.append(_show_published(row))
         lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")
@@ -199,7 +199,7 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
             worlds = max(r["n"] for r in view.of_cell(name))
             for metric in view.metrics:
                 row = view.rows.get((name, metric))
-                cells.append(_show_latex(row, worlds))
+                cells.append(mark_row(_show_latex(row, worlds), row, r"$^\dagger$"))
                 cells += [_power_of_ten(_show_published(row))] if metric in view.published else []
             cells += [str(worlds), *_list_costs(view.of_cell(name)[0], worlds)]
         lines.append(f"{' & '.join(cells)} \\\\")
@@ -225,7 +225,8 @@ def list_published(rows: Rows) -> tuple[list[str], list[list[ScoreCell]]]:
         metric, mean = row["metric"], row["mean"]
         share = is_share(metric)
         less = "-" if mean is None else mean - row["published"]
-        cells = [row["cell"], name_score(metric), "-" if mean is None else format_number(mean, metric)]
+        shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
+        cells = [row["cell"], name_score(metric), shown]
         cells.append("-" if row["sd"] is None else format_number(row["sd"], metric))
         cells += [str(row["n"]), format_number(row["published"], metric)]
         cells.append(less if isinstance(less, str) else f"{100 * less:+.1f} points" if share else f"{less:+.3g}")

@@ -19,6 +19,7 @@ from fedray.core.types import FloatArray
 from fedray.metrics.names import has_direction, lower_is_better
 from fedray.metrics.paired import ROUNDING, compare_paired
 from fedray.report import curves, style
+from fedray.report.choices import list_choice_notes, mark_score
 from fedray.report.noise import list_noise_notes
 from fedray.report.pairs import list_pairing_notes, read_world_scores
 from fedray.report.read import Curve, ReadRun
@@ -190,9 +191,9 @@ def format_cell(run: ReadRun, name: str) -> str:
     if not entry or entry.get("mean") is None:
         return "-"
     mean = format_number(entry["mean"], name) if is_share(name) else format_digits(entry["mean"], 4)
-    if entry.get("sd") is None:
-        return mean
-    return f"{mean.removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
+    if entry.get("sd") is not None:
+        mean = f"{mean.removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
+    return mark_score(mean, run.summary)
 
 
 def format_deviation(sd: float, name: str) -> str:
@@ -258,7 +259,7 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     other = _list_ood(runs)
     text = f"The runs differ in evaluate.ood ({', '.join(other)}): their scores of such inputs are not compared."
     notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_answer_notes(runs)]
-    notes += list_noise_notes(runs)
+    notes += [*list_choice_notes(runs), *list_noise_notes(runs)]
     return [*notes, *([text] if len(other) > 1 else [])]
 
 

@@ -16,6 +16,7 @@ from fedray.core.text import format_digits, is_share, name_score
 from fedray.metrics.names import lower_is_better
 from fedray.metrics.paired import PairedDifference
 from fedray.report import style
+from fedray.report.choices import MARK, list_chosen
 from fedray.report.compare import COMPARED_METRICS, list_compared_metrics
 from fedray.report.pairs import RunPair, compare_with_first
 from fedray.report.read import ReadRun
@@ -67,13 +68,24 @@ def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
     shown = dict.fromkeys([find_headline(runs), *SHOWN_METRICS, *own])
     for pair in (pair for metric in shown for pair in compare_with_first(runs, [metric])):
         if pair.difference is not None:
-            rows.append(make_pair_row(name_compared(runs, pair.metric, unit=True), pair, pair.difference))
+            label = name_compared(runs, pair.metric, unit=True)
+            rows.append(make_pair_row(label, pair, pair.difference, list_chosen(runs)))
     return head, rows
 
 
-def make_pair_row(label: str, pair: RunPair, found: PairedDifference) -> list[ScoreCell]:
-    """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs."""
-    shown = [show_score(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
+def make_pair_row(
+    label: str, pair: RunPair, found: PairedDifference, chosen: frozenset[str] = frozenset()
+) -> list[ScoreCell]:
+    """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs.
+
+    Args:
+        label: what it begins with.
+        pair: the runs.
+        found: their difference.
+        chosen: names of runs whose scores are marked (`fedray.report.choices`).
+    """
+    both = ((pair.run, pair.run_mean), (pair.baseline, pair.baseline_mean))
+    shown = [show_score(pair.metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
     cells = [label, pair.run, *shown, show_score(pair.metric, found.mean, True)]
     cells += [show_interval(pair.metric, found), count_pairs(found)]
     return [ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)]

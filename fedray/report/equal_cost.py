@@ -19,6 +19,7 @@ import math
 
 import numpy as np
 
+from fedray.report.choices import list_chosen
 from fedray.report.differences import make_pair_row
 from fedray.report.pairs import compare_with_first, find_axis, format_cost
 from fedray.report.read import ReadRun
@@ -65,9 +66,10 @@ def make_equal_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
         used = [tell_share(list(read_worlds(run, metric, last, cost).values())) for run in runs]
         for run, share in zip(runs[1:], used[1:], strict=True):
             pair = pairs.get(run.name)
-            if pair is None or pair.difference is not None:  # those that share no seed are named above
-                row = _name_row(label, run.name) if pair is None else make_pair_row(label, pair, pair.difference)
-                rows.append([*row, ScoreCell(share), ScoreCell(used[0])])
+            row = None if pair else _name_row(label, run.name)
+            if pair is not None and pair.difference is not None:  # those that share no seed are named above
+                row = make_pair_row(label, pair, pair.difference, list_chosen(runs))
+            rows += [[*row, ScoreCell(share), ScoreCell(used[0])]] if row else []
     return head, rows
 
 

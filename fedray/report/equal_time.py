@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 from fedray.core.text import choose_unit, format_seconds, is_share
 from fedray.report import style
+from fedray.report.choices import list_chosen
 from fedray.report.differences import make_pair_row
 from fedray.report.pairs import RunPair, compare_with_first, find_axis
 from fedray.report.read import ReadRun
@@ -96,5 +97,5 @@ def make_moment_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCe
     for at, pairs in compare_moments(runs, metric, SHOWN_MOMENTS):
         for pair in pairs:
             if pair.difference is not None:
-                rows.append(make_pair_row(format_seconds(at), pair, pair.difference))
+                rows.append(make_pair_row(format_seconds(at), pair, pair.difference, list_chosen(runs)))
     return head, rows

@@ -36,6 +36,7 @@ from fedray.report import (
     style,
 )
 from fedray.report.cards import make_cards
+from fedray.report.choices import tell_choices
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
 from fedray.report.read import ReadRun
 from fedray.report.readings import find_headline
@@ -151,6 +152,7 @@ def render_one(run: ReadRun) -> str:
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     with style.use_figure_style():
         sections = [Section(title, pair_figures(_draw_section(run, draws, notes))) for title, draws in SECTIONS]
+    notes += tell_choices(run.summary)
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
     return fill_template(

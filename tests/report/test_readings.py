@@ -37,7 +37,7 @@ def made(name: str, every: Sequence[float], each: float = 1e6, scores: Any = Non
     return ReadRun(name, {"seed": 0, **keys}, "", {}, {}, columns, None, None, {})
 
 
-FENS = {"rounds": 1, "method": {"name": "fens", "aggregator": "neural", "meta_rounds": 100}}
+FENS: dict[str, Any] = {"rounds": 1, "method": {"name": "fens", "aggregator": "neural", "meta_rounds": 100}}
 
 
 def fens(every: Sequence[float], each: float = 1e6, ends: float = 0.918) -> ReadRun:
@@ -149,7 +149,12 @@ def test_every_reading_says_how_much_of_the_budget_it_used() -> None:
 def personal() -> dict[str, fedray.Run]:
     """FedPer, FedAvg with and without its clients' scores, and IFCA."""
     keys = scenario({"rounds": 2, "report": False, "replicates": 2})
-    methods = {"fedper": {}, "ifca": {"method": {"models": 2}}, "fedavg": {"evaluate": {"personal": True}}, "plain": {}}
+    methods: dict[str, Any] = {
+        "fedper": {},
+        "ifca": {"method": {"models": 2}},
+        "fedavg": {"evaluate": {"personal": True}},
+        "plain": {},
+    }
     return {
         name: fedray.run(scenario(keys, {"method": {"name": "fedavg" if name == "plain" else name}}, more))
         for name, more in methods.items()
