@@ -20,12 +20,14 @@ from optuna.trial import FrozenTrial, TrialState
 from fedray.core.errors import FedrayError
 from fedray.files import plain
 from fedray.files.columns import table_schema
-from fedray.scenario.loader import dump_scenario
+from fedray.scenario.nested import expand, merge_keys
+from fedray.scenario.sparse import drop_defaults
+from fedray.scenario.yaml_text import write_yaml
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import WORDS
-from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.space import Parameter, format_value, to_overrides
 from fedray.tuning.state import SearchState
 from fedray.tuning.trial import score_models
 
@@ -191,12 +193,13 @@ def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) 
     """A winner as a scenario file that runs as it stands; `first`: it is the first of a front of several."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
-    scenario = state.sweep.scenario(trial.params)
+    scenario, space = state.sweep.scenario(trial.params), state.sweep.space
+    given = merge_keys(state.sweep.base, expand(to_overrides(space, trial.params)))
     return (
         f"{_tell_first(state) if first else ''}"
         f"# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
         f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
-        f"{dump_scenario(scenario)}"
+        f"{write_yaml(drop_defaults(scenario, given))}"
     )
 
 

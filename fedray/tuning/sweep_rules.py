@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.scenario.explicit import is_dump
-from fedray.scenario.loader import to_plain
+from fedray.scenario.loader import explain_kept_keys, to_plain
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.relevance import find_idle_keys, says_nothing
@@ -66,6 +66,7 @@ def check_sweep(sweep: Sweep) -> None:
                 )
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None
+    _warn_of_kept_keys(sweep)
     _refuse_unread(sweep, trials)
     _refuse_idle(sweep)
 
@@ -79,6 +80,20 @@ def _warn_of_common_answer(sweep: Sweep, base: Scenario) -> None:
                 f"objectives: {name} is of a common answer, but clients of {base.method.name} answer by themselves: "
                 f"write personal_{name}"
             )
+
+
+def _warn_of_kept_keys(sweep: Sweep) -> None:
+    """Warns of what the scenario keeps for methods that the space chooses in place of its own."""
+    whole, lines = is_dump(sweep.base, to_plain(sweep.scenario({}))), list[str]()
+    for parameter, chosen in enumerate_corners(sweep.space):
+        if any(key.startswith("method") for key in parameter.keys):
+            try:
+                changes = expand(to_overrides(sweep.space, chosen))
+                lines.append(explain_kept_keys(sweep.base, changes, sweep.scenario(chosen), whole=whole))
+            except BadInput:  # a combination that no scenario allows
+                continue
+    if said := "; ".join(dict.fromkeys(line for line in lines if line)):
+        warn_user(said)
 
 
 def _check_trial(scenario: Scenario) -> None:
