@@ -21,6 +21,7 @@ from fedray.core.types import FloatArray
 from fedray.metrics.names import lower_is_better
 from fedray.report import style
 from fedray.report.read import Curve, ReadRun
+from fedray.scenario.reading import find_last_phase
 
 PANEL_SCORES = (
     *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),
@@ -51,7 +52,7 @@ def figure_rounds(run: ReadRun) -> Figure | None:
             draw_mean_line(axes, member.round, member, color=style.pick_color(k, run.models), width=1.1, label=label)
     name = "the model" if single else "ensemble"
     draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.4, label=name)
-    mark_best(axes, curve, run.metric)
+    mark_best(axes, curve, run.metric, find_last_phase(run.scenario))
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
         look: dict[str, Any] = {"color": style.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}
@@ -172,17 +173,20 @@ def label_headline(axes: Axes, metric: str) -> None:
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
 
 
-def mark_best(axes: Axes, curve: Curve, metric: str) -> None:
+def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
     """Marks the best round of a curve of several rounds: the mean of the worlds decides.
 
     Args:
         axes: of rounds.
         curve: the metric.
         metric: it says which way is better.
+        begins: the round after which the last phase trains; earlier ones have no mark.
     """
-    if len(curve.round) < 2:
+    late = np.flatnonzero(curve.round > begins) if begins else np.arange(len(curve.round))
+    if len(late) < 2:
         return
-    at = int(np.nanargmin(curve.mean) if lower_is_better(metric) else np.nanargmax(curve.mean))
+    mean = curve.mean[late]
+    at = late[int(np.nanargmin(mean) if lower_is_better(metric) else np.nanargmax(mean))]
     label = f"best: {format_number(float(curve.mean[at]), metric)}, round {curve.round[at]:.0f}"
     look: dict[str, Any] = {"markersize": 7, "markeredgecolor": style.PAPER, "color": style.ORANGE, "zorder": 4}
     axes.plot(curve.round[[at]], curve.mean[[at]], "D", linestyle="none", label=label, **look)

@@ -161,7 +161,7 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
     return [
         f"Clients of {whose} answer by themselves, but there is no {name_score(personal)} of {lacking} "
         f"(evaluate.personal=true records it; a finished run is not measured again). So {plain} is compared, which is "
-        f"of a common answer that no client of {whose} uses."
+        f"of a common answer that known clients of {whose} do not use."
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from small import of_method, scenario, train_rounds
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, ScenarioWarning
-from fedray.core.types import Plan
+from fedray.core.method import Schedule
+from fedray.core.types import Plan, State
 from fedray.data.proxy import ProxyShards
 from fedray.data.stacking import FeatureShards
 from fedray.runtime.stacking import StackWorkers
@@ -121,10 +123,9 @@ def test_the_second_phase_weighed_all_clients_alike() -> None:
     own = proxies(study)[1].sizes(np.zeros(N, np.int64), np.arange(N))
     begin = read_part(train_rounds(study, 1)[0], study.parts[1]).models[0].double()
     each = []
-    for client in np.flatnonzero(own):
+    for client in np.flatnonzero(own).tolist():
         alone = build_study(read_scenario(keys))
-        kept = alone.method.phase.schedule
-        phase = replace(alone.method.phase, schedule=lambda t, s, kept=kept, i=client: _of(kept(t, s), t, i))
+        phase = replace(alone.method.phase, schedule=partial(_of, alone.method.phase.schedule, client))
         state = train_rounds(replace(alone, method=replace(alone.method, phase=phase)), 2)[0]
         each.append(read_part(state, alone.parts[1]).models[0].double() - begin)
     wanted = (torch.stack(each) * torch.from_numpy(own[own > 0])[:, None]).sum(0) / own.sum()
@@ -132,8 +133,9 @@ def test_the_second_phase_weighed_all_clients_alike() -> None:
     torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-7)
 
 
-def _of(plan: Plan, t: int, client: int) -> Plan:
+def _of(schedule: Schedule, client: int, t: int, state: State | None) -> Plan:
     """The first round's jobs; of later ones those of one client."""
+    plan = schedule(t, state)
     return plan if t == 0 else plan.take(plan.client == client)
 
 

@@ -13,7 +13,7 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.experiments.table_text import format_markdown
 from fedray.metrics.budget import read_at_budget
-from fedray.report import differences
+from fedray.report import curves, differences
 from fedray.report.compare import list_caveats, make_comparison_table
 from fedray.report.equal_cost import make_equal_cost_table
 from fedray.report.equal_time import compare_moments
@@ -62,6 +62,14 @@ def test_a_method_with_phases_was_read_before_its_last_phase(every: Sequence[flo
         assert list_caveats(runs) == [note] and note in render_many(runs)
     figure = differences.figure_differences([fedavg, fens(every)])
     assert figure is not None and "+11.8 points" in str(figure.get_label())
+
+
+def test_the_best_round_of_a_picture_was_one_of_an_early_phase() -> None:
+    run = made("stack", range(9), scores=lambda t: np.where(t < 5, 0.9, 0.1 * t), rounds=4, method={"name": "stacking"})
+    figure = curves.figure_rounds(run)
+    assert figure is not None
+    (mark,) = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("best: ")]
+    assert mark.get_label() == "best: 81.0 %, round 8"
 
 
 def test_a_phase_that_others_follow_is_not_read_at_equal_cost_either() -> None:
@@ -187,7 +195,7 @@ def test_a_run_without_scores_of_its_clients_names_the_key_that_records_them(per
     assert found.notes == [
         "Clients of fedper answer by themselves, but there is no personalized accuracy of plain (evaluate.personal=true"
         " records it; a finished run is not measured again). So accuracy is compared, which is of a common answer that"
-        " no client of fedper uses."
+        " known clients of fedper do not use."
     ]
     read = [read_run(personal[one].path) for one in ("plain", "fedper")]
     assert "accuracy of the common answer" in {row[0].text for row in differences.make_difference_table(read)[1]}

@@ -18,7 +18,7 @@ from fedray.tuning import landscape, page
 from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.sweep_rules import list_idle_parameters
-from fedray.tuning.view import name_objective
+from fedray.tuning.view import View, name_objective
 
 
 def test_bytes_were_the_uplink_alone_in_a_sweep(tmp_path: Path) -> None:
@@ -116,13 +116,18 @@ def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
     given = sweep({"local.lr": [0.01, 0.1, 0.3], "predict.gamma": [0.1, 1.0], "local.momentum": [0.0, 0.5]},
                   sampler="grid", objectives=["accuracy", "personal_accuracy"], trials=None,
                   overrides={"rounds": 2})  # fmt: skip
-    seen: list[Any] = []
+    seen: list[View] = []
     with pytest.MonkeyPatch.context() as patch:
-        real = page.make_view
-        patch.setattr(page, "make_view", lambda *args: seen.append(real(*args)) or seen[-1])
+        real = page._notes
+
+        def hear(view: View) -> list[str]:
+            seen.append(view)
+            return real(view)
+
+        patch.setattr(page, "_notes", hear)
         run(given, tmp_path / "s")
     (view,) = seen
-    assert list_idle_parameters(read_sweep(given)) == ({"predict.gamma"}, set())
+    assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())
     first, second = (landscape.compute_importance(view, i) for i in (0, 1))
     assert set(first) == {"local.lr", "local.momentum"} and sum(first.values()) == pytest.approx(1.0)
     assert "predict.gamma" in second
