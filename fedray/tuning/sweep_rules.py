@@ -41,7 +41,6 @@ def check_sweep(sweep: Sweep) -> None:
             raise BadInput(f"{needs} needs sets: write overrides: {{predict.conformal.alpha: 0.1}}")
         if kind == "ood" and base.evaluate.ood is None:
             raise BadInput(f"{needs} needs unknown inputs: write overrides: {{evaluate.ood: noise}}, or a data set")
-    _warn_of_common_answer(sweep, base)
     first = sweep.objectives[0]
     if sweep.pruner.name != "none" and len(sweep.objectives) > 1:
         raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")
@@ -66,13 +65,13 @@ def check_sweep(sweep: Sweep) -> None:
                 )
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None
-    _warn_of_kept_keys(sweep)
     _refuse_unread(sweep, trials)
     _refuse_idle(sweep)
 
 
 def _warn_of_common_answer(sweep: Sweep, base: Scenario) -> None:
-    """Warns of a score of a common answer, where known clients answer by themselves and nobody uses it."""
+    """Warns of a score of a common answer, where known clients answer by themselves, and of what methods keep."""
+    _warn_of_kept_keys(sweep)
     names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
     for name in ("accuracy", "rmse"):
         if name in names and f"personal_{name}" not in names and answers_clients_apart(to_plain(base)):
@@ -179,6 +178,7 @@ def _list_searched_keys(parameter: Parameter) -> list[str]:
 
 def _refuse_idle(sweep: Sweep) -> None:
     """Refuses a key of the space that cannot act in any trial, and warns of keys of the scenario that cannot."""
+    _warn_of_common_answer(sweep, sweep.scenario({}))
     idle: dict[str, str] = {}  # key -> why
     acting: set[str] = set()
     alone = 1 + sum(len(parameter.ends()) for parameter in sweep.space)

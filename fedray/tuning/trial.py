@@ -174,7 +174,7 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
     _make_directory(job)
     latest: list[Row] = []
     reporter = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
-    newest, pruned, begins = -1, False, find_last_phase(to_plain(job.scenario))
+    pruned, newest = False, find_last_phase(to_plain(job.scenario)) or -1  # rounds before have not the method's scores
     if ended := find_early_end(read_checkpoint_rows(job.folder), job.objectives, reporter.was_pruned):
         return ended
 
@@ -200,8 +200,6 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
         if snapshot["round"] <= newest or not latest:
             return
         newest = snapshot["round"]
-        if newest <= begins > 0:  # scores of a phase that others follow are not the method's
-            return
         if all(objective.is_decided(row) for objective in job.objectives for row in latest):
             raise Enough("every objective is decided")
         pruned = reporter.report(newest, latest)

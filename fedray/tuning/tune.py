@@ -42,7 +42,6 @@ from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState
 from fedray.tuning.sweep import Sweep
 from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.sweep_rules import warn_of_random_search
 from fedray.tuning.workers import make_workers, refuse_idle_actors
 
 log = logging.getLogger("fedray")
@@ -90,7 +89,6 @@ def run_sweep(
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics)
     limit, points = count_planned_trials(sweep, trials)
-    warn_of_random_search(sweep, limit)
     journal = folder.absolute() / JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
     refuse_links(folder)
