@@ -22,6 +22,7 @@ from fedray.assembly.untrained import warn_of_untrained_models
 from fedray.core.errors import warn_user
 from fedray.core.types import EVALUATED_CLIENTS
 from fedray.scenario.schema import Scenario
+from fedray.simulation.stopping import WITHHELD, list_choosing_keys
 from fedray.simulation.study import Study
 
 OF_CLIENTS = ("column", "domain")  # partitions by a column that says whose a row is, or where it comes from
@@ -36,6 +37,7 @@ def warn_of_study(scenario: Scenario, study: Study) -> None:
     """
     warn_of_no_rows(study)
     warn_of_strange_test_rows(study)
+    warn_of_test_choices(study)
     warn_of_limits(study)
     warn_of_few_steps(study)
     warn_of_equal_samples(study)
@@ -67,6 +69,20 @@ def warn_of_no_rows(study: Study) -> None:
     """Warns where no client has a training row in any world."""
     if not any(_has_rows(study, world) for world in range(study.worlds)):
         warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
+
+
+def warn_of_test_choices(study: Study) -> None:
+    """Warns where a round is to be chosen by the test rows, and says where withheld rows choose in their place."""
+    for key, name in list_choosing_keys(study.evaluation).items():
+        if name.startswith(WITHHELD):
+            continue
+        if study.hold_out:
+            warn_user(f"{key} = {name} is read on the withheld rows (data.hold_out), as {WITHHELD}{name}")
+        else:
+            warn_user(
+                f"{key} = {name} is read on the test rows, so that the score of the round that it chooses is too good: "
+                "set data.hold_out = 0.1, say, and withheld rows choose"
+            )
 
 
 def warn_of_strange_test_rows(study: Study) -> None:

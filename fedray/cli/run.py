@@ -176,6 +176,7 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     from fedray.core.scores import leave_out_repeats
     from fedray.core.text import TOTALS, format_score, format_total, name_score
     from fedray.files.sealed import read_sealed
+    from fedray.report.choices import mark_score, tell_choices
 
     drawing = time.time() - (folder / "summary.json").stat().st_mtime if drawn else 0.0  # the last file before it
     summary = load(folder).summary
@@ -184,13 +185,14 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     names = {name: name_score(name) for name in metrics}
     width = max(38, *map(len, names.values()))
     scores = [
-        f"{names[name]:{width}} {format_score(value, worlds, name) or 'not a number'}"
+        f"{names[name]:{width}} {mark_score(format_score(value, worlds, name) or 'not a number', summary)}"
         for name, value in metrics.items()
     ]
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
     timings, page = read_sealed(folder / "manifest.json")["timings"], folder / "report.html"
     return [
         *scores,
+        *tell_choices(summary),
         f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}",
         describe_clock(timings, drawing, measure_process()),
         str(page if drawn and page.is_file() else folder),

@@ -74,7 +74,10 @@ def tune_command(
 def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
     """The best trial, and the files that hold it."""
     for winner in summary["winners"][:1]:
-        click.echo(f"best: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items()))
+        what = summary.get("first_winner", "best")
+        click.echo(
+            f"{what}: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items())
+        )
     click.echo(str(folder / "best.yaml"))
     if drawn:
         click.echo(str(folder / "report.html"))

@@ -1,9 +1,9 @@
 """Client selection: rules that choose the participants of a round by their data, their losses, or their speed.
 
 A rule chooses among the clients of one tier, so that tiers keep their shares. It knows what a server knows: numbers of
-samples, the mean training loss of each client in the last round that it counted in, when that was, and how long a round
-of it takes. Losses are kept in the state, so they are in checkpoints, and the draws have addresses: a resumed run
-chooses the same clients.
+samples, and of clients that have counted in a round the mean training loss of the last one, when that was, and how long
+a round takes them. Losses are kept in the state, so they are in checkpoints, and the draws have addresses: a resumed
+run chooses the same clients.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -36,7 +36,8 @@ class KnownClients(NamedTuple):
         size: Training samples, `[n]`.
         loss: Mean training loss in the last round that the client counted in, `[n]`; NaN: it never did.
         last: That round, from 1, `[n]`; 0: none.
-        seconds: Virtual seconds that a round of the client is expected to take, `[n]`; None: nobody asked.
+        seconds: Virtual seconds that a round of the client takes, `[n]`; NaN: it has never counted in one, so that the
+            server does not know it. None: nobody asked.
         round: The round to come, from 1.
         pace: Percentile of the seconds that a round should take (Oort).
     """
@@ -107,11 +108,25 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     plus `sqrt(0.1 log(t) / t_i)` for the round t_i in which it last counted; if its round takes `s_i` seconds, longer
     than the preferred T, times `(T / s_i)^penalty`. Participants are drawn in proportion to it from those above 0.95 of
     the smallest utility that would be chosen by rank. A share of the participants, `max(0.2, exploration 0.98^t)`, are
-    clients that were never trained, drawn in proportion to `1 / s_i`. T is a percentile of all s_i, 30 % first; it
-    rises by 10 % when the utility of 20 rounds is not above that of the 20 rounds before.
+    clients that were never trained, drawn with equal odds. T is a percentile of the known s_i, 30 % first; it rises by
+    10 % when the utility of 20 rounds is not above that of the 20 rounds before.
 
-    Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3). Deviations: the mean loss of the last local training
-    stands for the root of the mean square over samples; s_i is computed for dense models, before compression.
+    Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
+
+    Deviations:
+        1. Of a client that it has never met the server knows no speed, and draws it like the others. The paper draws
+           new clients by a speed that their models of devices suggest. In the code all clients register with their
+           duration and their rows; of the new ones it draws by rows, those slower than T put off, among the first five
+           times as many as it wants. T is a percentile of all registered durations there, and of those met here.
+        2. The mean loss of the last local training stands for the root of the mean square over samples.
+        3. s_i is computed for dense models, before compression, and links as they are at the start.
+        4. Utilities are divided by the largest; the code subtracts the smallest, and divides by the range.
+        5. The cut-off is 0.95 of the last utility that would be chosen by rank, as in the paper; in the code it is a
+           share of the next one.
+        6. T only rises. In the code it rises where the utility of 20 rounds is within 10 % of that before, and falls
+           where it is more than five times as large.
+        7. Nobody is left out for having taken part often (the code's blacklist, which is off by default), and each tier
+           is chosen from by itself.
 
     Args:
         exploration: Share of clients that were never trained, in the first round.
@@ -123,7 +138,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         share = max(LEAST_EXPLORATION, exploration * DECAY**known.round) if exploration else 0.0
         new, old = np.flatnonzero(known.last == 0), np.flatnonzero(known.last > 0)
         explored = min(len(new), max(round(share * number), number - len(old)))
-        first = new[draw_weighted(1.0 / seconds[new], explored, generator)]
+        first = new[draw_weighted(np.ones(len(new)), explored, generator)]
         exploited = number - explored
         if not exploited:
             return np.sort(known.client[first])
@@ -141,7 +156,7 @@ def _oort_utility(known: KnownClients, old: IntArray, seconds: FloatArray, penal
     plain = known.size[old] * np.maximum(known.loss[old], 0.0)
     plain = np.minimum(plain, np.percentile(plain, CLIP))
     utility = plain / max(float(plain.max()), 1e-12) + np.sqrt(0.1 * np.log(known.round) / known.last[old])
-    wanted = float(np.percentile(seconds, known.pace))
+    wanted = float(np.percentile(seconds[old], known.pace))
     slow = seconds[old] > wanted
     result: FloatArray = np.where(slow, utility * (wanted / seconds[old]) ** penalty, utility)
     return result
@@ -215,7 +230,8 @@ def choose_clients(
         per_tier: Participants of each tier.
         rule: Chooses them.
         sizes: Training samples of all clients of a world, `[N]`.
-        seconds: How long a round of each client of a world takes, `[N]`; None where the rule does not read it.
+        seconds: How long a round of each client of a world takes, `[N]`, of which the rule is told those of clients
+            that have counted in one; None where it does not read it.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -225,7 +241,7 @@ def choose_clients(
         picked = []
         for c, n in enumerate(per_tier):
             ids = np.arange(starts[c], starts[c + 1])
-            its = None if times is None else times[ids]
+            its = None if times is None else np.where(last[ids] > 0, times[ids], np.nan)
             known = KnownClients(ids, size[ids], loss[ids], last[ids], its, now.t + 1, pace)
             picked.append(rule(known, n, rng.stream(now.seed, "selection", now.t, c)) if n else ids[:0])
         client = np.concatenate(picked).astype(np.int64)

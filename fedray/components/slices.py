@@ -25,7 +25,7 @@ from fedray.core.exact_sum import exact_sum
 from fedray.core.method import Compress, Compressed, Server
 from fedray.core.slices import Slices
 from fedray.core.types import IntArray, State, Stats, Uploads, Weighting
-from fedray.models.slices import TierNet, find_columns
+from fedray.models.slices import TierNet, find_columns, scale_hidden
 
 Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
 _KEPT = 64  # rounds and tiers whose places are remembered
@@ -42,14 +42,15 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
     @lru_cache(_KEPT)
     def columns(t: int, tier: int) -> Tensor:
-        width, net, layers, _ = nets[tier]
+        width, net, layers, *_ = nets[tier]
         if width == 1:
             return torch.arange(net.layout.d)
         return find_columns(layers, width, lambda channels: window(t, channels))
 
     narrow = any(tier.width < 1 for tier in nets)
     work = np.array([tier.work for tier in nets])
-    return Slices(tuple(tier.net for tier in nets), columns, work, answers=answers and narrow)
+    factors = tuple(scale_hidden(tier.layers, tier.width) if tier.scaler else None for tier in nets)
+    return Slices(tuple(tier.net for tier in nets), columns, work, answers and narrow, factors)
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:

@@ -28,12 +28,15 @@ class Slices(NamedTuple):
         columns: A function (round, tier) -> places of the numbers of that network in the whole row, `[s]`, rising.
         work: Arithmetic of each network as a share of the whole one's, `[T]`, in (0, 1].
         answers: Whether known clients answer with their tier's slice, which then is the same in every round.
+        factors: What each tier multiplies the numbers of the whole row by when its slice answers, `[d]` each, where the
+            layers of its network divide by its width; None: nothing.
     """
 
     nets: tuple[Net, ...]
     columns: Callable[[int, int], Tensor]
     work: FloatArray
     answers: bool = False
+    factors: tuple[Tensor | None, ...] = ()
 
     @property
     def numbers(self) -> IntArray:
@@ -42,5 +45,6 @@ class Slices(NamedTuple):
 
     def keep_slice(self, models: Tensor, tier: int) -> Tensor:
         """The whole rows of models `[M, d]` with 0 outside of a tier's slice of the first round: they answer alike."""
-        columns = self.columns(0, tier)
-        return torch.zeros_like(models).index_copy_(1, columns, models[:, columns])
+        columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
+        kept = torch.zeros_like(models).index_copy_(1, columns, models[:, columns])
+        return kept if factor is None else kept * factor.to(kept)

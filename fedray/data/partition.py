@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
-from fedray.core.types import IntArray
+from fedray.core.types import FloatArray, IntArray
 from fedray.data.cut import Cut, gather_cut
 from fedray.data.dealing import Generator, check_labels, check_least, check_rows, raise_to_least
 from fedray.data.grouping import column, domain, natural, time
@@ -132,10 +133,14 @@ def dirichlet(
     *,
     allow_empty: bool = False,
     min_rows: int | None = None,
+    cap: bool = False,
 ) -> Cut:
     """The rows of each class are dealt by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
-    Source: Hsu et al. 2019 (class-wise, as in Li et al. 2022).
+    `dirichlet_clients` draws one vector over the classes for each client instead.
+
+    Source: Yurochkin et al. 2019 (PFNM, section 4). With `cap` the code of Li et al. 2022 (NIID-Bench), which draws
+    everything again until each client has 10 rows; here clients with fewer than `min_rows` are filled up.
 
     Args:
         labels: Of the rows, `[n]` integers.
@@ -144,6 +149,7 @@ def dirichlet(
         alpha: 0.0001 to 1e9; the smaller, the more the clients differ.
         allow_empty: Whether clients may have no rows.
         min_rows: Rows that each client gets at least, of the largest clients; None: one, unless clients may be empty.
+        cap: Whether a client that has n / N rows or more gets none of further classes, in the order of their labels.
     """
     y = check_labels(labels, "dirichlet")
     if not 1e-4 <= alpha < 1e9:  # below, all rows of a class are one client's anyway, and numbers underflow
@@ -156,11 +162,19 @@ def dirichlet(
     order = generator.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     _, count = np.unique(y, return_counts=True)
-    edges = np.cumsum(generator.dirichlet(np.full(clients, alpha), size=len(count)), axis=1)  # [G, N]
-    edges[:, -1] = 1.0
-    owner = np.concatenate([_owners(edge, n) for edge, n in zip(edges, count, strict=True)])
-    cut = gather_cut(order, owner, clients)
-    return raise_to_least(cut, least, generator)
+    shares, size, owners = generator.dirichlet(np.full(clients, alpha), size=len(count)), np.zeros(clients), []
+    for share, n in zip(shares, count, strict=True):
+        edges = np.cumsum(_leave_out(share, size >= len(y) / clients) if cap else share)
+        edges[-1] = 1.0
+        owners.append(_owners(edges, n))
+        size += np.bincount(owners[-1], minlength=clients)
+    return raise_to_least(gather_cut(order, np.concatenate(owners), clients), least, generator)
+
+
+def _leave_out(share: FloatArray, full: NDArray[np.bool_]) -> FloatArray:
+    """The shares `[N]` of clients that are not full, which sum to 1; equal ones where theirs are too small."""
+    left = np.where(full, 0.0, share)
+    return left / left.sum() if left.sum() > 0 else ~full / np.count_nonzero(~full)
 
 
 def _owners(edges: Array, n: int) -> IntArray:

@@ -62,7 +62,12 @@ class Comparison:
 
     @property
     def dataframe(self) -> Any:
-        """One row a score and run: means over the shared seeds, difference, its interval and the number of pairs."""
+        """One row a score and run: means over the shared seeds, difference, its interval and the number of pairs.
+
+        Where the test rows chose the round in which runs ended, `chosen_on_test` names them.
+        """
+        from fedray.report.choices import list_chosen
+
         known = [(pair, pair.difference) for pair in self.pairs]
         numbers: dict[str, list[float | None]] = {
             "run_mean": [pair.run_mean for pair, _ in known],
@@ -75,29 +80,34 @@ class Comparison:
         columns |= {name: pa.array(values, pa.float64()) for name, values in numbers.items()}
         columns["n"] = pa.array([found.n if found else 0 for _, found in known], pa.int64())
         columns["over"] = pa.array([found.over if found else "seeds" for _, found in known], pa.string())
+        if chosen := list_chosen(self._runs):
+            marks = [", ".join(name for name in (pair.run, pair.baseline) if name in chosen) for pair, _ in known]
+            columns["chosen_on_test"] = pa.array(marks, pa.string())
         return to_frame(pa.table(columns))
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
         """The curves of all runs in one picture.
 
         Args:
-            metric: a score of `rounds.parquet`; None means the headline metric of the first run.
-            over: `rounds`, or with the headline metric `bytes` or `seconds`, on the horizontal axis.
+            metric: a score of `rounds.parquet`; None means accuracy or RMSE: that of the clients' own answers where
+                clients of one run use those, and all runs have it.
+            over: `rounds`, or with accuracy and RMSE `bytes` or `seconds`, on the horizontal axis.
 
         Raises:
             BadInput: there is no such picture.
         """
         from fedray.report.compare import overlay_curves
         from fedray.report.plots import draw_alone, figure_scores_of_runs
+        from fedray.report.readings import find_headline
 
-        wanted = metric or self._runs[0].metric
+        headline, plain = find_headline(self._runs), self._runs[0].metric
+        wanted = metric or headline
         if over not in ("rounds", "bytes", "seconds"):
             raise BadInput(f"over = {quote_value(over)}: choose rounds, bytes or seconds")
         figure = draw_alone(lambda: overlay_curves(self._runs, wanted, over))
         if figure is None and over == "rounds":
             figure = draw_alone(lambda: figure_scores_of_runs(self._runs, wanted))
-        headline = self._runs[0].metric
-        if figure is None and over != "rounds" and wanted != headline:
+        if figure is None and over != "rounds" and wanted not in (headline, plain):
             raise BadInput(
                 f"plot {quote_value(wanted)} over {over}: this axis is there for {headline} alone: choose rounds, or "
                 "draw the columns up_bytes and sim_seconds of each run's metrics_dataframe"
@@ -129,11 +139,13 @@ def compare(
         runs: at least two runs, or their directories.
         names: what they are called, one a run; None means their methods, or the key that tells them apart, or the
             names of their directories.
-        at_equal: `rounds`, or a cost: `uplink`, `bytes` (up and down) or `seconds` (of virtual time). Of every run the
-            last evaluation counts by which a seed had cost no more than the cheapest run cost in all. Where clients of
-            one of the runs do not wait for rounds, `rounds` means `seconds`.
+        at_equal: `rounds`, or a cost: `uplink`, `bytes` (up and down) or `seconds` (of virtual time). Every run is read
+            where a seed had cost what the cheapest run cost in all, on the line between the evaluations around that; a
+            run without evaluations near enough is left out, and `notes` say so. Where clients of one of the runs do not
+            wait for rounds, `rounds` means `seconds`. Of `rounds`, a method with phases is read at its end.
         metrics: the scores to compare, columns of `rounds.parquet` that are one number; None means accuracy, RMSE and
-            the other usual scores, and the metrics of your own that all runs have.
+            the other usual scores, and the metrics of your own that all runs have. Personalized accuracy comes first
+            where clients of one of the runs use answers of their own.
 
     Raises:
         BadInput: there are fewer than two runs, one of the names is not a name of one run alone, there is no such
@@ -144,7 +156,7 @@ def compare(
         >>> keys = {"rounds": 4, "clients": {"number": 4}, "runtime": "inline", "report": False}
         >>> runs = [fedray.run(keys, **{"method.name": name}) for name in ("shefl", "fedavg")]
         >>> compare(runs, at_equal="uplink").notes[0]
-        'Compared at equal uplink: the last evaluation of each run within 94.8 kB a seed.'
+        'Compared at equal uplink, 94.8 kB a seed.'
     """
     from fedray.report.read import read_run
 
@@ -191,7 +203,7 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
     Raises:
         BadInput: there is no such cost, or a run has none of it.
     """
-    from fedray.report.pairs import BYTES, SECONDS, UPLINK, find_end
+    from fedray.report.readings import BYTES, SECONDS, UPLINK, find_end
 
     known = {"rounds": None, "uplink": UPLINK, "bytes": BYTES, "seconds": SECONDS}
     if at_equal not in known:

@@ -95,15 +95,27 @@ class Predictor:
         Raises:
             BadInput: an argument does not fit the run.
         """
-        study, answer = self.study, self.answer
+        study = self.study
         inputs = torch.as_tensor(read_inputs(study.shards.data, x))
         world = replicate * study.per_replicate + fold
         _check(study, inputs, replicate, fold)
         if self._range is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
             for remark in tell_scale(self._range, inputs.numpy(), "the rows of x", study.shards.data.features):
                 warn_user(remark, FedrayWarning)
-        client = None if client is None else find_client(client, study.client_names, study.clients.number)
+        known = None if client is None else find_client(client, study.client_names, study.clients.number)
         rule = read_rule(study, conformal)
+        found, answer = self.ask(inputs, world, known)
+        return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
+
+    def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
+        """The answer of a world's ensemble, or of a known client, without sets, and the models that gave it.
+
+        Args:
+            inputs: raw inputs `[n, *sample]`, as the study's splits have them.
+            world: the world.
+            client: the client's id; None: everybody's answer.
+        """
+        study, answer = self.study, self.answer
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None
         rows, counters = answer.state.models[models], answer.state.counters[models]
         if client is not None and study.method.phase.is_personal:
@@ -118,13 +130,11 @@ class Predictor:
         if not study.classes:
             means, variances = predict_targets(study, world, outputs, inputs, answer)
             moments = ensemble.mixture_moments(means, weights, variances)
-            found = Prediction(*moments, None, _pick_members(study, answer, world, means))
-        else:
-            members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
-            mean = mean if answer.combine is None else answer.combine(world, members)
-            spread = ensemble.mixture_moments(members, weights).variance
-            found = Prediction(mean, spread, mean, _pick_members(study, answer, world, members))
-        return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
+            return Prediction(*moments, None, _pick_members(study, answer, world, means)), answer
+        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+        mean = mean if answer.combine is None else answer.combine(world, members)
+        spread = ensemble.mixture_moments(members, weights).variance
+        return Prediction(mean, spread, mean, _pick_members(study, answer, world, members)), answer
 
     def _add_sets(
         self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool

@@ -35,11 +35,13 @@ from fedray.files.checksums import refuse_links
 from fedray.files.columns import table_schema
 from fedray.files.run_files import read_summary
 from fedray.process.ending import current_ending
+from fedray.report.choices import is_chosen, tell_choices
 from fedray.runtime.addresses import refuse_unused_address
 from fedray.runtime.awaited import refuse_unused_wait, write_awaited
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
+from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.storage.tables import write_parquet
@@ -227,7 +229,8 @@ def _list_options(
 
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """One row a metric of a finished cell."""
-    summary = read_summary(folder)
+    summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
+    chosen = " ".join(tell_choices(summary, cell.name)) if is_chosen(summary) else ""
     names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
     rows = []
     for name in names:
@@ -237,6 +240,8 @@ def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
             {
                 "cell": cell.name,
                 "method": summary["method"],
+                "apart": apart,
+                "chosen": chosen,
                 "metric": name,
                 "mean": value["mean"],
                 "sd": value["sd"],

@@ -37,6 +37,7 @@ from fedray.core.text import (
     name_score,
     suggest_nearest,
 )
+from fedray.experiments.table_notes import find_first_score, list_table_notes, mark_row
 from fedray.report.sheets import ScoreCell
 from fedray.scenario.loader import NamedCell
 
@@ -102,7 +103,8 @@ def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
     known = list(dict.fromkeys(metric for _, metric in found))
     if wanted and known:
         return TableView(_match_metrics(known, wanted), published, found, errors)
-    rest = [m for m in FIRST_METRICS if m in known and m not in published]
+    first = find_first_score(found)
+    rest = [m for m in dict.fromkeys([*first, *FIRST_METRICS]) if m in known and m not in published]
     most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
     return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
 
@@ -161,12 +163,13 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
         texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
         for metric in view.metrics:
             row = view.rows.get((name, metric))
-            texts.append("" if row is None else format_score(row, worlds, metric, largest.get(metric)))
+            texts.append("" if row is None else mark_row(format_score(row, worlds, metric, largest.get(metric)), row))
             if metric in view.published:
                 texts.append(_show_published(row))
         lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")
     spread = any(row["sd"] is not None for row in view.rows.values())
-    return "\n".join(lines) + "\n" + (f"\n{SPREAD_NOTE}.\n" if spread else "")
+    notes = [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(view.rows)]
+    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
 
 
 def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
@@ -186,7 +189,7 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
         word = "uplink to target (MB)" if metric == BYTES else name_score(metric)
         head += [escape_latex(word), *(["published"] if metric in view.published else [])]
     head += ["$n$", "rounds", "uplink (MB)", "downlink (MB)"]
-    lines = [r"% \usepackage{booktabs}; " + SPREAD_NOTE]
+    lines = [r"% \usepackage{booktabs}; " + SPREAD_NOTE, *(f"% {note}" for note in list_table_notes(view.rows))]
     lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
     for name in names:
         cells = [escape_latex(name)]
@@ -196,7 +199,7 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
             worlds = max(r["n"] for r in view.of_cell(name))
             for metric in view.metrics:
                 row = view.rows.get((name, metric))
-                cells.append(_show_latex(row, worlds))
+                cells.append(mark_row(_show_latex(row, worlds), row, r"$^\dagger$"))
                 cells += [_power_of_ten(_show_published(row))] if metric in view.published else []
             cells += [str(worlds), *_list_costs(view.of_cell(name)[0], worlds)]
         lines.append(f"{' & '.join(cells)} \\\\")
@@ -222,7 +225,8 @@ def list_published(rows: Rows) -> tuple[list[str], list[list[ScoreCell]]]:
         metric, mean = row["metric"], row["mean"]
         share = is_share(metric)
         less = "-" if mean is None else mean - row["published"]
-        cells = [row["cell"], name_score(metric), "-" if mean is None else format_number(mean, metric)]
+        shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
+        cells = [row["cell"], name_score(metric), shown]
         cells.append("-" if row["sd"] is None else format_number(row["sd"], metric))
         cells += [str(row["n"]), format_number(row["published"], metric)]
         cells.append(less if isinstance(less, str) else f"{100 * less:+.1f} points" if share else f"{less:+.3g}")

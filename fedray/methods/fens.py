@@ -5,10 +5,10 @@ Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
 Phase 1: client i keeps back a share of its rows (`proxy`), trains a network of its own on the others, and sends it.
 Phase 2: the server sends all N networks to the clients, who read their proxy rows with them, `[n_i, N * C]` logits, and
-train an aggregator on these by federated learning with FedAdam. `aggregator`: `neural` is `W2 relu(W1 z)`,
-`client_weights` and `class_weights` are one weight a client, or a client and class. `mean`, `label_shares` (for each
-class clients weigh by their shares of its rows) and `voting` (shares of first choices) need no training: there is no
-phase 2, and no row is kept back.
+train an aggregator on these by federated learning with FedAdam, in which a client weighs by its rows, as in the
+authors' script. `aggregator`: `neural` is `W2 relu(W1 z)`, `client_weights` and `class_weights` are one weight a
+client, or a client and class. `mean`, `label_shares` (for each class clients weigh by their shares of its rows) and
+`voting` (shares of first choices) need no training: there is no phase 2, and no row is kept back.
 
 Deviations:
     1. `mean` and `label_shares` average probabilities; a published copy of the authors' code (mattduerrmeier/fens,

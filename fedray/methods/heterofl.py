@@ -9,8 +9,9 @@ models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the s
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
        normalizes batches without running statistics and asks all clients for them at the end (static BatchNorm); such
-       networks are refused. The paper's scaler (hidden layers divided by r in training) has normalization behind it;
-       without it training can diverge, so the scaler acts only with `scaler: true`.
+       networks are refused. The paper's scaler (hidden layers divided by r in training) has normalization behind it,
+       which evens the scale when a slice answers. Without it training can diverge, so the scaler acts only with
+       `scaler: true`, and slices answer with it, too.
     2. The loss is that of all classes, and every upload enters the mean of the last layer. The paper's loss sets the
        logits of labels that a client does not have to 0, and its code averages what the last layer has of a label over
        the clients that hold it.

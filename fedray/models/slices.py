@@ -41,7 +41,9 @@ _CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # l
 
 
 class Scaler(nn.Module):
-    """Divides by r in training: the sums over a slice's channels become as large as those over all channels.
+    """Divides by r: the sums over a slice's channels become as large as those over all channels.
+
+    It stays when the slice answers, because the layers behind it were trained with it.
 
     Attributes:
         width: r.
@@ -52,8 +54,8 @@ class Scaler(nn.Module):
         self.width = width
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x / r` in training, x in evaluation."""
-        return x / self.width if self.training else x
+        """`x / r`."""
+        return x / self.width
 
 
 class SlicedLayer(NamedTuple):
@@ -80,12 +82,14 @@ class TierNet(NamedTuple):
         net: The slice; the whole network itself where r is 1.
         layers: The layers of the whole network.
         work: Its arithmetic as a share of the whole network's.
+        scaler: Whether it has `Scaler`s behind its hidden layers.
     """
 
     width: float
     net: Net
     layers: tuple[SlicedLayer, ...]
     work: float
+    scaler: bool = False
 
 
 def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bool, who: str) -> tuple[TierNet, ...]:
@@ -106,7 +110,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
     layers, whole = read_layers(net, who), count_forward_flops(net, row)
     nets = {width: slice_net(net, width, scaler=scaler) for width in set(widths)}
     work = {width: count_forward_flops(one, row) / whole for width, one in nets.items()}
-    return tuple(TierNet(width, nets[width], layers, work[width]) for width in widths)
+    return tuple(TierNet(width, nets[width], layers, work[width], scaler and width < 1) for width in widths)
 
 
 def keep_channels(width: float, channels: int) -> int:
@@ -191,6 +195,18 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
     return torch.from_numpy(np.concatenate(places))
 
 
+def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
+    """The factor of each number of a whole row that does what `Scaler`s do: 1 / r, and 1 in the last layer, `[d]`.
+
+    Args:
+        layers: Of the whole network.
+        width: r.
+    """
+    sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
+    each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])
+    return each.repeat_interleave(torch.tensor(sizes))
+
+
 def _channels(channels: int, width: float, first: First) -> IntArray:
     """The channels of a hidden layer that a slice has, rising."""
     return np.sort((first(channels) + np.arange(keep_channels(width, channels))) % channels)
@@ -202,7 +218,7 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
     Args:
         net: The whole network, of layers that can be cut.
         width: r, in (0, 1].
-        scaler: Whether hidden layers are divided by r in training.
+        scaler: Whether hidden layers are divided by r.
     """
     if width == 1:
         return net

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from fedray.core.text import format_bytes, format_number, format_seconds, name_score
 from fedray.report import compare
+from fedray.report.choices import mark_score
 from fedray.report.read import ReadRun
 
 CARD_SCORES = (
@@ -41,7 +42,8 @@ def make_cards(run: ReadRun) -> list[Card]:
     metrics = run.summary.get("metrics", {})
     single = run.models == 1
     shown = [name for name in CARD_SCORES if name in metrics and not (single and name.endswith(("_mean", "_max")))]
-    found = [Card(name_score(name, unit=True), *_format_mean_and_sd(metrics[name], name)) for name in shown]
+    each = [(name, *_format_mean_and_sd(metrics[name], name)) for name in shown]
+    found = [Card(name_score(name, unit=True), mark_score(mean, run.summary), sd) for name, mean, sd in each]
     totals = run.summary.get("totals", {})
     for key in ("up_bytes", "down_bytes"):
         if isinstance(totals.get(key), int | float):

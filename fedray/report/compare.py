@@ -19,9 +19,11 @@ from fedray.core.types import FloatArray
 from fedray.metrics.names import has_direction, lower_is_better
 from fedray.metrics.paired import ROUNDING, compare_paired
 from fedray.report import curves, style
+from fedray.report.choices import list_choice_notes, mark_score
 from fedray.report.noise import list_noise_notes
 from fedray.report.pairs import list_pairing_notes, read_world_scores
 from fedray.report.read import Curve, ReadRun
+from fedray.report.readings import find_headline, list_answer_notes, name_compared
 from fedray.report.same_data import list_data_notes
 from fedray.report.sheets import ScoreCell
 
@@ -59,7 +61,8 @@ def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
     own = [name for name in curves.list_own_metrics(runs[0].scenario) if name not in COMPARED_METRICS]
     each = [{*run.rounds, *run.summary.get("metrics", {})} & {*curves.list_own_metrics(run.scenario)} for run in runs]
     shared = [name for name in dict.fromkeys(own) if all(name in known for known in each)]
-    return (*COMPARED_METRICS, *(OOD_METRICS if len(_list_ood(runs)) == 1 else ()), *shared)
+    ood = OOD_METRICS if len(_list_ood(runs)) == 1 else ()
+    return tuple(dict.fromkeys([find_headline(runs), *COMPARED_METRICS, *ood, *shared]))
 
 
 def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
@@ -74,12 +77,12 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
 
     Args:
         runs: in the order of their colours.
-        metric: `accuracy` or `rmse`.
+        metric: `accuracy` or `rmse`, of the common answer or the personalized one.
         what: `rounds`, `bytes` or `seconds`, on the horizontal axis.
     """
     lines: list[Line] = []
     for index, run in enumerate(runs):
-        found = curves.read_curve_over(run, what) if run.metric == metric else None
+        found = curves.read_curve_over(run, what, metric) if metric.removeprefix("personal_") == run.metric else None
         if found is not None:
             lines.append((index, run.name, found))
     if not lines:
@@ -141,7 +144,7 @@ def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
     """Header and rows: final metrics with mean +- sd; the best of each is marked, and what cannot be told from it."""
     metrics = [name for name in list_compared_metrics(runs) if any(_mean(run, name) is not None for run in runs)]
     best = {name: find_best(runs, name) for name in metrics}
-    head = ["run", *(name_score(name) for name in metrics)]
+    head = ["run", *(name_compared(runs, name) for name in metrics)]
     return head, [
         [ScoreCell(run.name), *(ScoreCell(format_cell(run, name), i in best[name]) for name in metrics)]
         for i, run in enumerate(runs)
@@ -188,9 +191,9 @@ def format_cell(run: ReadRun, name: str) -> str:
     if not entry or entry.get("mean") is None:
         return "-"
     mean = format_number(entry["mean"], name) if is_share(name) else format_digits(entry["mean"], 4)
-    if entry.get("sd") is None:
-        return mean
-    return f"{mean.removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
+    if entry.get("sd") is not None:
+        mean = f"{mean.removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
+    return mark_score(mean, run.summary)
 
 
 def format_deviation(sd: float, name: str) -> str:
@@ -255,7 +258,8 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     """
     other = _list_ood(runs)
     text = f"The runs differ in evaluate.ood ({', '.join(other)}): their scores of such inputs are not compared."
-    notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_noise_notes(runs)]
+    notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_answer_notes(runs)]
+    notes += [*list_choice_notes(runs), *list_noise_notes(runs)]
     return [*notes, *([text] if len(other) > 1 else [])]
 
 

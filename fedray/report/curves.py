@@ -21,6 +21,7 @@ from fedray.core.types import FloatArray
 from fedray.metrics.names import lower_is_better
 from fedray.report import style
 from fedray.report.read import Curve, ReadRun
+from fedray.scenario.reading import find_last_phase
 
 PANEL_SCORES = (
     *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),
@@ -51,7 +52,7 @@ def figure_rounds(run: ReadRun) -> Figure | None:
             draw_mean_line(axes, member.round, member, color=style.pick_color(k, run.models), width=1.1, label=label)
     name = "the model" if single else "ensemble"
     draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.4, label=name)
-    mark_best(axes, curve, run.metric)
+    mark_best(axes, curve, run.metric, find_last_phase(run.scenario))
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
         look: dict[str, Any] = {"color": style.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}
@@ -123,12 +124,17 @@ def read_costs(run: ReadRun, what: str) -> Curve | None:
     return Curve(up.round, up.values + down.values)
 
 
-def read_curve_over(run: ReadRun, what: str) -> tuple[FloatArray, Curve] | None:
-    """Where the rounds of the headline curve lie on the axis of `rounds`, `bytes` or `seconds`, and that curve.
+def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple[FloatArray, Curve] | None:
+    """Where the rounds of a curve lie on the axis of `rounds`, `bytes` or `seconds`, and that curve.
 
     Bytes and seconds are means over worlds; None where the run has no curve or no cost.
+
+    Args:
+        run: the run.
+        what: `rounds`, `bytes` or `seconds`.
+        metric: the score; None: accuracy or RMSE.
     """
-    curve = run.curve(run.metric)
+    curve = run.curve(metric or run.metric)
     if curve is None or what == "rounds":
         return None if curve is None else (curve.round, curve)
     cost = read_costs(run, what)
@@ -162,22 +168,25 @@ def label_headline(axes: Axes, metric: str) -> None:
     """The value axis of the headline metric; a diverged start does not flatten the rest."""
     axes.set_ylabel(name_score(metric, unit=True))
     style.draw_grid(axes)
-    if metric == "accuracy":
+    if is_share(metric):
         style.use_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
 
 
-def mark_best(axes: Axes, curve: Curve, metric: str) -> None:
+def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
     """Marks the best round of a curve of several rounds: the mean of the worlds decides.
 
     Args:
         axes: of rounds.
         curve: the metric.
         metric: it says which way is better.
+        begins: the round after which the last phase trains; earlier ones have no mark.
     """
-    if len(curve.round) < 2:
+    late = np.flatnonzero(curve.round > begins) if begins else np.arange(len(curve.round))
+    if len(late) < 2:
         return
-    at = int(np.nanargmin(curve.mean) if lower_is_better(metric) else np.nanargmax(curve.mean))
+    mean = curve.mean[late]
+    at = late[int(np.nanargmin(mean) if lower_is_better(metric) else np.nanargmax(mean))]
     label = f"best: {format_number(float(curve.mean[at]), metric)}, round {curve.round[at]:.0f}"
     look: dict[str, Any] = {"markersize": 7, "markeredgecolor": style.PAPER, "color": style.ORANGE, "zorder": 4}
     axes.plot(curve.round[[at]], curve.mean[[at]], "D", linestyle="none", label=label, **look)
@@ -234,11 +243,11 @@ def draw_legend(axes: Axes, metric: str, columns: int = 1) -> None:
 
     Args:
         axes: of the curves.
-        metric: `accuracy` rises and `rmse` falls.
+        metric: it says which way is better.
         columns: of the legend.
     """
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower right" if metric == "accuracy" else "upper right", ncols=columns)
+        axes.legend(loc="upper right" if lower_is_better(metric) else "lower right", ncols=columns)
 
 
 def _figure_over(run: ReadRun, what: str) -> Figure | None:

@@ -16,9 +16,11 @@ from fedray.core.text import format_digits, is_share, name_score
 from fedray.metrics.names import lower_is_better
 from fedray.metrics.paired import PairedDifference
 from fedray.report import style
+from fedray.report.choices import MARK, list_chosen
 from fedray.report.compare import COMPARED_METRICS, list_compared_metrics
 from fedray.report.pairs import RunPair, compare_with_first
 from fedray.report.read import ReadRun
+from fedray.report.readings import find_headline, name_compared
 from fedray.report.sheets import ScoreCell
 
 MOST_BARS = 40  # runs in the picture
@@ -30,7 +32,7 @@ SHOWN_METRICS = (
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
     """The paired difference of the headline metric, of every run from the first one, with its interval."""
-    metric = runs[0].metric
+    metric = find_headline(runs)
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
         return None
@@ -52,7 +54,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     axes.set_yticks(place, labels)
     axes.set_ylim(-0.6, len(pairs) - 0.4)
     better = "left" if lower_is_better(metric) else "right"
-    text = f"{name_score(metric, unit=True)}: difference from {pairs[0].baseline}"
+    text = f"{name_compared(runs, metric, unit=True)}: difference from {pairs[0].baseline}"
     axes.set_xlabel(f"{text}{f' ({unit})' if unit else ''}; better to the {better}")
     style.draw_grid(axes, "x")
     return figure
@@ -63,15 +65,27 @@ def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[Sco
     first = runs[0].name
     head = ["score", "run", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
     rows, own = [], [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
-    for pair in (pair for metric in (*SHOWN_METRICS, *own) for pair in compare_with_first(runs, [metric])):
+    shown = dict.fromkeys([find_headline(runs), *SHOWN_METRICS, *own])
+    for pair in (pair for metric in shown for pair in compare_with_first(runs, [metric])):
         if pair.difference is not None:
-            rows.append(make_pair_row(name_score(pair.metric, unit=True), pair, pair.difference))
+            label = name_compared(runs, pair.metric, unit=True)
+            rows.append(make_pair_row(label, pair, pair.difference, list_chosen(runs)))
     return head, rows
 
 
-def make_pair_row(label: str, pair: RunPair, found: PairedDifference) -> list[ScoreCell]:
-    """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs."""
-    shown = [show_score(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
+def make_pair_row(
+    label: str, pair: RunPair, found: PairedDifference, chosen: frozenset[str] = frozenset()
+) -> list[ScoreCell]:
+    """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs.
+
+    Args:
+        label: what it begins with.
+        pair: the runs.
+        found: their difference.
+        chosen: names of runs whose scores are marked (`fedray.report.choices`).
+    """
+    both = ((pair.run, pair.run_mean), (pair.baseline, pair.baseline_mean))
+    shown = [show_score(pair.metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
     cells = [label, pair.run, *shown, show_score(pair.metric, found.mean, True)]
     cells += [show_interval(pair.metric, found), count_pairs(found)]
     return [ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)]

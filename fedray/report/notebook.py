@@ -15,6 +15,7 @@ from html import escape
 
 from fedray.core.text import TOTALS, format_number, format_total, is_share, name_score
 from fedray.report import curves, style
+from fedray.report.choices import tell_choices
 from fedray.report.compare import find_differences, format_cell, list_compared_metrics
 from fedray.report.page import list_run_facts
 from fedray.report.pairs import RunPair
@@ -39,6 +40,7 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
     if error is not None:
         parts.append(f"<p><b>Not finished.</b> {escape(str(error))}</p>")
     parts.append(_table(["", "mean \u00b1 sd", "n"], _list_scores(run)))
+    parts += [f"<p>{escape(line)}</p>" for line in tell_choices(run.summary)]
     svg = _draw_curve(run)
     if svg:
         parts.append(f"<div style='{_COLORS}'>{svg}</div>")

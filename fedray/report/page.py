@@ -36,8 +36,10 @@ from fedray.report import (
     style,
 )
 from fedray.report.cards import make_cards
+from fedray.report.choices import tell_choices
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
 from fedray.report.read import ReadRun
+from fedray.report.readings import find_headline
 from fedray.report.sheets import PageTable, ScoreCell
 from fedray.report.template import fill_template
 
@@ -50,11 +52,11 @@ COST_NOTE = "Means over the n replicates and folds of a run, its wall time divid
 PAIR_NOTE = (
     "Each run less the first one, over the seeds that both have: same rows, clients and first models, unless a note "
     "above says otherwise. Student's 95 % interval over the seeds, at the last round of the shortest run (at equal "
-    "virtual time where a run has no rounds); blue or shaded: zero lies outside of it."
+    "virtual time where a run has no rounds; a method with phases at its own end). Blue or shaded: zero lies outside."
 )
 MOMENT_NOTE = (
-    "Each run less the first one at the same virtual second: the last score that each had by then, seed by seed. Line: "
-    "mean; band: Student's 95 % interval over the seeds."
+    "Each run less the first one at the same virtual second, seed by seed, between the evaluations around it if they "
+    "are near enough. Line: mean; band: Student's 95 % interval over the seeds."
 )
 CLASS_NOTE = "Line: Wilson's 95 % interval for the test samples of the class. Replicate 0."
 LOSS_NOTE = (
@@ -150,6 +152,7 @@ def render_one(run: ReadRun) -> str:
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     with style.use_figure_style():
         sections = [Section(title, pair_figures(_draw_section(run, draws, notes))) for title, draws in SECTIONS]
+    notes += tell_choices(run.summary)
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
     return fill_template(
@@ -192,9 +195,10 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
 
 
 def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Section:
-    """The pictures of the runs with one headline metric."""
+    """The pictures of the runs with one metric, or of the clients' own answers where these are compared."""
+    drawn = find_headline(runs) if metric == runs[0].metric else metric
     draws: list[tuple[str, Callable[[], Figure | None], str]] = [
-        (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, metric, what), curves.BAND_NOTE)
+        (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, drawn, what), curves.BAND_NOTE)
         for what in ("rounds", "bytes", "seconds")
     ]
     if metric == runs[0].metric:

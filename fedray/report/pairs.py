@@ -1,8 +1,9 @@
 """Runs compared seed by seed: the paired differences of their scores, and what a reader must know about the pairs.
 
-Runs in rounds are compared at the last round of the shortest. Where the clients of one of them do not wait for rounds,
-its rounds are steps of its server, and all are compared at equal virtual time: where the first one of them ended. On
-demand they are compared at an equal cost (bytes, virtual time): what the cheapest of them cost in all.
+Runs in rounds are compared at the last round of the shortest; one whose method has phases is read at its end. Where the
+clients of one of them do not wait for rounds, its rounds are steps of its server, and all are compared at equal virtual
+time: where the first one of them ended. On demand they are compared at an equal cost (bytes, virtual time): what the
+cheapest of them cost in all.
 
 Example:
     >>> import numpy as np
@@ -23,16 +24,23 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from fedray.core.text import format_bytes, format_seconds
-from fedray.core.types import FloatArray
-from fedray.metrics.paired import PairedDifference, compare_paired, score_worlds
+from fedray.metrics.paired import PairedDifference, compare_paired
 from fedray.report.read import ReadRun
+from fedray.report.readings import (
+    BYTES,
+    ROUNDS,
+    SECONDS,
+    UPLINK,
+    find_common_end,
+    find_end,
+    read_seed,
+    read_worlds,
+    tell_readings,
+)
+from fedray.scenario.reading import has_own_rounds
 
 MOST_NAMED_SEEDS = 12
-ROUNDS, SECONDS, UPLINK = "round", "sim_seconds", "up_bytes"  # columns of `rounds.parquet` over which runs are compared
-BYTES = "bytes"  # of both directions: the sum of two columns
 COSTS = {UPLINK: "uplink", BYTES: "bytes up and down", SECONDS: "virtual time"}
 
 
@@ -56,14 +64,6 @@ class RunPair(NamedTuple):
     difference: PairedDifference | None
 
 
-def read_axis(run: ReadRun, over: str) -> FloatArray | None:
-    """Rounds, or a cost since the start, of each row of `rounds.parquet`; None where the run does not have it."""
-    if over == BYTES:
-        up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
-        return None if up is None or down is None else up + down
-    return run.rounds.get(over)
-
-
 def format_cost(over: str, value: float) -> str:
     """A cost in its unit.
 
@@ -77,21 +77,8 @@ def format_cost(over: str, value: float) -> str:
 def read_world_scores(
     run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS
 ) -> dict[tuple[int, int], float]:
-    """A score of each replicate and fold at its last evaluated round, by (seed, fold).
-
-    Several server steps may share a moment of virtual time; the last of them counts.
-
-    Args:
-        run: the run.
-        metric: a column of `rounds.parquet`; a run without it has no scores.
-        last: rounds after this one do not count.
-        over: what `last` counts: rounds, or a cost.
-    """
-    at = read_axis(run, over)
-    if at is None or not {metric, ROUNDS} <= run.rounds.keys():
-        return {}
-    columns = (run.rounds[name] for name in ("replicate", "fold", metric))
-    return score_worlds(_read_seed(run), *columns, round=run.rounds[ROUNDS], at=at, last=last)
+    """A score of each replicate and fold by (seed, fold), as `fedray.report.readings.read_worlds` reads it."""
+    return {world: found.value for world, found in read_worlds(run, metric, last, over).items()}
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:
@@ -107,28 +94,6 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
     return SECONDS if modes - {"sync"} else ROUNDS
 
 
-def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
-    """The last round of the shortest run, or the cost of the cheapest; infinity where no run has any.
-
-    Args:
-        runs: to be compared.
-        over: rounds, or a cost: of costs, that of the cheapest replicate and fold counts.
-    """
-    return min((find_end(run, over) for run in runs), default=math.inf)
-
-
-def find_end(run: ReadRun, over: str) -> float:
-    """The last round of a run, or what the cheapest of its worlds cost; infinity where the run has evaluated none."""
-    column = read_axis(run, over)
-    if column is None or not len(column):
-        return math.inf
-    if over == ROUNDS:
-        return float(column.max())
-    world = np.stack([run.rounds["replicate"], run.rounds["fold"]])
-    each = np.unique(world, axis=1, return_inverse=True)[1].ravel()
-    return min(float(column[each == w].max()) for w in range(int(each.max()) + 1))
-
-
 def compare_with_first(
     runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None, over: str | None = None
 ) -> list[RunPair]:
@@ -136,8 +101,8 @@ def compare_with_first(
 
     Args:
         runs: at least two.
-        metrics: columns of `rounds.parquet`; those that two runs do not share are left out.
-        last: rounds after this one (or a higher cost) do not count; None means the end of the shortest run.
+        metrics: columns of `rounds.parquet`; those that two runs do not share there are left out.
+        last: the round, or the cost, at which they are compared; None means the end of the shortest run.
         over: rounds, or a cost; None means rounds, and virtual seconds where a run has no rounds.
     """
     over = over or find_axis(runs)
@@ -170,20 +135,7 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
         The runs differ in their rounds: a 5, b 9. They are compared by the last evaluation of each up to round 5.
         a and b share no seed: a has 0, b has 1. They cannot be compared in pairs.
     """
-    found = []
-    ends = [f"{run.rounds['round'].max():.0f}" if run.rounds else "none" for run in runs]
-    if over is not None:
-        each = format_cost(over, find_common_end(runs, over))
-        found.append(f"Compared at equal {COSTS[over]}: the last evaluation of each run within {each} a seed.")
-    elif find_axis(runs) == SECONDS:
-        moment = format_seconds(find_common_end(runs, SECONDS))
-        found.append(f"Not all runs have rounds. They are compared at equal virtual time, after {moment}.")
-    elif len(set(ends)) > 1:
-        each = ", ".join(f"{run.name} {end}" for run, end in zip(runs, ends, strict=True))
-        found.append(
-            f"The runs differ in their rounds: {each}. They are compared by the last evaluation of each up to round "
-            f"{find_common_end(runs):.0f}."
-        )
+    found = _tell_where(runs, over)
     for run in runs[1:]:
         mine, theirs = _list_seeds(run), _list_seeds(runs[0])
         shared = mine & theirs
@@ -197,18 +149,31 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
     return found
 
 
+def _tell_where(runs: Sequence[ReadRun], over: str | None) -> list[str]:
+    """Where the runs are compared, unless all of them were evaluated at the end of all."""
+    axis = over or find_axis(runs)
+    last = find_common_end(runs, axis)
+    readings = tell_readings(runs, last, axis)
+    if over is not None:
+        return [f"Compared at equal {COSTS[over]}, {format_cost(over, last)} a seed.", *readings]
+    if axis == SECONDS:
+        said = f"Not all runs have rounds. They are compared at equal virtual time, after {format_seconds(last)}."
+        return [said, *readings]
+    each = {run.name: find_end(run, ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
+    if len(set(each.values())) < 2:
+        return readings
+    ends = ", ".join(f"{name} {f'{end:.0f}' if end < math.inf else 'none'}" for name, end in each.items())
+    how = "at" if "between" in " ".join(readings) else "by the last evaluation of each up to"
+    return [f"The runs differ in their rounds: {ends}. They are compared {how} round {last:.0f}.", *readings]
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _read_seed(run: ReadRun) -> int:
-    seed = run.scenario.get("seed", 0)
-    return seed if isinstance(seed, int) else 0
-
-
 def _list_seeds(run: ReadRun) -> set[int]:
     """Seeds of the replicates of a run."""
-    return {_read_seed(run) + int(r) for r in run.rounds.get("replicate", ())}
+    return {read_seed(run) + int(r) for r in run.rounds.get("replicate", ())}
 
 
 def _shares_folds(run: ReadRun, other: ReadRun) -> bool:

@@ -30,7 +30,11 @@ FENS_SPECS = {
         "FENS: clients train alone and send their networks once, then train what joins them (Allouah et al. 2024)",
         models="clients",
         options=_OPTIONS,
-        defaults={"method": {"models": 1}, "rounds": 1, "server": {"optimizer": "adam", "lr": 0.001}},
+        defaults={
+            "method": {"models": 1},
+            "rounds": 1,
+            "server": {"optimizer": "adam", "lr": 0.001, "weighting": "examples"},
+        },
         clients=20,
         schedules=False,
         in_rounds="trains its parts one after another, in rounds",

@@ -21,16 +21,18 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value
 from fedray.scenario import yaml_text
 from fedray.scenario.defaults import with_defaults
 from fedray.scenario.explicit import ALWAYS_DUMPED, Place, is_dump, judge_keys
+from fedray.scenario.kept import is_of_sweep, list_kept_keys, renames_method, tell_kept_keys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.missing_values import refuse_unknown_nulls
 from fedray.scenario.names import NameKind
 from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
+from fedray.scenario.relevance import find_idle_keys
 from fedray.scenario.rules import check_scenario
 from fedray.scenario.schema import CellKeys, Scenario, section_fields, validate_scenario
 from fedray.scenario.shipped import find_scenario_file
@@ -87,7 +89,7 @@ def read_scenario(
             raise BadInput(f"table[{i}].name = {cell.name!r} is the name of another cell: choose another")
     if explicit:
         places = [Place("", {}, _without_table(given), base), *cells]
-        _judge(file, changes, places, own)
+        _judge(file, changes, places, own, of_sweep=is_of_sweep(source))
     return replace(base, table=table, published=outer.published)
 
 
@@ -167,7 +169,7 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
     return scenario
 
 
-def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
+def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str], *, of_sweep: bool = False) -> None:
     """Judges what a user set; a file that is a resolved scenario says nothing about that."""
     before: list[Scenario | None] = []
 
@@ -179,11 +181,37 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
                 before.append(None)
         return before[0]
 
+    whole = of_sweep
     if file.keys() >= ALWAYS_DUMPED:
         resolved = alone()
         if resolved is not None and is_dump(_without_table(file), to_plain(resolved)):
-            places = [Place("", {}, changes, places[0].scenario)]
+            places, whole = [Place("", {}, changes, places[0].scenario)], True
     judge_keys(places, changes, alone, own)
+    if line := explain_kept_keys(file, changes, places[0].scenario, whole=whole):
+        warn_user(line)
+
+
+def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
+    """What a file keeps for another method than its own, in one line; empty where it keeps nothing.
+
+    Args:
+        file: its keys.
+        changes: what is set on top.
+        scenario: what both resolve to.
+        whole: as in `fedray.scenario.kept.list_kept_keys`.
+    """
+    if not renames_method(file, changes):
+        return ""
+    now = to_plain(scenario)
+    names = {"method": {"name": scenario.method.name}, "data": now["data"], "model": now["model"]}
+    try:
+        usual = to_plain(_scenario({**names, "clients": {"number": scenario.clients.number}}))
+    except BadInput:  # the method needs further keys
+        usual = names
+    kept = list_kept_keys(file, changes, now, usual, whole=whole)
+    idle = {one.key for one in find_idle_keys(expand(kept), scenario)}
+    kept = {key: value for key, value in kept.items() if key not in idle}
+    return tell_kept_keys(scenario.method.name, kept) if kept else ""
 
 
 def _without_table(tree: Mapping[str, Any]) -> Tree:

@@ -2,7 +2,7 @@
 
 Example:
     >>> sorted(set(PARTITION_SPECS["dirichlet"].options) - CLIENT_KINDS.keys())
-    ['allow_empty', 'alpha', 'min_rows']
+    ['allow_empty', 'alpha', 'cap', 'min_rows']
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ PARTITION_SPECS: Mapping[str, NameSpec] = {
         alpha=Option(0.5, real("(0, inf)")),
         allow_empty=Option(False, flag),
         min_rows=Option(None, whole(0, 10**9)),
+        cap=Option(None, flag),
     ),
     "dirichlet_clients": _name(
         "class shares of each client drawn from Dirichlet(alpha), in sizes of a law of their own",

@@ -1,5 +1,8 @@
 """When a run ends before its last round, and which of its rounds was the best.
 
+A rule that watches a score reads it on withheld rows, where there are any: a round that the test rows choose has a
+score that is too good. Before the last phase of a method nothing is watched.
+
 Example:
     The best value of round 4 was not passed in three rounds.
 
@@ -23,9 +26,10 @@ from fedray.metrics.names import lower_is_better, reaches_target
 from fedray.models import net as nets
 from fedray.own_code.user_code import name_type
 from fedray.simulation.interfaces import Progress
-from fedray.simulation.study import Study
+from fedray.simulation.study import Evaluation, Study
 
 PATIENCE, BEST = "stop", "best"  # what the courses of a run are kept for
+WITHHELD = "hold_out_"  # before the name of a score on withheld rows
 
 
 class Course(NamedTuple):
@@ -56,6 +60,44 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
         raise BadInput(f"{key} = {name}: this run has no such metric: choose one of {known}")
     value: float | None = row[name]
     return value
+
+
+def watched_score(row: Mapping[str, Any], name: str) -> str:
+    """The score that a rule reads where a scenario names one: that of the withheld rows, where a row has it.
+
+    Args:
+        row: metrics by name.
+        name: of the score.
+
+    Example:
+        >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
+        ('hold_out_accuracy', 'nll')
+    """
+    return f"{WITHHELD}{name}" if f"{WITHHELD}{name}" in row else name
+
+
+def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
+    """The keys of a scenario by which a round is chosen, and the scores that they name."""
+    patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
+    found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
+    return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
+
+
+def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
+    """The keys by which a round of a run was chosen by its test rows, and the scores that they read.
+
+    Args:
+        study: what ran.
+        progress: the end of the run.
+    """
+    row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
+    chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
+    return {
+        key: name
+        for key, name in chosen.items()
+        if not name.startswith(WITHHELD)
+        and (progress.courses.get(BEST) if key == "checkpoint.best" else progress.stopped.startswith(f"{name} has "))
+    }
 
 
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -116,16 +158,19 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
         BadInput: this run has no such metric.
     """
     rules, rows = study.evaluation, progress.metrics
-    if rules.patience is not None and rows:
-        name = rules.patience.metric
+    if not rows or progress.round <= study.last_phase > 0:
+        return False
+    if rules.patience is not None:
+        name = watched_score(rows[0], rules.patience.metric)
         course = Course(name, progress.courses.setdefault(PATIENCE, []))
         values = [read_value(row, name, "stop.metric") for row in rows]
         follow_course(course, values, progress.round, rules.patience.min_delta)
-    if rules.best is None or not rows:
+    if rules.best is None:
         return False
-    known = [read_value(row, rules.best, "checkpoint.best") for row in rows]
+    name = watched_score(rows[0], rules.best)
+    known = [read_value(row, name, "checkpoint.best") for row in rows]
     mean = None if None in known else float(np.mean([value for value in known if value is not None]))
-    return follow_course(Course(rules.best, progress.courses.setdefault(BEST, [])), [mean], progress.round, 0.0)
+    return follow_course(Course(name, progress.courses.setdefault(BEST, [])), [mean], progress.round, 0.0)
 
 
 def find_stop(study: Study, progress: Progress) -> str:
@@ -136,13 +181,14 @@ def find_stop(study: Study, progress: Progress) -> str:
         progress: where it stands.
     """
     rules = study.evaluation
-    if rules.stop_at is not None and progress.metrics:
-        name, wanted = rules.stop_at
+    if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase > 0:
+        name, wanted = watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
         values = [read_value(row, name, "evaluate.stop_at.metric") for row in progress.metrics]
         if all(value is not None and reaches_target(name, value, wanted) for value in values):
             return f"{name} has reached {wanted:g}"
     if rules.patience is not None:
-        course = Course(rules.patience.metric, progress.courses.get(PATIENCE, []))
+        name = watched_score(progress.metrics[0] if progress.metrics else {}, rules.patience.metric)
+        course = Course(name, progress.courses.get(PATIENCE, []))
         if is_out_of_patience(course, progress.round, rules.patience.rounds):
             return f"{course.metric} has not become better in {rules.patience.rounds:,} rounds"
     return "" if study.method.explain_end is None else study.method.explain_end(progress.state) or ""

@@ -196,6 +196,12 @@ class Study:
         return len(self.seeds)
 
     @property
+    def last_phase(self) -> int:
+        """The round after which the last phase of the method trains, before which its scores are not the method's."""
+        windows = self.method.phase.local.windows
+        return max((part.begins for part in self.parts), default=0 if windows is None else windows.burn_in)
+
+    @property
     def init_seeds(self) -> IntArray:
         """The seed of each world's first models, `[worlds]`."""
         return self.seeds if self.starts is None else self.starts

@@ -26,7 +26,7 @@ from fedray.simulation.interfaces import Progress
 from fedray.simulation.measuring import meets_target
 from fedray.simulation.parts import read_part
 from fedray.simulation.rounds import draw_first_state
-from fedray.simulation.stopping import BEST, collect_values
+from fedray.simulation.stopping import BEST, collect_values, list_test_choices, watched_score
 from fedray.simulation.study import Study
 from fedray.storage.tables import read_table
 
@@ -50,27 +50,30 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 
 
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
-    """Metrics that need a world's whole course, one dict a world.
+    """Metrics that need a world's whole course, one dict a world; of a method with phases the last one counts.
 
     They are the mean score over the last 3 evaluated rounds (Fed-ensemble section V), and the round, virtual second and
     uplink byte at which the target was first reached; these are absent where it was not.
     """
-    found = []
+    found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
     for world in range(study.worlds):
         where = study.place(world)
-        course = [row for row in rows if (row["replicate"], row["fold"]) == where]
+        course = [row for row in rows if (row["replicate"], row["fold"]) == where and row["round"] >= first]
         values: dict[str, float] = {}
         for name in ("accuracy", "rmse"):
             scores = [row[name] for row in course if row["round"] and row.get(name) is not None]
             if len(scores) >= 3:  # none of them untrained
                 values[f"{name}_last3"] = float(np.mean(scores[-3:]))
-        if study.evaluation.target is not None:
-            first = next((row for row in course if meets_target(row, study.evaluation.target)), None)
-            if first is not None:
-                values["rounds_to_target"] = float(first["round"])
-                values["seconds_to_target"] = float(first["sim_seconds"])
-                values["bytes_to_target"] = float(first["up_bytes"])
+        target = study.evaluation.target
+        if target is not None:
+            if target == study.evaluation.stop_at and course:  # the score that ended the run
+                target = watched_score(course[0], target[0]), target[1]
+            met = next((row for row in course if meets_target(row, target)), None)
+            if met is not None:
+                values["rounds_to_target"] = float(met["round"])
+                values["seconds_to_target"] = float(met["sim_seconds"])
+                values["bytes_to_target"] = float(met["up_bytes"])
         found.append(values)
     return found
 
@@ -150,7 +153,10 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         more["drawn_models"] = drawn - lost
     if study.evaluation.best is not None and progress.courses.get(BEST):
         value, round = progress.courses[BEST][0]
-        more["best"] = {"metric": study.evaluation.best, "value": value, "round": int(round)}
+        name = watched_score(progress.metrics[0] if progress.metrics else {}, study.evaluation.best)
+        more["best"] = {"metric": name, "value": value, "round": int(round)}
+    if chosen := list_test_choices(study, progress):
+        more["chosen_on_test"] = chosen
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),

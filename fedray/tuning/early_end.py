@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fedray.files.checksums import find_checkpoints
+from fedray.scenario import yaml_text
+from fedray.scenario.loader import to_plain
+from fedray.scenario.reading import count_last_phase, find_last_phase
 from fedray.scenario.schema import Scenario
 from fedray.storage import tables
 from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value
@@ -50,12 +53,13 @@ def make_reporter(
         return Reporter(lambda _round, _rows: False, lambda _round: False)
     trial, known = open_trial(location, number)
     reported, stopped = set(known.intermediate_values), known.user_attrs.get(PRUNED)
-    age, last = scenario.method.models, 0
+    age, last, keys = scenario.method.models, 0, to_plain(scenario)
+    begins, ends = find_last_phase(keys), scenario.rounds + count_last_phase(keys)
 
     def report(round: int, rows: Sequence[Row]) -> bool:
         nonlocal last
         step = round // age
-        if step <= last:
+        if step <= last or round <= begins > 0:  # scores of a phase that others follow are not the method's
             return False
         last = step
         if step == stopped:
@@ -65,7 +69,7 @@ def make_reporter(
         with explain_storage(location.storage):
             if step not in reported:
                 trial.report(compute_pruning_value(objective, rows), step)
-            if not (trial.should_prune() and round < scenario.rounds):
+            if not (trial.should_prune() and round < ends):
                 return False
             trial.set_user_attr(PRUNED, step)
         return True
@@ -92,4 +96,5 @@ def read_checkpoint_rows(folder: Path) -> list[Row]:
     """The rows of all worlds at the newest checkpoint of a run directory; none where it was not evaluated there."""
     found = find_checkpoints(folder / "checkpoints")
     rows = tables.read_table(folder, "rounds").to_pylist() if found else []
-    return [row for row in rows if row["round"] == found[-1]]
+    begins = find_last_phase(yaml_text.load_yaml(folder / "scenario.yaml")) if found else 0
+    return [row for row in rows if row["round"] == found[-1] and not row["round"] <= begins > 0]

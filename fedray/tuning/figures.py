@@ -29,6 +29,7 @@ from fedray.tuning.view import (
     format_share,
     make_shades,
     name_objective,
+    name_winner,
     pick_course,
     scale_values,
 )
@@ -100,7 +101,7 @@ def figure_pareto(view: View) -> Figure | None:
 
 def figure_parallel(view: View) -> Figure | None:
     """Every trial as a line over its parameters, colored by the first objective."""
-    space = [p for p in view.space if all(p.key in trial.params for trial in view.done)][:AXES]
+    space = [p for p in view.acting(0) if all(p.key in trial.params for trial in view.done)][:AXES]
     if len(view.done) < 2 or not space:
         return None
     objective = view.objectives[0]
@@ -168,7 +169,7 @@ def figure_curves(view: View) -> Figure | None:
         axes.plot(rounds, values, rasterized=len(view.curves) > MOST_VECTOR_LINES and number not in best, **look)
         if number in pruned:
             axes.plot(rounds[-1:], values[-1:], "x", color=style.GREY, markersize=5, label=f"_trial {number}, pruned")
-    names = [*(["best"] if best else []), "finished", *(["pruned"] if pruned else [])]
+    names = [*([name_winner(view.objectives)] if best else []), "finished", *(["pruned"] if pruned else [])]
     paint = [*([style.ORANGE] if best else []), style.ACCENT, *([style.GREY] if pruned else [])]
     style.draw_key(axes, names, paint)
     axes.set_xlabel("rounds completed")

@@ -42,6 +42,8 @@ IMPORTANT = 8  # parameters in the importance chart
 def compute_importance(view: View, i: int) -> dict[str, float]:
     """The share of an objective's spread that each parameter explains, by its key; empty with fewer than four trials.
 
+    Parameters that cannot act on the objective are left out: what a regression gives them is chance.
+
     It is that of fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is
     conditional.
 
@@ -56,22 +58,27 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0) if always else None
-            return optuna.importance.get_param_importances(
+            found = optuna.importance.get_param_importances(
                 view.study, evaluator=evaluator, target=lambda trial: trial.values[i]
             )
     except (RuntimeError, ValueError):  # too few different trials
         return {}
+    acting = {parameter.key for parameter in view.acting(i)}
+    kept = {key: share for key, share in found.items() if key in acting}
+    return {key: share / (sum(kept.values()) or 1.0) for key, share in kept.items()}
 
 
 def figure_importance(view: View) -> Figure | None:
     """Importance of the parameters for each objective."""
     found = [compute_importance(view, i) for i in range(len(view.objectives))]
-    if len(view.space) < 2 or not any(found):  # a single parameter explains everything
+    if len(set().union(*found)) < 2:  # a single parameter explains everything
         return None
-    keys = list(next(f for f in found if f))[:IMPORTANT][::-1]
-    first = max(keys, key=lambda key: found[0].get(key, 0.0))
+    ranked = next(i for i, each in enumerate(found) if each)
+    keys = list(dict.fromkeys(key for each in found[ranked:] for key in each))[:IMPORTANT][::-1]
+    first = max(keys, key=lambda key: found[ranked].get(key, 0.0))
     figure, axes = style.make_canvas(
-        f"{first} matters most for {name_objective(view.objectives[0])}", size=(style.NARROW, 1.4 + 0.42 * len(keys))
+        f"{first} matters most for {name_objective(view.objectives[ranked])}",
+        size=(style.NARROW, 1.4 + 0.42 * len(keys)),
     )
     height = 0.78 / len(found)
     for i, objective in enumerate(view.objectives):
@@ -89,9 +96,9 @@ def figure_importance(view: View) -> Figure | None:
 
 def figure_slices(view: View, i: int) -> Figure | None:
     """An objective against each parameter."""
-    if len(view.done) < 2:
+    if len(view.done) < 2 or not view.acting(i):
         return None
-    objective, space = view.objectives[i], view.space[:PANELS]
+    objective, space = view.objectives[i], view.acting(i)[:PANELS]
     columns = min(4 if len(space) != 3 else 3, len(space))
     rows = -(-len(space) // columns)
     size = (style.WIDE if columns > 1 else style.NARROW, 2.7 * rows + 0.2)
@@ -170,3 +177,13 @@ def _filled_contour(
         )
     except (RuntimeError, ValueError):  # all on one line
         return
+
+
+def list_idle_notes(view: View) -> list[str]:
+    """Which parameters cannot act on an objective, and so are in none of its pictures."""
+    found = []
+    for i, objective in enumerate(view.objectives):
+        keys = ", ".join(parameter.key for parameter in view.space if parameter not in view.acting(i))
+        if keys:
+            found.append(f"{keys} cannot act on {objective.name}, and has no place in its pictures.")
+    return found

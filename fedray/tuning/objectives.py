@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,23 +11,18 @@ import numpy as np
 
 from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.text import quote_value, suggest_nearest
-from fedray.metrics import classification, regression
+from fedray.metrics.budget import read_at_budget
 from fedray.metrics.names import has_direction, lower_is_better, reaches_target
-from fedray.scenario.names import is_own
 from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
 HELD_OUT_PREFIX = "hold_out_"
-PERSONAL = ("personal_accuracy", "personal_p10", "personal_worst")
-PERSONAL_TARGETS = ("personal_rmse", "personal_rmse_p90", "personal_rmse_worst")
-SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
-OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")  # with evaluate.ood
-CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")
-TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
-SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds", "bytes": "up_bytes"}
-TOTALS = ("up_bytes", "down_bytes", "sim_seconds")
+SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds"}
+BYTES = "bytes"  # of both directions, as everywhere: the sum of two columns
+TOTALS = (BYTES, "up_bytes", "down_bytes", "sim_seconds")
 DIGITS = 12  # of a value
-REACH = {"bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
+REACH = {"bytes_to_": BYTES, "up_bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
+WITHIN = {"within_bytes": BYTES, "within_up_bytes": "up_bytes", "within_seconds": "sim_seconds"}
 INFERENCE = {  # keys of `predict` that change no model, and objectives that each acts on
     "average": "accuracy or rmse",
     "gamma": "personal_accuracy or personal_rmse",
@@ -38,8 +33,7 @@ KEYS: dict[str, Check] = {
     "name": text,
     "direction": maybe(one_of("maximize", "minimize")),
     "target": maybe(real("(-inf, inf)")),
-    "within_bytes": maybe(real("(0, inf)")),
-    "within_seconds": maybe(real("(0, inf)")),
+    **{key: maybe(real("(0, inf)")) for key in WITHIN},
 }
 
 
@@ -82,7 +76,17 @@ class SweepObjective:
         if self.kind == "reach":
             value = row.get(self.metric)  # some scores are measured from the first round on
             return value is not None and reaches_target(self.metric, value, self.limit)
-        return bool(row[self.axis] > self.limit)
+        return read_cost(row, self.axis) > self.limit
+
+
+def read_cost(row: Row, name: str) -> float:
+    """A number of a row: a column, or the bytes of both directions.
+
+    Example:
+        >>> read_cost({"up_bytes": 30, "down_bytes": 70}, "bytes"), read_cost({"up_bytes": 30}, "up_bytes")
+        (100.0, 30.0)
+    """
+    return float(row["up_bytes"] + row.get("down_bytes", 0)) if name == BYTES else float(row[name])
 
 
 def read_objective(path: str, given: Any) -> SweepObjective:
@@ -115,7 +119,7 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     prefix = next((p for p in REACH if name.startswith(p)), "")
     inner = name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
     metric = SYNONYMS.get(inner, inner)
-    within = [key for key in ("within_bytes", "within_seconds") if key in entry]
+    within = [key for key in WITHIN if key in entry]
     if prefix and ("target" not in entry or within):
         fault = f"has {within[0]}: drop it" if within else f"needs a target: write {{name: {name}, target: 0.9}}"
         raise BadInput(f"{path}.name = {name} {fault}")
@@ -134,62 +138,48 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     if prefix:
         return SweepObjective(name, "reach", HELD_OUT_PREFIX + metric, direction, REACH[prefix], float(entry["target"]))
     if within:
-        axis = {"within_bytes": "up_bytes", "within_seconds": "sim_seconds"}[within[0]]
-        return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction, axis, float(entry[within[0]]))
+        limit = float(entry[within[0]])
+        return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction, WITHIN[within[0]], limit)
     return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction)
-
-
-def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
-    """Checks that a scenario has numbers for every objective.
-
-    Args:
-        objectives: of the sweep.
-        classes: C of the data; 0 for regression.
-        data: name of the data set, for the message.
-        own: names of the user's metrics that the scenario measures.
-
-    Raises:
-        BadInput: an objective belongs to the other task.
-    """
-    if classes:
-        known = [
-            *classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])),
-            *PERSONAL,
-            *CLASS_SETS,
-            *OOD,
-        ]
-    else:
-        known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
-    known += own
-    for objective in objectives:
-        inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
-        if objective.kind != "total" and inner not in known:
-            if is_own("metric", inner):
-                raise BadInput(
-                    f"objectives: {objective.name} is your own metric, which the scenario does not measure: add it "
-                    "to its evaluate.metrics"
-                )
-            kind = "classes" if classes else "real targets"
-            remedy = suggest_nearest(inner, known, f"choose one of {', '.join(known)}")
-            raise BadInput(f"objectives: {objective.name} cannot be had from {data}, which has {kind}: {remedy}")
 
 
 def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
     """The value of one world's history (rows by rising round).
 
     Example:
-        >>> rows = [{"round": r, "up_bytes": 100 * r, "hold_out_accuracy": 0.3 * r} for r in range(4)]
+        >>> rows = [{"round": r, "up_bytes": 40 * r, "down_bytes": 60 * r, "hold_out_accuracy": 0.3 * r}
+        ...         for r in range(4)]
         >>> compute_value(read_objective("", {"name": "bytes_to_accuracy", "target": 0.5}), rows)
         200.0
         >>> compute_value(read_objective("", {"name": "accuracy", "within_bytes": 150}), rows)
         0.3
+        >>> compute_value(read_objective("", {"name": "accuracy", "within_up_bytes": 100}), rows)
+        0.6
+
+    Raises:
+        FedrayError: nothing was evaluated near the budget of the objective.
     """
     if objective.kind == "reach":
-        reached = (row[objective.axis] for row in history if objective.is_decided(row))
-        return float(next(reached, math.inf))
+        reached = (read_cost(row, objective.axis) for row in history if objective.is_decided(row))
+        return next(reached, math.inf)
     if objective.limit is not None:
-        history = [row for row in history if row[objective.axis] <= objective.limit]
-    return float(history[-1][objective.metric])
+        return _read_within(objective, history, objective.limit)
+    return read_cost(history[-1], objective.metric)
+
+
+def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
+    """The score after the last round inside a budget; near it, where later rounds inside it were not evaluated."""
+    inside = [row for row in history if read_cost(row, objective.axis) <= limit]
+    after = history[len(inside) : len(inside) + 1]
+    if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):
+        return float(inside[-1][objective.metric])
+    trained = [row for row in history if row["round"]]
+    costs, scores = ([read_cost(row, name) for row in trained] for name in (objective.axis, objective.metric))
+    found = read_at_budget(costs, scores, limit)
+    if found is None:
+        within = next(key for key, axis in WITHIN.items() if axis == objective.axis)
+        raise FedrayError(f"{objective.name}: no evaluation lies near {within}, inside it: lower evaluate.every")
+    return found.value
 
 
 def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]) -> list[float]:
@@ -206,7 +196,7 @@ def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Seq
         FedrayError: an objective was not measured, or is not a number.
     """
     for objective in objectives:
-        if any(history[-1].get(objective.metric) is None for history in histories):
+        if objective.metric != BYTES and any(history[-1].get(objective.metric) is None for history in histories):
             raise FedrayError(
                 f"{objective.name} was not measured (one model, or no held-out rows?): raise method.models, or "
                 "data.hold_out"
@@ -270,12 +260,19 @@ def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective],
         >>> explain_idle_keys(["local.lr", "predict.gamma"], [read_objective("o", "accuracy")], [])
         ['space.predict.gamma cannot act on accuracy: leave it out, or add personal_accuracy or personal_rmse']
     """
-    metrics = [*(objective.metric for objective in objectives), *ends]
-    used = {key for metric in metrics for key in find_inference_keys(metric)}
-    found = [(key, key.split(".")[1]) for key in keys if key.startswith("predict.")]
     names = ", ".join(objective.name for objective in objectives)
     return [
-        f"space.{key} cannot act on {names}: leave it out, or add {INFERENCE[option]}"
-        for key, option in found
-        if option in INFERENCE and option not in used
+        f"space.{key} cannot act on {names}: leave it out, or add {INFERENCE[key.split('.')[1]]}"
+        for key in list_idle_keys(keys, objectives, ends)
     ]
+
+
+def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
+    """The keys of a space that act when the ensemble answers, but on no objective.
+
+    Args are those of `explain_idle_keys`.
+    """
+    metrics = [*(objective.metric for objective in objectives), *ends]
+    used = {key for metric in metrics for key in find_inference_keys(metric)}
+    options = [(key, key.split(".")[1]) for key in keys if key.startswith("predict.")]
+    return [key for key, option in options if option in INFERENCE and option not in used]

@@ -29,8 +29,9 @@ from fedray.scenario import yaml_text
 from fedray.tuning import figures, landscape
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.state import SearchState
+from fedray.tuning.sweep_rules import list_idle_parameters
 from fedray.tuning.trial import read_histories
-from fedray.tuning.view import View, format_cell_value, name_objective, pick_course
+from fedray.tuning.view import View, format_cell_value, name_objective, name_winner, pick_course
 
 MOST_CELLS = 4000  # of the table of trials
 CURVES = 200  # trainings whose curves are drawn, the best ones
@@ -83,7 +84,8 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
     curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(state, trial)) is not None}
-    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves)
+    idle = list_idle_parameters(state.sweep)
+    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves, idle)
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
@@ -164,14 +166,15 @@ def _notes(view: View) -> list[str]:
     notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
-    return notes
+    return notes + landscape.list_idle_notes(view)
 
 
 def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
-    best = summary["winners"][0]
+    best, name = summary["winners"][0], name_winner(view.objectives)
+    name = f"best {name_objective(view.objectives[0])}" if name == "best" else name
     cards = [
         Card(
-            f"best {name_objective(o)}" if i == 0 else name_objective(o),
+            name if i == 0 else name_objective(o),
             format_cell_value(o, best["values"][o.name]),
             f"held out, trial {best['number']}",
         )
@@ -262,7 +265,7 @@ def _list_trials(view: View) -> tuple[str, Table, str]:
     head = ["trial", *_value_heads(view), *(p.key for p in view.space), "how it ended"]
     sign = -1 if view.objectives and view.objectives[0].direction == "maximize" else 1
     ranked = sorted(view.done, key=lambda t: (sign * t.values[0], t.number))
-    done = {trial.number for trial in ranked}
+    done, first = {trial.number for trial in ranked}, name_winner(view.objectives)
     every = [*ranked, *(trial for trial in view.trials if trial.number not in done)]
     most, seen = max(1, MOST_CELLS // len(head)), _have_errors(view)
     rows = []
@@ -271,11 +274,12 @@ def _list_trials(view: View) -> tuple[str, Table, str]:
         cells = _value_cells(view, values, _errors_of(view, trial), best=trial.number in view.winners, seen=seen)
         rows.append([ScoreCell(str(trial.number)), *cells, *_params(view, trial), ScoreCell(_tell_end(trial))])
     if len(every) <= most:
-        return f"All {len(every)} trials, the best first", (head, rows), _count_ties(view)
+        return f"All {len(every)} trials, the {first} first", (head, rows), _count_ties(view)
     left = len(every) - most
     note = f"{left} trials are left out here, the worst and those without a value: trials.parquet has all {len(every)}."
     note = f"{_count_ties(view)} {note}".strip()
-    return f"The best {most} of {len(every)} trials", (head, rows), note
+    title = f"{most} of {len(every)} trials"
+    return f"The best {title}" if first == "best" else f"{title}, the {first} first", (head, rows), note
 
 
 def _tell_end(trial: FrozenTrial) -> str:

@@ -21,7 +21,9 @@ from optuna.trial import FrozenTrial, TrialState
 from fedray.core.errors import FedrayError
 from fedray.files import plain
 from fedray.files.columns import table_schema
-from fedray.scenario.loader import dump_scenario
+from fedray.scenario.nested import expand, merge_keys
+from fedray.scenario.sparse import drop_defaults
+from fedray.scenario.yaml_text import write_yaml
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
 from fedray.tuning.optuna_study import trial_note
@@ -51,6 +53,8 @@ def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
         reasons = [trial_note(trial)["error"] for trial in trials if "error" in trial_note(trial)]
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
     summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
+    if len(state.sweep.objectives) > 1:
+        summary["first_winner"] = _name_first(state)
     write_scenarios(state, winners)
     plain.write_json(state.out / "summary.json", summary)
     if report:
@@ -185,8 +189,9 @@ def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
 
 def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
     """`best.yaml`, and with several objectives the whole front under `pareto/`."""
-    plain.write_atomically(state.out / "best.yaml", _write_text(state, winners[0]).encode())
-    if len(state.sweep.objectives) > 1:
+    several = len(state.sweep.objectives) > 1
+    plain.write_atomically(state.out / "best.yaml", _write_text(state, winners[0], first=several).encode())
+    if several:
         folder = state.out / "pareto"
         folder.mkdir(exist_ok=True)
         for old in folder.glob("[0-9]*.yaml"):
@@ -195,13 +200,27 @@ def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
             plain.write_atomically(folder / f"{trial.number:05d}.yaml", _write_text(state, trial).encode())
 
 
-def _write_text(state: SearchState, trial: FrozenTrial) -> str:
-    """A winner as a scenario file that runs as it stands."""
+def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
+    """A winner as a scenario file that runs as it stands; `first`: it is the first of a front of several."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
-    scenario = state.sweep.scenario(trial.params)
+    scenario, space = state.sweep.scenario(trial.params), state.sweep.space
+    given = merge_keys(state.sweep.base, expand(to_overrides(space, trial.params)))
     return (
+        f"{_tell_first(state) if first else ''}"
         f"# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
         f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
-        f"{dump_scenario(scenario)}"
+        f"{write_yaml(drop_defaults(scenario, given))}"
     )
+
+
+def _tell_first(state: SearchState) -> str:
+    """A comment of `best.yaml`, where there are several objectives."""
+    return f"# The {_name_first(state)} of the Pareto front (pareto/); no trial is best in everything.\n"
+
+
+def _name_first(state: SearchState) -> str:
+    """What the first winner is."""
+    from fedray.tuning.view import name_winner  # matplotlib is slow to import
+
+    return name_winner(state.sweep.objectives)

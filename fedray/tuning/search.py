@@ -33,6 +33,7 @@ from fedray.tuning.space import enumerate_grid
 from fedray.tuning.state import RunningTrial, SearchState, Training
 from fedray.tuning.sweep import Sweep, may_end_early
 from fedray.tuning.sweep_file import TRIALS
+from fedray.tuning.sweep_rules import warn_of_random_search
 from fedray.tuning.trial import Outcome, OutcomeState, TrialTask, hash_training, look_up_values
 from fedray.tuning.workers import Submit
 
@@ -45,7 +46,7 @@ WORDS = {state: word for word, state in STATES.items()}
 
 
 def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]] | None]:
-    """How many trials there will be, and the points of a grid (None for other samplers).
+    """How many trials there will be, and the points of a grid (None for other samplers); too few to learn are told.
 
     Raises:
         BadInput: fewer than one trial is wanted.
@@ -54,6 +55,7 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
         raise BadInput(f"--trials = {trials}: give at least 1")
     points = enumerate_grid(sweep.space) if sweep.sampler.name == "grid" else None
     wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS)
+    warn_of_random_search(sweep, wanted)
     return (wanted if points is None else min(wanted, len(points))), points
 
 

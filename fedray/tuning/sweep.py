@@ -87,14 +87,16 @@ class Sweep:
     def scenario(self, chosen: Values) -> Scenario:
         """The scenario of a trial.
 
-        Where the base does not say how often models are evaluated, it is once an age (K rounds), unless an objective
-        needs the whole history or the training may end early.
+        Where the base does not say how often models are evaluated, it is once an age (K rounds), unless the training
+        may end early. Where an objective has a budget or a target it is every round, whatever the base says: a score at
+        a budget is not that of an evaluation long before.
         """
         found = read_scenario(self.base, to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
-        needed = may_end_early(found) or any(objective.needs_history for objective in self.objectives)
-        if needed or "every" in self.base.get("evaluate", {}):
+        if any(objective.needs_history for objective in self.objectives):
+            return replace(found, evaluate=replace(found.evaluate, every=1))
+        if may_end_early(found) or "every" in self.base.get("evaluate", {}):
             return found
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
 

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import yaml_text
-from fedray.scenario.loader import refuse_scenario
+from fedray.scenario.explicit import is_dump
+from fedray.scenario.kept import is_of_sweep, renames_method
+from fedray.scenario.loader import explain_kept_keys, read_scenario, refuse_scenario, to_plain
 from fedray.scenario.missing_values import refuse_unknown_nulls
 from fedray.scenario.nested import Tree, expand, merge_keys, to_plain_values
 from fedray.scenario.shipped import find_scenario_file
@@ -150,7 +152,20 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     keys, changes = spell_sections(to_plain_values(wanted)), expand(spell_sections(to_plain_values(own)))
     refuse_unknown_nulls([keys, changes])
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
+    _warn_of_kept_keys(keys, changes, tree, of_sweep=is_of_sweep(folder / str(given["scenario"])[:200]))
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
+
+
+def _warn_of_kept_keys(keys: Tree, changes: Tree, tree: Tree, *, of_sweep: bool) -> None:
+    """Warns of what a scenario keeps for another method that `overrides` give it."""
+    if not renames_method(keys, changes):
+        return
+    try:
+        before, now = (read_scenario(each, explicit=False) for each in (keys, tree))
+    except BadInput:  # said where the trials are read
+        return
+    if line := explain_kept_keys(keys, changes, now, whole=of_sweep or is_dump(keys, to_plain(before))):
+        warn_user(line)
 
 
 def read_objectives(given: Any) -> tuple[SweepObjective, ...]:

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.scenario.explicit import is_dump
-from fedray.scenario.loader import to_plain
+from fedray.scenario.loader import explain_kept_keys, to_plain
 from fedray.scenario.nested import expand, flatten, merge_keys
+from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.relevance import find_idle_keys, says_nothing
 from fedray.scenario.schema import Scenario
-from fedray.tuning.objectives import HELD_OUT_PREFIX, explain_idle_keys
+from fedray.tuning.objectives import HELD_OUT_PREFIX, explain_idle_keys, list_idle_keys
 from fedray.tuning.parameter import Parameter, Values
 from fedray.tuning.space import enumerate_corners, is_active, to_overrides
 from fedray.tuning.sweep import Sweep, list_end_metrics
@@ -69,6 +70,32 @@ def check_sweep(sweep: Sweep) -> None:
     _refuse_idle(sweep)
 
 
+def _warn_of_common_answer(sweep: Sweep, base: Scenario) -> None:
+    """Warns of a score of a common answer, where known clients answer by themselves, and of what methods keep."""
+    _warn_of_kept_keys(sweep)
+    names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
+    for name in ("accuracy", "rmse"):
+        if name in names and f"personal_{name}" not in names and answers_clients_apart(to_plain(base)):
+            warn_user(
+                f"objectives: {name} is of a common answer, but clients of {base.method.name} answer by themselves: "
+                f"write personal_{name}"
+            )
+
+
+def _warn_of_kept_keys(sweep: Sweep) -> None:
+    """Warns of what the scenario keeps for methods that the space chooses in place of its own."""
+    whole, lines = is_dump(sweep.base, to_plain(sweep.scenario({}))), list[str]()
+    for parameter, chosen in enumerate_corners(sweep.space):
+        if any(key.startswith("method") for key in parameter.keys):
+            try:
+                changes = expand(to_overrides(sweep.space, chosen))
+                lines.append(explain_kept_keys(sweep.base, changes, sweep.scenario(chosen), whole=whole))
+            except BadInput:  # a combination that no scenario allows
+                continue
+    if said := "; ".join(dict.fromkeys(line for line in lines if line)):
+        warn_user(said)
+
+
 def _check_trial(scenario: Scenario) -> None:
     """What a trial cannot have: learning rates that it chooses itself, and rules that read the test set."""
     if scenario.local.lr_grid:
@@ -100,6 +127,46 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
         warn_user(f"{text}; its value in the best trial means nothing")
 
 
+def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
+    """For each objective the parameters that cannot act on it, by their keys: no picture may say that they matter.
+
+    Args:
+        sweep: the sweep.
+    """
+    base = sweep.scenario({})
+    if base.callbacks:
+        return tuple(frozenset() for _ in sweep.objectives)
+    found = []
+    for objective in sweep.objectives:
+        keys = [key for parameter in sweep.space for key in _list_searched_keys(parameter)]
+        idle = set(list_idle_keys(keys, [objective], list_end_metrics(base)))
+        found.append(frozenset(p.key for p in sweep.space if idle.issuperset(_list_searched_keys(p))))
+    return tuple(found)
+
+
+def warn_of_random_search(sweep: Sweep, trials: int) -> None:
+    """Warns where a sampler that learns proposes every trial at random, because it begins with as many.
+
+    Args:
+        sweep: the sweep.
+        trials: how many there will be.
+    """
+    keys = {"nsga2": ("population", sweep.sampler.population)}
+    if "sampler" in sweep.source:  # tpe was asked for
+        keys["tpe"] = ("startup", sweep.sampler.startup)
+    key, first = keys.get(sweep.sampler.name, ("", 0))
+    if trials <= first:
+        warn_user(
+            f"sampler.name = {sweep.sampler.name} with {trials} trials is random search, because its first {first} are "
+            f"random: raise trials, or lower sampler.{key}"
+        )
+    if sweep.pruner.name == "median" and trials <= sweep.pruner.startup:
+        warn_user(
+            f"pruner.name = median with {trials} trials prunes none, because the first {sweep.pruner.startup} go to "
+            "their end: raise trials, or lower pruner.startup"
+        )
+
+
 def _list_searched_keys(parameter: Parameter) -> list[str]:
     """The keys that a parameter sets: several, where it searches a whole section, or has several."""
     if len(parameter.keys) > 1:
@@ -112,6 +179,7 @@ def _list_searched_keys(parameter: Parameter) -> list[str]:
 
 def _refuse_idle(sweep: Sweep) -> None:
     """Refuses a key of the space that cannot act in any trial, and warns of keys of the scenario that cannot."""
+    _warn_of_common_answer(sweep, sweep.scenario({}))
     idle: dict[str, str] = {}  # key -> why
     acting: set[str] = set()
     alone = 1 + sum(len(parameter.ends()) for parameter in sweep.space)

@@ -38,8 +38,10 @@ from fedray.own_code.user_modules import import_modules
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough, Snapshot
+from fedray.scenario import yaml_text
 from fedray.scenario.identity import select_result_keys
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
+from fedray.scenario.reading import find_last_phase
 from fedray.scenario.schema import Scenario
 from fedray.simulation.interfaces import Progress
 from fedray.simulation.study import Study
@@ -172,7 +174,7 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
     _make_directory(job)
     latest: list[Row] = []
     reporter = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
-    newest, pruned = -1, False
+    pruned, newest = False, find_last_phase(to_plain(job.scenario)) or -1  # rounds before have not the method's scores
     if ended := find_early_end(read_checkpoint_rows(job.folder), job.objectives, reporter.was_pruned):
         return ended
 
@@ -187,8 +189,8 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
 
         def evaluate(progress: Progress) -> list[dict[str, Any]]:
             rows = score(progress)
-            costs = zip(progress.up_bytes.tolist(), progress.sim_seconds.tolist(), strict=True)
-            latest[:] = [{**row, "up_bytes": up, "sim_seconds": s} for row, (up, s) in zip(rows, costs, strict=True)]
+            costs = {name: getattr(progress, name) for name in ("up_bytes", "down_bytes", "sim_seconds")}
+            latest[:] = [row | {name: each[w].item() for name, each in costs.items()} for w, row in enumerate(rows)]
             return rows
 
         return evaluate
@@ -228,15 +230,17 @@ def _make_directory(job: TrialTask) -> None:
 
 
 def read_histories(folder: Path, replicate: int | None = None) -> list[list[dict[str, Any]]]:
-    """The history of each world: the recorded rows of its evaluated rounds, by rising round.
+    """The history of each world: the recorded rows of its evaluated rounds, by rising round, from the last phase on.
 
     Args:
         folder: the run directory.
         replicate: of which replicate, from 0; None means all of them.
     """
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in tables.read_table(folder, "rounds").to_pylist():
-        if replicate is None or row["replicate"] == replicate:
+    begins = find_last_phase(yaml_text.load_yaml(folder / "scenario.yaml"))
+    rows = tables.read_table(folder, "rounds").to_pylist()
+    for row in [row for row in rows if row["round"] > begins > 0] or rows:
+        if replicate in (None, row["replicate"]):
             worlds.setdefault((row["replicate"], row["fold"]), []).append(row)
     return list(worlds.values())
 

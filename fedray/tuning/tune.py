@@ -35,8 +35,8 @@ from fedray.simulation.rounds import draw_first_state
 from fedray.simulation.study import Study
 from fedray.storage import directory, identity
 from fedray.tuning import optuna_study, study_storage
-from fedray.tuning.objectives import check_producible
 from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
+from fedray.tuning.producible import check_producible
 from fedray.tuning.results import write_results
 from fedray.tuning.search import count_planned_trials, run_search
 from fedray.tuning.state import Say, SearchState

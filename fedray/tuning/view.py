@@ -4,7 +4,7 @@ Example:
     >>> from fedray.tuning.objectives import read_objective
     >>> objective = read_objective("", {"name": "accuracy", "within_bytes": 2e6})
     >>> name_objective(objective), format_cell_value(objective, 0.912)
-    ('accuracy within 2 MB', '91.2 %')
+    ('accuracy within 2 MB up and down', '91.2 %')
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from optuna.trial import FrozenTrial
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
 from fedray.report import style
-from fedray.tuning.objectives import HELD_OUT_PREFIX, REACH, SYNONYMS, SweepObjective
+from fedray.tuning.objectives import BYTES, HELD_OUT_PREFIX, REACH, SYNONYMS, SweepObjective
 from fedray.tuning.parameter import Parameter, format_value
+
+NAMES = {BYTES: "bytes up and down"}
 
 
 class View(NamedTuple):
@@ -39,6 +41,7 @@ class View(NamedTuple):
         done: complete trials whose values are all finite.
         winners: numbers of the winning trials.
         curves: by trial number, the evaluated rounds and the metric of `pick_course` in each, `[rounds]` both.
+        idle: for each objective the keys of parameters that cannot act on it; empty: all act on all.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -48,6 +51,12 @@ class View(NamedTuple):
     done: list[FrozenTrial]
     winners: list[int]
     curves: dict[int, tuple[FloatArray, FloatArray]]
+    idle: tuple[frozenset[str], ...] = ()
+
+    def acting(self, i: int) -> list[Parameter]:
+        """The parameters that can act on objective i, by which it may be ranked and drawn."""
+        idle = self.idle[i] if self.idle else frozenset()
+        return [parameter for parameter in self.space if parameter.key not in idle]
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
@@ -70,7 +79,7 @@ def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[Fl
     """Values in a unit that suits them, and the label of their axis."""
     found = np.array(values, dtype=np.float64)
     counted = objective.axis if objective.kind == "reach" else objective.metric
-    for what, column in (("bytes", "_bytes"), ("seconds", "sim_seconds")):
+    for what, column in (("bytes", "bytes"), ("seconds", "sim_seconds")):
         if counted.endswith(column):
             finite = found[np.isfinite(found)]
             size, unit = text_.choose_unit(what, float(finite.max()) if len(finite) else 1.0)
@@ -82,13 +91,29 @@ def name_objective(objective: SweepObjective) -> str:
     """An objective in words, with its budget or target."""
     prefix = next((p for p in REACH if objective.name.startswith(p)), "")
     inner = objective.name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
-    name = prefix.replace("_", " ") + text_.name_score(SYNONYMS.get(inner, inner))
+    words = {"up_bytes_to_": "uplink bytes to ", "bytes_to_": "bytes up and down to "}
+    name = words.get(prefix, prefix.replace("_", " ")) + NAMES.get(inner, text_.name_score(SYNONYMS.get(inner, inner)))
     if objective.limit is None:
         return name
     if objective.kind == "reach":
         return f"{name} {text_.format_number(objective.limit, objective.metric)}"
-    human = text_.format_bytes if objective.axis == "up_bytes" else text_.format_seconds
-    return f"{name} within {human(objective.limit)}"
+    if not objective.axis.endswith(BYTES):
+        return f"{name} within {text_.format_seconds(objective.limit)}"
+    return f"{name} within {text_.format_bytes(objective.limit)} {'up and down' if objective.axis == BYTES else 'up'}"
+
+
+def name_winner(objectives: Sequence[SweepObjective]) -> str:
+    """What the first winner is: the best trial, or of several objectives the top of the first alone.
+
+    Example:
+        >>> from fedray.tuning.objectives import read_objective
+        >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
+        >>> name_winner([one]), name_winner([one, other]), name_winner([other, one])
+        ('best', 'highest accuracy', 'lowest bytes up and down')
+    """
+    if len(objectives) == 1:
+        return "best"
+    return f"{'highest' if objectives[0].direction == 'maximize' else 'lowest'} {name_objective(objectives[0])}"
 
 
 def name_objective_in_title(objective: SweepObjective) -> str:
@@ -102,7 +127,7 @@ def format_cell_value(objective: SweepObjective, value: float) -> str:
     counted = objective.axis if objective.kind == "reach" else objective.metric
     if not math.isfinite(value):
         return "not reached"
-    if counted.endswith("_bytes"):
+    if counted.endswith(BYTES):
         return text_.format_bytes(value)
     return text_.format_seconds(value) if counted == "sim_seconds" else text_.format_number(value, counted)
 

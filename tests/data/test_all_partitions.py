@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import grouping
@@ -109,6 +110,31 @@ def test_inner_dirichlet_tends_to_equal_shares_and_to_one_class_a_client() -> No
     large = np.array(sizes_of(deal("dirichlet_clients", labels, clients=100, alpha=1e6, sizes="lognormal"))) >= 10
     assert shares(1e6)[large].max() < 0.4
     assert np.median(shares(1e-3)) > 0.95
+
+
+@settings(max_examples=25, deadline=None)
+@given(hundred, st.floats(1e-3, 10.0), st.integers(0, 2**32))
+def test_a_client_that_has_its_share_of_all_rows_gets_none_of_further_classes(
+    labels: IntArray, alpha: float, seed: int
+) -> None:
+    """As in the code of Li et al. 2022, with these draws, but that places are rounded and nothing is drawn again."""
+    cut = deal("dirichlet", labels, seed, alpha=alpha, cap=True, min_rows=0)
+    owner = np.empty(100, np.int64)
+    owner[cut.rows] = cut.owner
+    generator, classes = rng.stream(seed, "partition"), np.unique(labels)
+    generator.permutation(100)
+    batch: list[list[int]] = [[] for _ in range(CLIENTS)]
+    for label, p in zip(classes, generator.dirichlet(np.full(CLIENTS, alpha), size=len(classes)), strict=True):
+        assert not [i for i in set(owner[labels == label]) if len(batch[i]) >= 100 / CLIENTS]
+        free = np.array([q * (len(mine) < 100 / CLIENTS) for q, mine in zip(p, batch, strict=True)])
+        if free.sum() > 0:
+            places = np.rint(np.cumsum(free / free.sum())[:-1] * (labels == label).sum())
+            want = np.diff(places, prepend=0, append=(labels == label).sum())
+            assert np.bincount(owner[labels == label], minlength=CLIENTS).tolist() == want.tolist()
+        for i in range(CLIENTS):
+            batch[i] += [label] * int((owner[labels == label] == i).sum())
+    plain = sizes_of(deal("dirichlet", labels, seed, alpha=alpha, min_rows=0))
+    assert plain == sizes_of(deal("dirichlet", labels, seed, alpha=alpha, cap=False, min_rows=0))
 
 
 def test_laws_of_sizes_without_skew_are_equal_sizes_and_with_it_their_own() -> None:

@@ -114,3 +114,31 @@ def test_a_sweep_ignored_the_candidates_of_its_scenario() -> None:
     sweep = {"scenario": scenario(CUBIC, {"local": {"lr_grid": GRID}}), "objectives": ["nll"]}
     with pytest.raises(BadInput, match="local.lr_grid"):
         read_sweep({**sweep, "space": {"local.batch_size": [4, 8]}})
+
+
+OWN: dict[str, dict[str, Any]] = {"fedper": {}, "ditto": {"lambda": [0.1, 1.0]}, "local_only": {}}
+OWN |= {name: {"models": 2} for name in ("ifca", "fedem")}
+
+
+@pytest.mark.parametrize("method", [{"name": name, **more} for name, more in OWN.items()], ids=OWN)
+def test_the_rate_was_chosen_by_an_answer_that_no_client_uses(method: dict[str, Any]) -> None:
+    """FedPer's own last layers learn with the rate; that of the server, by which it was chosen, is never trained."""
+    keys = scenario({"method": method, "rounds": 2, "data": {"limit": 120, "hold_out": 0.3}, "local": {"lr": None}})
+    grid = [0.0001, 0.3]
+    chosen = fedray.run({**keys, "local": {**keys["local"], "lr_grid": grid}})
+    (world,) = told(chosen)
+    for rate, score in zip(grid, world["hold_out_personal_nll"], strict=True):
+        alone = fedray.run({**keys, "local": {**keys["local"], "lr": rate}})
+        study, losses = alone.study, []
+        x, y = study.split("hold_out", 0)
+        for client in range(study.clients.number):
+            if len(rows := study.shards.client_holdout(0, client)):
+                p = alone.predict(x[rows].numpy(), client=client).mean[np.arange(len(rows)), y[rows].numpy()]
+                losses.append(-np.log(np.maximum(p, np.finfo(float).tiny)).mean())
+        assert score == pytest.approx(np.mean(losses), rel=1e-9)
+    assert world["lr"] == grid[int(np.argmin(world["hold_out_personal_nll"]))]
+
+
+def test_the_rate_of_a_regression_is_chosen_by_the_clients_own_errors() -> None:
+    left = run({"method": {"name": "ditto"}, "predict": {"noise": "none"}, "local": {"lr_grid": [0.0001, 0.1]}})
+    assert all(world["lr"] == [0.0001, 0.1][int(np.argmin(world["hold_out_personal_rmse"]))] for world in told(left))

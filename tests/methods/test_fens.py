@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from small import of_method, scenario, train_rounds
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, ScenarioWarning
+from fedray.core.method import Schedule
+from fedray.core.types import Plan, State
 from fedray.data.proxy import ProxyShards
 from fedray.data.stacking import FeatureShards
 from fedray.runtime.stacking import StackWorkers
@@ -107,6 +111,32 @@ def test_the_second_phase_changes_the_aggregator_alone_by_its_own_steps() -> Non
     jobs = fedray.run(fens(meta_rounds=2, meta_steps=2, meta_batch=4)).clients.to_pandas()
     assert (jobs.loc[jobs["round"] == 1, "steps"] > 2).any()
     assert (jobs.loc[jobs["round"] > 1, "steps"] == 2).all()
+
+
+def test_the_second_phase_weighed_all_clients_alike() -> None:
+    """The authors' script weighs by rows: the upload of a client with all the weight is the mean of all."""
+    keys = fens({"server": {"optimizer": "none", "lr": None}}, meta_rounds=1, meta_lr=0.1, proxy=0.5)
+    runs = {w: fedray.run(scenario(keys, {"server": {"weighting": w}})) for w in (None, "examples", "uniform")}
+    hashes = {w: run.summary["state_hash"] for w, run in runs.items()}
+    assert hashes[None] == hashes["examples"] != hashes["uniform"]
+    study = runs[None].study
+    own = proxies(study)[1].sizes(np.zeros(N, np.int64), np.arange(N))
+    begin = read_part(train_rounds(study, 1)[0], study.parts[1]).models[0].double()
+    each = []
+    for client in np.flatnonzero(own).tolist():
+        alone = build_study(read_scenario(keys))
+        phase = replace(alone.method.phase, schedule=partial(_of, alone.method.phase.schedule, client))
+        state = train_rounds(replace(alone, method=replace(alone.method, phase=phase)), 2)[0]
+        each.append(read_part(state, alone.parts[1]).models[0].double() - begin)
+    wanted = (torch.stack(each) * torch.from_numpy(own[own > 0])[:, None]).sum(0) / own.sum()
+    after = read_part(train_rounds(study, 2)[0], study.parts[1]).models[0].double() - begin
+    torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-7)
+
+
+def _of(schedule: Schedule, client: int, t: int, state: State | None) -> Plan:
+    """The first round's jobs; of later ones those of one client."""
+    plan = schedule(t, state)
+    return plan if t == 0 else plan.take(plan.client == client)
 
 
 def test_an_aggregator_that_learns_beats_the_mean_where_clients_share_no_class() -> None:

@@ -242,11 +242,15 @@ def test_the_scaler_changes_training_and_not_the_answer(name: str) -> None:
     np.testing.assert_allclose(answer, wanted.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("scaler", [False, True])
 @pytest.mark.parametrize("engine", [{}, CNN], ids=["mlp", "conv"])
-def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dict[str, Any]) -> None:
-    """In predictions and in its score; a new client has the whole network, as all clients of FedRolex have."""
-    keys = [engine, {"evaluate": {"clients": "all"}, "local": {"lr": 0.1}, "rounds": 3}]
-    run, rolled = (fedray.run(of(name, THREE, *keys, models=2)) for name in ("heterofl", "fedrolex"))
+def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dict[str, Any], scaler: bool) -> None:
+    """In predictions and in its score; a new client has the whole network, as all clients of FedRolex have.
+
+    With the scaler weak clients answered with layers that were divided in training and not in evaluation.
+    """
+    keys = [engine, {"evaluate": {"clients": "all"}, "local": {"lr": 0.03 if scaler else 0.1}, "rounds": 3}]
+    run, rolled = (fedray.run(of(name, THREE, *keys, models=2, scaler=scaler)) for name in ("heterofl", "fedrolex"))
     slices, (x, y) = run.study.method.phase.slices, run.study.split("test", 0)
     assert slices is not None
     scaled, each = run.study.shards.normalize(x[None], torch.tensor([0]))[0], []

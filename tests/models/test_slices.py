@@ -18,7 +18,15 @@ from fedray.core.errors import BadInput
 from fedray.core.types import Net
 from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
-from fedray.models.slices import Scaler, find_columns, keep_channels, make_tier_nets, read_layers, slice_net
+from fedray.models.slices import (
+    Scaler,
+    find_columns,
+    keep_channels,
+    make_tier_nets,
+    read_layers,
+    scale_hidden,
+    slice_net,
+)
 
 NETS: dict[str, Net] = {
     "mlp": build_net("mlp", (5,), 3, "cross_entropy", hidden=[7, 4]),
@@ -47,12 +55,13 @@ def zero_others(row: Tensor, columns: Tensor) -> Tensor:
 def test_a_slice_is_the_whole_network_whose_other_channels_are_zero(name: str, width: float, first: int) -> None:
     """ReLU(0) = tanh(0) = 0: channels without weights say nothing. Behind a flattening, too."""
     net, x = NETS[name], torch.from_numpy(np.random.default_rng(0).normal(size=(4, *SHAPES[name]))).float()
-    small, row = slice_net(net, width, scaler=True), net.init(3)
-    columns = find_columns(read_layers(net, "it"), width, lambda c: first % c)
-    assert (columns.diff() > 0).all() and len(columns) == small.layout.d
-    torch.testing.assert_close(
-        ask(small, row[columns], x), ask(net, zero_others(row, columns), x), rtol=1e-5, atol=1e-6
-    )
+    layers, row = read_layers(net, "it"), net.init(3)
+    columns = find_columns(layers, width, lambda c: first % c)
+    for scaler in (False, True):  # which the whole network has in its numbers
+        small, factor = slice_net(net, width, scaler=scaler), scale_hidden(layers, width) if scaler else 1.0
+        assert (columns.diff() > 0).all() and len(columns) == small.layout.d
+        whole = ask(net, zero_others(row * factor, columns), x)
+        torch.testing.assert_close(ask(small, row[columns], x), whole, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -79,10 +88,11 @@ def test_the_kept_channels_are_the_ceiling_in_whole_numbers(channels: int, part:
     assert keep_channels(0.1, 10 * channels) == channels
 
 
-def test_the_scaler_divides_in_training_alone() -> None:
+def test_the_scaler_divided_in_training_alone() -> None:
+    """Layers that were trained behind it answered to inputs r times as large."""
     scaler, x = Scaler(0.25), torch.tensor([1.0, -2.0])
     assert torch.equal(scaler.train()(x), 4 * x)
-    assert torch.equal(scaler.eval()(x), x)
+    assert torch.equal(scaler.eval()(x), 4 * x)
     kinds = [type(part).__name__ for part in slice_net(NETS["mlp"], 0.5, scaler=True).module.children()]
     assert kinds == ["Flatten", "Linear", "Scaler", "ReLU", "Linear", "Scaler", "ReLU", "Linear"]  # not behind the last
 

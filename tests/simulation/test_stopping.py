@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,19 @@ from torch import Tensor
 
 import fedray
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import BadInput, FedrayError
+from fedray.cli.run import _describe_summary
+from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
 from fedray.experiments.run import run_scenario
+from fedray.experiments.table import _read_rows
+from fedray.experiments.table_text import format_markdown
 from fedray.methods import Scored
+from fedray.report.cards import make_cards
+from fedray.report.compare import format_cell
+from fedray.report.differences import make_difference_table
+from fedray.report.page import render_one
+from fedray.report.read import read_run
 from fedray.runtime import session
-from fedray.scenario.loader import read_scenario
+from fedray.scenario.loader import read_cells, read_scenario
 from fedray.simulation.stopping import Course, follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
@@ -282,3 +291,73 @@ def test_a_run_whose_rate_restarts_is_made_longer(tmp_path: Path) -> None:
     keys = {"local": {"schedule": {"kind": "cosine", "rounds": 2, "restart": True}}}
     longer = fedray.resume(run({"rounds": 2}, keys, out=tmp_path / "run").path, rounds=4)
     assert same(longer, run({"rounds": 4}, keys))
+
+
+RULES_BY_NAME: dict[str, dict[str, Any]] = {
+    "stop": {"stop": {"metric": "tooth", "patience": 1}},
+    "stop_at": {"evaluate": {"stop_at": {"metric": "tooth", "value": 0.6}}},
+    "best": {"checkpoint": {"best": "tooth"}},
+}
+KEYS = {"stop": "stop.metric", "stop_at": "evaluate.stop_at.metric", "best": "checkpoint.best"}
+
+
+def by_split(test: list[float], withheld: list[float]) -> Callable[[Scored], float]:
+    """A metric with one course on the test rows and another one on the withheld rows."""
+    left = {"test": iter(test), "hold_out": iter(withheld)}
+    return lambda scored: next(left[scored.split])
+
+
+@pytest.mark.parametrize("rule", RULES_BY_NAME)
+def test_a_round_was_chosen_by_the_test_rows_beside_withheld_ones(rule: str) -> None:
+    """Best round by the test rows 0.716, by withheld rows 0.700; of these rounds the test rows would choose others."""
+    keys = {"rounds": 4, "data": {"hold_out": 0.3}, **RULES_BY_NAME[rule]}
+    own = {"tooth": by_split([0.1, 0.2, 0.7, 0.1, 0.1], [0.1, 0.5, 0.55, 0.7, 0.2])}
+    with pytest.warns(ScenarioWarning, match=re.escape(f"{KEYS[rule]} = tooth is read on the withheld rows")):
+        done = run(keys, metrics=own)
+    if rule == "best":
+        assert done.summary["best"] == {"metric": "hold_out_tooth", "value": 0.7, "round": 3}
+    else:
+        assert done.summary["stopped"].startswith("hold_out_tooth has ")
+        assert done.summary["rounds"] == {"stop": 4, "stop_at": 3}[rule]
+    assert "chosen_on_test" not in done.summary
+
+
+@pytest.mark.parametrize("rule", RULES_BY_NAME)
+def test_a_round_that_the_test_rows_choose_is_said_and_its_scores_are_marked(rule: str, tmp_path: Path) -> None:
+    keys = {"rounds": 4, **RULES_BY_NAME[rule]}
+    with pytest.warns(ScenarioWarning, match=re.escape(f"{KEYS[rule]} = tooth is read on the test rows")):
+        done = run(keys, out=tmp_path / "run", metrics={"tooth": sawtooth([0.1, 0.2, 0.7, 0.1, 0.1])})
+    assert done.summary["chosen_on_test"] == {KEYS[rule]: "tooth"}
+    read, ends = read_run(done.path), rule != "best"
+    assert ("\u2020" in format_cell(read, "accuracy")) == ends
+    assert ("\u2020" in make_cards(read)[0].value) == ends
+    other = run({"rounds": 4}, out=tmp_path / "other")
+    found = fedray.compare([other, done], names=["other", "done"])
+    (note,) = [line for line in found.notes if "test rows" in line]
+    assert "done" in note and f"({KEYS[rule]} = tooth)" in note and note.replace(" of done", "") in render_one(read)
+    assert ("chosen_on_test" in found.dataframe.columns) == ends
+    rows_of = make_difference_table([read_run(other.path), read])[1]
+    assert [cell.text.endswith("\u2020") for cell in rows_of[0][2:4]] == [ends, False]
+    assert ("\u2020" in "".join(_describe_summary(done.path, drawn=False))) == ends
+    cell = read_cells(read_scenario(scenario({"table": [{"name": "run"}]})))[0]
+    table = format_markdown(_read_rows(cell, done.path), ["run"])
+    assert (table.count("\u2020") > 3) == ends
+
+
+def test_a_run_that_no_rule_ended_has_no_mark() -> None:
+    keys = {"rounds": 2, "stop": {"metric": "tooth", "patience": 9}}
+    assert "chosen_on_test" not in run(keys, metrics={"tooth": sawtooth([0.1, 0.2, 0.7])}).summary
+
+
+@pytest.mark.parametrize("rule", RULES_BY_NAME)
+def test_rules_read_a_method_with_phases_before_its_last_phase(rule: str) -> None:
+    """A stack whose bases got no better ended without a meta model, and its best round was one of the bases alone."""
+    keys = {"rounds": 3, "method": {"name": "stacking", "meta_rounds": 3}, **RULES_BY_NAME[rule]}
+    done = run(keys, metrics={"tooth": sawtooth([0.1, 0.9, 0.8, 0.7, 0.2, 0.65, 0.1])})
+    if rule == "best":
+        assert done.summary["best"] == {"metric": "tooth", "value": 0.65, "round": 5}
+    else:
+        assert done.summary["rounds"] == {"stop": 6, "stop_at": 5}[rule]
+    late = [row["accuracy"] for row in done.rounds.to_pylist() if row["round"] > 3]
+    last3 = done.summary["metrics"].get("accuracy_last3", {}).get("mean")
+    assert last3 == (pytest.approx(np.mean(late)) if len(late) == 3 else None)

@@ -1,0 +1,148 @@
+"""What a sweep says of its trials: which is the best, by which bytes, and what mattered."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from small import run_command
+from sweeps import LR, run, sweep
+
+from fedray.core.errors import FedrayError, ScenarioWarning
+from fedray.scenario.yaml_text import write_yaml
+from fedray.tuning import landscape, page
+from fedray.tuning.objectives import compute_value, read_objective
+from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep_rules import list_idle_parameters
+from fedray.tuning.view import View, name_objective
+
+
+def test_bytes_were_the_uplink_alone_in_a_sweep(tmp_path: Path) -> None:
+    """`fedray.compare(at_equal="bytes")` and the report count both directions."""
+    names = ["accuracy", "bytes", "up_bytes", "down_bytes"]
+    _, trials = run(sweep({"local.lr": [0.1]}, sampler="grid", objectives=names), tmp_path / "s")
+    found = trials[0]["values"]
+    assert found["bytes"] == found["up_bytes"] + found["down_bytes"] > found["up_bytes"]
+    rounds = pq.read_table(tmp_path / "s/trials/00000/rounds.parquet").to_pylist()
+    last = max(rounds, key=lambda row: row["round"])
+    assert found["bytes"] == last["up_bytes"] + last["down_bytes"]
+
+
+COURSE = [
+    {"round": r, "up_bytes": 10 * r, "down_bytes": 90 * r, "sim_seconds": r, "hold_out_accuracy": a}
+    for r, a in enumerate([0.1, 0.6, 0.5, 0.8])
+]
+
+
+@pytest.mark.parametrize(("entry", "value", "name"), [
+    ({"name": "bytes"}, 300, "bytes up and down"),
+    ({"name": "bytes_to_accuracy", "target": 0.55}, 100, "bytes up and down to accuracy 55.0 %"),
+    ({"name": "up_bytes_to_accuracy", "target": 0.55}, 10, "uplink bytes to accuracy 55.0 %"),
+    ({"name": "accuracy", "within_bytes": 250}, 0.5, "accuracy within 250 B up and down"),
+    ({"name": "accuracy", "within_up_bytes": 25}, 0.5, "accuracy within 25 B up"),
+], ids=lambda each: str(each))  # fmt: skip
+def test_every_budget_and_target_says_which_bytes_it_counts(entry: dict[str, Any], value: float, name: str) -> None:
+    objective = read_objective("o", entry)
+    assert compute_value(objective, COURSE) == value and name_objective(objective) == name
+
+
+def test_a_budget_of_a_sweep_was_read_at_an_evaluation_long_before_it() -> None:
+    """With `evaluate.every: 10` a trial was scored as it was drawn."""
+    found = read_sweep(sweep({"local.lr": LR}, objectives=[{"name": "accuracy", "within_bytes": 250}],
+                             overrides={"evaluate.every": 10}))  # fmt: skip
+    assert found.scenario({"local.lr": 0.1}).evaluate.every == 1
+    seldom, objective = [COURSE[0], COURSE[3]], found.objectives[0]
+    with pytest.raises(FedrayError, match="accuracy: no evaluation lies near within_bytes, inside it: lower evaluate"):
+        compute_value(objective, seldom)
+    with pytest.raises(FedrayError, match="no evaluation lies near"):
+        compute_value(objective, [*COURSE[:2], COURSE[3]])  # at 40 % of it, then at 120 %
+    later = {**COURSE[3], "round": 4, "up_bytes": 40, "down_bytes": 360}
+    assert compute_value(objective, [COURSE[0], COURSE[2], later]) == pytest.approx(0.5 + 0.3 / 4)
+
+
+def test_trials_were_pruned_and_decided_by_a_phase_that_others_follow(tmp_path: Path) -> None:
+    """A stack was pruned by its bases alone, and a target that they reached ended it before its meta model."""
+    method = {"name": "stacking", "meta_rounds": 4}
+    keys: dict[str, Any] = {"sampler": "grid", "overrides": {"method": method, "rounds": 3}}
+    ends = []
+    for rates in ([0.03, 1e-5], [1e-5, 0.03]):  # in one of the orders the second is worse
+        pruned = sweep({"local.lr": rates}, objectives=["nll"], pruner={"name": "median", "startup": 1}, **keys)
+        ends += run(pruned, tmp_path / str(rates[0]))[1]
+    assert [row["rounds"] > 3 for row in ends] == [True] * 4
+    assert "pruned" in {row["state"] for row in ends}
+    decided = sweep({"local.lr": [0.03]}, objectives=[{"name": "rounds_to_accuracy", "target": 0.05}], **keys)
+    _, (trial,) = run(decided, tmp_path / "decided")
+    assert trial["values"]["rounds_to_accuracy"] >= 4
+
+
+@pytest.mark.parametrize(("keys", "line"), [
+    ({"sampler": "nsga2", "trials": 20}, "nsga2 with 20 trials is random search, because its first 20 are random: "),
+    ({"sampler": {"name": "nsga2", "population": 9}, "trials": 9}, "raise trials, or lower sampler.population"),
+    ({"sampler": {"name": "tpe", "startup": 3}, "trials": 3}, "lower sampler.startup"),
+    ({"pruner": "median", "trials": 5}, "median with 5 trials prunes none, because the first 5 go to their end: "),
+], ids=lambda each: str(each)[:30])  # fmt: skip
+def test_a_search_that_learns_nothing_was_named_after_what_it_is_not(
+    keys: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    small = {"overrides": {"rounds": 1}, **keys}
+    with pytest.warns(ScenarioWarning, match=line):
+        run(sweep({"local.lr": LR}, **small), tmp_path / "s", report=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(sweep({"local.lr": LR}, **small), tmp_path / "more", trials=small["trials"] + 1, report=False)
+
+
+@pytest.mark.drawn
+def test_of_two_objectives_the_top_of_the_first_was_called_the_best(tmp_path: Path) -> None:
+    found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["accuracy", "bytes"], overrides={"rounds": 1})
+    file = tmp_path / "two.yaml"
+    file.write_text(write_yaml(found))
+    done = run_command("tune", file, "--out", tmp_path / "s", "--quiet")
+    assert done.status == 0 and "highest accuracy: trial " in done.out and "best: " not in done.out
+    text = (tmp_path / "s" / "best.yaml").read_text()
+    assert text.startswith("# The highest accuracy of the Pareto front (pareto/); no trial is best in everything.")
+    drawn = (tmp_path / "s" / "report.html").read_text()
+    assert "highest accuracy" in drawn and "best accuracy" not in drawn and "the highest accuracy first" in drawn
+    assert json.loads((tmp_path / "s" / "summary.json").read_text())["first_winner"] == "highest accuracy"
+
+
+@pytest.mark.drawn
+def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
+    """`predict.gamma` weighs the models of known clients, and accuracy is that of new ones."""
+    given = sweep({"local.lr": [0.01, 0.1, 0.3], "predict.gamma": [0.1, 1.0], "local.momentum": [0.0, 0.5]},
+                  sampler="grid", objectives=["accuracy", "personal_accuracy"], trials=None,
+                  overrides={"rounds": 2})  # fmt: skip
+    seen: list[View] = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = page._notes
+
+        def hear(view: View) -> list[str]:
+            seen.append(view)
+            return real(view)
+
+        patch.setattr(page, "_notes", hear)
+        run(given, tmp_path / "s")
+    (view,) = seen
+    assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())
+    first, second = (landscape.compute_importance(view, i) for i in (0, 1))
+    assert set(first) == {"local.lr", "local.momentum"} and sum(first.values()) == pytest.approx(1.0)
+    assert "predict.gamma" in second
+    assert [parameter.key for parameter in view.acting(0)] == ["local.lr", "local.momentum"]
+    assert page._notes(view) == ["predict.gamma cannot act on accuracy, and has no place in its pictures."]
+    slices = landscape.figure_slices(view, 0)
+    assert slices is not None and "predict.gamma" not in {axes.get_xlabel() for axes in slices.axes}
+
+
+def test_a_sweep_of_personalized_models_looked_at_an_answer_that_nobody_uses() -> None:
+    keys = {"overrides": {"method": {"name": "fedper"}}}
+    with pytest.warns(
+        ScenarioWarning, match="accuracy is of a common answer, but clients of fedper answer by themselves"
+    ):
+        read_sweep(sweep({"local.lr": LR}, **keys))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_sweep(sweep({"local.lr": LR}, objectives=["personal_accuracy", "accuracy"], **keys))
