@@ -68,9 +68,8 @@ class SearchState:
         limit: how many trials there will be.
         points: the points of a grid; None for other samplers.
         say: called with a line about each finished trial.
-        together: how many trials one worker trains side by side.
         trainings: the trainings that are done, by key.
-        running: the trials that workers train now, those of one worker under its future.
+        running: the trials that workers train now, by their futures.
         waiting: trials that wait for a training which another trial runs.
         unchecked: keys of trainings that an earlier process did, and that this one has not compared with its data yet.
         confirm_storage: raises where the storage of the study is no longer the one that the search began with.
@@ -85,9 +84,8 @@ class SearchState:
     limit: int
     points: list[dict[str, Any]] | None
     say: Say
-    together: int = 1
     trainings: dict[str, Training] = field(default_factory=dict)
-    running: dict[Future[list[Outcome]], list[RunningTrial]] = field(default_factory=dict)
+    running: dict[Future[Outcome], RunningTrial] = field(default_factory=dict)
     waiting: list[optuna.Trial] = field(default_factory=list)
     unchecked: set[str] = field(default_factory=set)
     failed_keys: set[str] = field(default_factory=set)

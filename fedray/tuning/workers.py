@@ -1,12 +1,4 @@
-"""Where the trainings of a sweep run: in this process, in a pool of processes, or as tasks on a Ray cluster.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> base, folder = read_scenario({"runtime": "inline"}), Path("runs")
-    >>> with make_workers(1, base, address=None, own=UserObjects(), folder=folder) as submit:
-    ...     submit([]).result()
-    []
-"""
+"""Where the trainings of a sweep run: in this process, in a pool of processes, or as tasks on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -29,9 +21,9 @@ from fedray.process.ending import current_ending
 from fedray.process.notes import say_notes
 from fedray.scenario.schema import Scenario
 from fedray.tuning.sweep import Sweep
-from fedray.tuning.trial import Outcome, TrialTask, train_jobs
+from fedray.tuning.trial import Outcome, TrialTask, train_job
 
-Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
+Submit = Callable[[TrialTask], "Future[Outcome]"]
 _OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # which it sends to all that was started from it
 
 
@@ -46,7 +38,7 @@ def make_workers(
     actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Submit]:
-    """A function that submits jobs, which one worker trains side by side; the workers end with the block.
+    """A function that submits a job to a worker; the workers end with the block.
 
     Args:
         number: how many workers there are at a time; a single one is this process.
@@ -63,7 +55,7 @@ def make_workers(
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
         with run_as_tasks(address, number, gpus, own, folder, actors=actors, wait_for=wait_for) as send:
-            yield lambda jobs: send(train_jobs, jobs)
+            yield lambda job: send(train_job, job)
     elif number == 1:
         yield _train_here
     else:
@@ -78,11 +70,11 @@ def _open_pool(number: int) -> Iterator[Submit]:
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
-    def submit(jobs: list[TrialTask]) -> Future[list[Outcome]]:
+    def submit(job: TrialTask) -> Future[Outcome]:
         # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
         try:
-            return pool.submit(train_jobs, jobs)
+            return pool.submit(train_job, job)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -135,16 +127,14 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
         more = "" if base.runtime == "inline" else ", give --address"
         remedy = f"write overrides: {{runtime: ray}}{more}, or leave trial out"
         raise BadInput(f"{named} needs a cluster, but runtime = {base.runtime}: {remedy}")
-    if sweep.together not in (None, 1):
-        raise BadInput(f"{named} and together = {sweep.together}: trials with actors have no lanes to share: drop one")
     refuse_other_seats(base)
 
 
-def _train_here(jobs: list[TrialTask]) -> Future[list[Outcome]]:
-    """Trains the jobs at once, in this process."""
-    future: Future[list[Outcome]] = Future()
+def _train_here(job: TrialTask) -> Future[Outcome]:
+    """Trains a job at once, in this process."""
+    future: Future[Outcome] = Future()
     try:
-        future.set_result(train_jobs(jobs))
+        future.set_result(train_job(job))
     except FedrayError as error:
         future.set_exception(error)
     return future
