@@ -29,7 +29,7 @@ from fedray.core.method import JobRows
 from fedray.core.types import Stats
 from fedray.runtime import busy, environment, placement
 from fedray.runtime.chunks import Queue
-from fedray.runtime.exchange import exchange, plan_adding, share_nodes
+from fedray.runtime.exchange import choose_adding, exchange, share_nodes
 from fedray.runtime.misfit import describe_missing
 from fedray.runtime.ray.client_actor import ClientActor
 from fedray.runtime.ray.cluster import (
@@ -243,12 +243,11 @@ class ClientActors:
             keeps: Whether uploads are sent as they are, and not sums of them.
         """
         began = time.monotonic()
-        row_bytes = 8 * round_.state.models.shape[1]
-        small = keeps or row_bytes < ADD_BYTES
+        small = keeps or 8 * round_.state.models.shape[1] < ADD_BYTES
         apart = [] if small else share_nodes(self.specs, ray.get_runtime_context().get_node_id())
-        nodes, parts = plan_adding(apart, queues, row_bytes)
+        nodes = choose_adding(apart, queues)
         calls = Calls(self.actors, self._recover, round_, {a for actors in nodes for a in actors})
-        trained = exchange(queues, calls.post, calls.wait, nodes, parts)
+        trained = exchange(queues, calls.post, calls.wait, nodes)
         self.seconds, self.traffic = time.monotonic() - began, calls.traffic
         return trained
 

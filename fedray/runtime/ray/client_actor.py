@@ -22,7 +22,7 @@ from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core import native
 from fedray.core.errors import Lost
 from fedray.core.exact_sum import merge_stats
-from fedray.core.totals import Totals, cut_columns, thin
+from fedray.core.totals import Totals, thin
 from fedray.core.types import FloatArray, IntArray, Stats
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
@@ -129,11 +129,6 @@ class ClientActor:
         for one in sums:
             totals.add(one)
         return messages.Reply(thin(totals.stats), None)
-
-    def add_apart(self, parts: int, *sums: Stats) -> tuple[messages.Reply | Stats, ...]:
-        """As `add`, but what it sends stays here, cut into parts of columns: an answer, and then an object each."""
-        reply = self.add(*sums)
-        return (reply._replace(stats=None), *cut_columns(reply.stats or {}, parts))
 
     @cached_property
     def holder(self) -> ModelHolder:
