@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients
 from fedray.runtime.misfit import describe_wait
@@ -60,22 +58,6 @@ def seat_actors(planned: list[ActorSpec], free: Sequence[Node], *, all_of_them: 
     if seats is None:
         return []
     return list_actors(kinds, seats if all_of_them else fill_seats(needs, counts, counts, free, seats), free)
-
-
-def plan_more(planned: list[ActorSpec], there: list[ActorSpec], free: Sequence[Node]) -> list[ActorSpec]:
-    """Plans actors beside those there are, on what is free now.
-
-    Args:
-        planned: As of `plan_actors`, for the whole cluster.
-        there: The actors that there are.
-        free: The nodes, with what nobody holds.
-    """
-    kinds, counts = group_kinds(planned)
-    most = [
-        max(0, count - sum(one.tier == kind.tier for one in there)) for kind, count in zip(kinds, counts, strict=True)
-    ]
-    none = np.zeros((len(kinds), len(free)), np.int64)
-    return list_actors(kinds, fill_seats([kind.needs for kind in kinds], counts, most, free, none), free)
 
 
 class Choice(NamedTuple):

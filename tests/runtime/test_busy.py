@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.busy import ActorKeys, choose_seats, plan_more, seat_actors, take_part
+from fedray.runtime.busy import ActorKeys, choose_seats
 from fedray.runtime.environment import read_share
-from fedray.runtime.placement import plan_actors
 from fedray.runtime.seats import Cluster, Node
 
 ONE = Clients((Tier("all", 50),))
@@ -48,27 +45,6 @@ def test_a_cluster_without_room_is_refused_unless_nodes_are_waited_for() -> None
         choose_seats(pinned, none, AUTO, asks=False, waits=False)
     later = choose_seats(pinned, none, AUTO, asks=False, waits=True)
     assert (later.specs, later.why, later.coming) == ([], "waiting for 1 hpc: the cluster has 0 hpc", True)
-
-
-CPUS = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=4)
-
-
-@given(before=CPUS, joins=CPUS, parts=st.integers(1, 3))
-def test_actors_that_join_fill_a_grown_cluster_as_a_new_run_would(
-    before: list[float], joins: list[float], parts: int
-) -> None:
-    """None of those there are moves; a run that has a part of the cluster gets its part of what is new."""
-    if not any(before):
-        return
-    alone, all_nodes = cluster(before, before), cluster(before + joins, before + joins)
-    there = choose_seats(ONE, alone, AUTO._replace(parts=parts), asks=False, waits=False).specs
-    held = [sum(one.num_cpus for one in there if one.node == node.name) for node in all_nodes.whole]
-    free = [Node(node.name, {"CPU": node.has["CPU"] - cpus}) for node, cpus in zip(all_nodes.whole, held, strict=True)]
-    planned = take_part(plan_actors(ONE, all_nodes.whole, "auto", "auto"), parts)
-    more = plan_more(planned, there, free)
-    assert len(there) + len(more) == len(planned)
-    assert len(seat_actors(planned, all_nodes.whole, all_of_them=True)) == len(planned)
-    assert plan_more(planned, there + more, free) == []
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "half", "1.5", "", "²", "9" * 12])

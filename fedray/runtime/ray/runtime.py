@@ -1,6 +1,6 @@
 """The Ray runtime as the round loop sees it: it broadcasts the models of a round and gets reduced statistics back.
 
-The clients live in actors (`fedray.runtime.ray.actors`). Where nodes come or go, the actors are replaced between two
+The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
 calls: how clients are packed into actors never changes a bit.
 
 Example:
@@ -118,10 +118,6 @@ class RayRuntime:
     def _train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         if self.walks is not None:
             return self.walks.train(t, jobs, state)
-        if self.clients.has_grown():
-            private = self.private()
-            self.clients.join()
-            self.restore(private)
         row_bytes, whole = state.models[0].nbytes, reads_all_rows(self.study, phase, state)
         queues = cut_chunks(
             self.study.clients,
