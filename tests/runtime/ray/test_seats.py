@@ -165,6 +165,8 @@ def test_a_run_begins_when_the_nodes_are_there(two: Any, seats: Any, caplog: pyt
         done = beside.submit(seats.wait_for_resources, {"lab": 3.0, "nodes": 3.0})
         time.sleep(0.5)
         assert not done.done()
+        groups = [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
+        assert [(one["state"], len(one["bundles"])) for one in groups] == [("PENDING", 3)], "an autoscaler sees it"
         node = two.add_node(num_cpus=0, resources={"lab": 3})  # nodes are started from the main thread only
         done.result(60)
     assert "waiting for 3 lab, 3 nodes: the cluster has 0 lab, 2 nodes" in caplog.messages
