@@ -68,7 +68,6 @@ class ClientActors:
         run: Name of the run.
         take_peer_calls: Whether the actors call each other while they work.
         given: Seats that somebody else has reserved for the run; None: it looks for its own.
-        recoveries: Deaths of actors from which the run has recovered.
         seconds: How long the last exchange took; infinity before the first.
         traffic: Bytes of models and of sums in the last exchange.
         actors: The actors, by number.
@@ -89,7 +88,7 @@ class ClientActors:
     ) -> None:
         self.scenario, self.own, self.study = scenario, own, study
         self.on_death, self.run, self.take_peer_calls, self.given = on_death, run, take_peer_calls, given
-        self.recoveries, self.seconds, self.traffic = 0, math.inf, [0, 0]
+        self.seconds, self.traffic = math.inf, [0, 0]
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
         keys = scenario.clients
@@ -229,7 +228,6 @@ class ClientActors:
     def _recover(self, a: int) -> None:
         """Waits until an actor that has died is there again, and tells the runtime."""
         self.wait_for([a])
-        self.recoveries += 1
         self.on_death()
 
     def close(self) -> None:

@@ -40,7 +40,6 @@ from fedray.runtime.ray.cluster import (
 )
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, KeepsDying, RayDied, open_ray
 from fedray.runtime.ray.driver_world import send_modules, worker_environment
-from fedray.runtime.ray.gauges import set_gauges
 from fedray.runtime.ray.naming import name_options
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.ray.seats import PATIENCE, wait_for_resources
@@ -92,7 +91,6 @@ class Coordinator:
                 scenario = replace(scenario, lanes=runtime.lanes)
                 study = build_study(scenario, self.own)
             watch = log_snapshots(self.snapshots.append, build_loggers(self.scenario.loggers, self.out))
-            watch = set_gauges(watch, self.out.name, runtime.counts)
             digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
 
