@@ -203,7 +203,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
         BadInput: it is no YAML.
         FedrayError: it cannot be read, or holds no keys.
     """
-    content = read_or_explain(path, RESTORE, MOST_BYTES)
+    content = read_or_explain(path, RESTORE)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
