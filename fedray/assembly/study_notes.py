@@ -9,12 +9,9 @@ Example:
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.fens import warn_of_no_proxy_rows
 from fedray.assembly.few_steps import warn_of_few_steps
-from fedray.assembly.mean_field import warn_of_damping
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.posterior_samples import warn_of_equal_samples
 from fedray.assembly.unseen import warn_of_unseen_classes
@@ -34,13 +31,11 @@ def warn_of_study(scenario: Scenario, study: Study) -> None:
         scenario: what was asked for.
         study: what will train.
     """
-    warn_of_no_rows(study)
     warn_of_strange_test_rows(study)
     warn_of_limits(study)
     warn_of_few_steps(study)
     warn_of_equal_samples(study)
     warn_of_no_proxy_rows(study)
-    warn_of_damping(scenario, study)
     warn_of_left_tiers(scenario, study.clients)
     warn_of_partition_input(scenario, study)
     warn_of_unseen_classes(study)
@@ -63,12 +58,6 @@ def warn_of_partition_input(scenario: Scenario, study: Study) -> None:
         )
 
 
-def warn_of_no_rows(study: Study) -> None:
-    """Warns where no client has a training row in any world."""
-    if not any(_has_rows(study, world) for world in range(study.worlds)):
-        warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
-
-
 def warn_of_strange_test_rows(study: Study) -> None:
     """Warns where known clients are to be scored by test rows of their own, and no test row is of one of them."""
     method, known = study.method, range(min(study.clients.number, EVALUATED_CLIENTS))
@@ -82,12 +71,3 @@ def warn_of_strange_test_rows(study: Study) -> None:
             f"no test row is of a client that trains, so that known clients are not scored and there is no {score}: "
             "give test rows of these clients, too"
         )
-
-
-def _has_rows(study: Study, world: int) -> bool:
-    """Whether a client of a world has training rows; it looks no further than the first that has."""
-    for first in range(0, study.clients.number, 1 << 16):
-        client = np.arange(first, min(first + (1 << 16), study.clients.number))
-        if (study.shards.sizes(np.full_like(client, world), client) > 0).any():
-            return True
-    return False
