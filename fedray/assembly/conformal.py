@@ -1,9 +1,4 @@
-"""From the keys of conformal sets to their rule, and whether the withheld rows are enough for it.
-
-Example:
-    >>> make_rule(ConformalKeys(score="aps"), classes=10, data="digits").score
-    'aps'
-"""
+"""From the keys of conformal sets to their rule, and whether the withheld rows are enough for it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Networks under Gaussians over their weights (pFedBayes, PVI).
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> add_gaussians(read_scenario({"method": "fedavg"}), UserObjects(), nn.Flatten) is nn.Flatten
-    True
-"""
+"""Networks under Gaussians over their weights (pFedBayes, PVI)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Warnings about a study before it trains; none of them stops the run.
-
-Example:
-    >>> from fedray.assembly.study import build_study
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"method": "fedavg", "clients": {"number": 2}, "data": {"name": "digits"}})
-    >>> warn_of_study(scenario, build_study(scenario))
-"""
+"""Warnings about a study before it trains; none of them stops the run."""
 
 from __future__ import annotations
 

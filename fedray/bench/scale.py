@@ -4,10 +4,6 @@ One line for each population (in a process of its own): seconds to build, CPU se
 memory. Then one line for each number of nodes (a Ray cluster of several nodes on this machine): seconds until every
 node has read a broadcast, with one and with several actors on each node. Then what the coordinator does by itself, and
 what an exchange of a large network with some actors takes: bytes both ways, and memory at the coordinator.
-
-Example:
-    >>> scale_scenario(10**6, 1000)["clients"]
-    {'number': 1000000}
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 `fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
 `metrics/catalogue.py`.
-
-Example:
-    >>> COLUMNS["clients"]["up_bytes"].unit, JOB_IDS["client"].needed
-    ('bytes', True)
 """
 
 from __future__ import annotations

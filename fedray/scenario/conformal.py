@@ -1,9 +1,4 @@
-"""The keys of conformal prediction sets, and what they need from the rest of a scenario.
-
-Example:
-    >>> ConformalKeys(alpha=0.2).quantile
-    'exact'
-"""
+"""The keys of conformal prediction sets, and what they need from the rest of a scenario."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.
-
-Example:
-    >>> NEUTRAL_VALUES["participation.mode"]
-    'sync'
-"""
+"""Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The partitions as scenarios know them: text and options; which rows they deal is in `fedray.data.partition`.
-
-Example:
-    >>> sorted(set(PARTITION_SPECS["dirichlet"].options) - CLIENT_KINDS.keys())
-    ['allow_empty', 'alpha', 'min_rows']
-"""
+"""The partitions as scenarios know them: text and options; which rows they deal is in `fedray.data.partition`."""
 
 from __future__ import annotations
 

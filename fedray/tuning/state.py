@@ -1,9 +1,4 @@
-"""What is known of a sweep while it runs: its study, the trainings that are done, and those under way.
-
-Example:
-    >>> Training(run="trials/00003", state="complete", seconds=12.0, seed=0, seeds=3)._replace(seeds=1).seeds
-    1
-"""
+"""What is known of a sweep while it runs: its study, the trainings that are done, and those under way."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
 address, so it can be sent again.
-
-Example:
-    >>> MOST_EARLY_DEATHS, EARLY_SECONDS  # then it is the actor's start that kills it
-    (20, 300.0)
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""A client actor: the clients that live in one process. It is a plain class; `cluster.make_actors` makes it an actor.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"data": {"name": "cubic"}, "model": {"name": "linear"}, "clients": {"number": 2}})
-    >>> ClientActor(scenario, UserObjects(), index=0, gpus=0, cpus=1).facts()["lanes_independent"]
-    True
-"""
+"""The clients that live in one process: a plain class, which `cluster.make_actors` makes an actor of Ray."""
 
 from __future__ import annotations
 

@@ -2,12 +2,6 @@
 
 An actor dies with the process that made it. The driver makes the coordinator, and makes it again if it dies; the new
 one goes on from the newest checkpoint. A driver that dies takes all actors with it, and `fedray resume` goes on.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"data": {"name": "cubic"}, "clients": {"number": 2}})
-    >>> Coordinator(scenario, UserObjects(), "runs/example").progress()
-    []
 """
 
 from __future__ import annotations

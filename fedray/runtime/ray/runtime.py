@@ -2,10 +2,6 @@
 
 The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
 calls: how clients are packed into actors never changes a bit.
-
-Example:
-    >>> to_tensors({(0, 0): np.array([0.5])})
-    {(0, 0): tensor([0.5000], dtype=torch.float64)}
 """
 
 from __future__ import annotations
