@@ -1,10 +1,4 @@
-"""The command `fedray`, also as `python -m fedray`. Signals are taken before anything heavy is imported.
-
-Example:
-    >>> import runpy
-    >>> sorted(name for name in runpy.run_module("fedray.__main__") if name == "main")
-    ['main']
-"""
+"""The command `fedray`, also as `python -m fedray`. Signals are taken before anything heavy is imported."""
 
 import atexit
 import signal

@@ -1,9 +1,4 @@
-"""From the keys of conformal sets to their rule, and whether the withheld rows are enough for it.
-
-Example:
-    >>> make_rule(ConformalKeys(score="aps"), classes=10, data="digits").score
-    'aps'
-"""
+"""From the keys of conformal sets to their rule, and whether the withheld rows are enough for it."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
     if (score == "regression") == bool(classes):
         has, remedy = ("classes", "lac, aps or raps") if classes else ("real targets", "regression")
         raise BadInput(f"predict.conformal.score = {score}, but {data} has {has}: choose {remedy}, or leave it at auto")
-    return ConformalRule(keys.alpha, score, keys.quantile, keys.penalty, keys.k_reg, keys.relative_error)
+    return ConformalRule(keys.alpha, score, keys.quantile, keys.penalty, keys.k_reg)
 
 
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:

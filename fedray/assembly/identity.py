@@ -1,14 +1,4 @@
-"""What a study trains, as digests: its data, its network, and the user's own code.
-
-Example:
-    >>> from fedray.assembly.study import build_study
-    >>> from fedray.assembly.user_objects import UserObjects
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"clients": {"number": 4}})
-    >>> digests = describe_study(scenario, UserObjects(), build_study(scenario))
-    >>> {part: len(found) for part, found in digests.items() if found}
-    {'data': 7, 'network': 3}
-"""
+"""What a study trains, as digests: its data, its network, and the user's own code."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Networks under Gaussians over their weights (pFedBayes, PVI), and a damping with which PVI can diverge.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> add_gaussians(read_scenario({"method": "fedavg"}), UserObjects(), nn.Flatten) is nn.Flatten
-    True
-"""
+"""Networks under Gaussians over their weights (pFedBayes, PVI)."""
 
 from __future__ import annotations
 
@@ -12,9 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import warn_user
 from fedray.models.flat_weights import wrap_networks
 from fedray.models.mean_field import MeanField
 from fedray.models.partitioned import Partitioned
@@ -47,21 +39,3 @@ def count_draws(study: Study) -> int:
     if method_spec_of(study.method.name).mean_field != "site":
         return 1
     return max(1, int(study.scenario["method"].get("samples", 1)))
-
-
-def warn_of_damping(scenario: Scenario, study: Study) -> None:
-    """Warns where the changes of a round's clients may add up to more than their mean, so that PVI can diverge.
-
-    Args:
-        scenario: has the damping.
-        study: what will run.
-    """
-    damping = scenario.method.options.get("damping")
-    if method_spec_of(study.method.name).mean_field != "site" or isinstance(damping, str | None):
-        return
-    clients = sum(invited_per_tier(scenario, study.clients)) / study.method.phase.models
-    if damping * clients > 1.0 + 1e-9:
-        warn_user(
-            f"method.damping = {damping:g}, but {clients:g} clients change a posterior in a round: with more than "
-            f"{1.0 / clients:.3g} its precisions can fall below 0: lower it, or set it to clients"
-        )

@@ -1,11 +1,4 @@
-"""The method of a study: the pieces that a scenario decides, and the composition that its name stands for.
-
-Example:
-    >>> from fedray.assembly.user_objects import UserObjects
-    >>> from fedray.scenario.loader import read_scenario
-    >>> find_composition(read_scenario({"method": {"name": "shefl"}}), UserObjects()).__name__
-    'shefl'
-"""
+"""The method of a study: the pieces that a scenario decides, and the composition that its name stands for."""
 
 from __future__ import annotations
 

@@ -3,17 +3,6 @@
 Clients train in other processes than the server steps, and a run may go on in a new one. There each has a copy of what
 lies in a closure, so that a change is not seen by the others: such a method would compute something else on Ray, and
 after a resumption, than in one process.
-
-Example:
-    >>> import torch
-    >>> from fedray.core.method import Method
-    >>> from fedray.methods import federated
-    >>> from fedray.assembly.study import build_study
-    >>> from fedray.scenario.loader import read_scenario
-    >>> phase = build_study(read_scenario({"method": {"name": "fedavg"}, "clients": 3})).method.phase
-    >>> phase = watch_shared(phase, "method own")
-    >>> phase.choose is None, callable(phase.server.step)
-    (True, True)
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""Rows of a server's tensor that a loss reads: what they look like, from the first models.
-
-Example:
-    >>> from fedray.assembly.study import build_study
-    >>> from fedray.scenario.loader import read_scenario
-    >>> study = build_study(read_scenario({"method": {"name": "fedavg"}, "clients": 3}))
-    >>> show_shared_rows(study.method, study.net, study.worlds) is study.method  # its loss reads none
-    True
-"""
+"""Rows of a server's tensor that a loss reads: what they look like, from the first models."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What computes teachers and students at a server: compiled kernels where they have the network, else torch.
-
-Example:
-    >>> choose_students("torch") is use_torch
-    True
-"""
+"""What computes teachers and students at a server: compiled kernels where they have the network, else torch."""
 
 from __future__ import annotations
 

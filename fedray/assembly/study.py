@@ -1,11 +1,4 @@
-"""From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> study = build_study(read_scenario({"rounds": 2, "clients": {"number": 4}, "method": {"name": "fedavg"}}))
-    >>> study.clients.number, study.method.phase.models
-    (4, 1)
-"""
+"""From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both."""
 
 from __future__ import annotations
 

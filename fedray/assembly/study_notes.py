@@ -1,20 +1,10 @@
-"""Warnings about a study before it trains; none of them stops the run.
-
-Example:
-    >>> from fedray.assembly.study import build_study
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"method": "fedavg", "clients": {"number": 2}, "data": {"name": "digits"}})
-    >>> warn_of_study(scenario, build_study(scenario))
-"""
+"""Warnings about a study before it trains; none of them stops the run."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from fedray.assembly.devices import warn_of_left_tiers
 from fedray.assembly.fens import warn_of_no_proxy_rows
 from fedray.assembly.few_steps import warn_of_few_steps
-from fedray.assembly.mean_field import warn_of_damping
 from fedray.assembly.methods import warn_of_limits
 from fedray.assembly.posterior_samples import warn_of_equal_samples
 from fedray.assembly.unseen import warn_of_unseen_classes
@@ -35,14 +25,12 @@ def warn_of_study(scenario: Scenario, study: Study) -> None:
         scenario: what was asked for.
         study: what will train.
     """
-    warn_of_no_rows(study)
     warn_of_strange_test_rows(study)
     warn_of_test_choices(study)
     warn_of_limits(study)
     warn_of_few_steps(study)
     warn_of_equal_samples(study)
     warn_of_no_proxy_rows(study)
-    warn_of_damping(scenario, study)
     warn_of_left_tiers(scenario, study.clients)
     warn_of_partition_input(scenario, study)
     warn_of_unseen_classes(study)
@@ -63,12 +51,6 @@ def warn_of_partition_input(scenario: Scenario, study: Study) -> None:
             f"data.partition.column = {column} says whose a row is and is an input too: name the inputs in "
             f"data.features without {column}, or with it if the models may know it"
         )
-
-
-def warn_of_no_rows(study: Study) -> None:
-    """Warns where no client has a training row in any world."""
-    if not any(_has_rows(study, world) for world in range(study.worlds)):
-        warn_user("no client has a training row, so that nothing is trained: give clients rows (data.partition)")
 
 
 def warn_of_test_choices(study: Study) -> None:
@@ -98,12 +80,3 @@ def warn_of_strange_test_rows(study: Study) -> None:
             f"no test row is of a client that trains, so that known clients are not scored and there is no {score}: "
             "give test rows of these clients, too"
         )
-
-
-def _has_rows(study: Study, world: int) -> bool:
-    """Whether a client of a world has training rows; it looks no further than the first that has."""
-    for first in range(0, study.clients.number, 1 << 16):
-        client = np.arange(first, min(first + (1 << 16), study.clients.number))
-        if (study.shards.sizes(np.full_like(client, world), client) > 0).any():
-            return True
-    return False

@@ -1,11 +1,4 @@
-"""A user's own loss, optimizer, augmentations, metrics and callbacks, as parts of a study.
-
-Example:
-    >>> def smooth(outputs, targets, context, *, smoothing=0.1):
-    ...     return (1 - smoothing) * context.objective(outputs, targets)
-    >>> read_loss(smooth, "smooth", {"smoothing": 0.2}).name
-    'smooth'
-"""
+"""A user's own loss, optimizer, augmentations, metrics and callbacks, as parts of a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warns of classes that the test rows have and no client's training rows, and of rows that teach nothing.
+"""Warns of classes that the test rows have and no client's training rows.
 
 Example:
     >>> counts, tested = np.array([[3, 1, 0], [2, 0, 0]]), np.array([0, 0, 1, 2])
@@ -19,7 +19,7 @@ MOST_COUNTS = 10**7  # of clients and classes, 80 MB; beyond it, all rows count 
 
 
 def warn_of_unseen_classes(study: Study) -> None:
-    """Warns of classes of test rows that no client has, and of training rows that are all of one class.
+    """Warns of classes of test rows that no client has.
 
     Of several worlds the first one that has such classes is described.
 
@@ -27,10 +27,7 @@ def warn_of_unseen_classes(study: Study) -> None:
         study: What will run. Generated clients are not looked at.
     """
     data = study.shards.data
-    if data.population is not None:
-        return
-    if not study.classes:
-        _warn_of_one_target(data)
+    if data.population is not None or not study.classes:
         return
     for world in range(study.worlds):
         counts, tested = _count_rows(study, world), _read_tested(study, world)
@@ -40,18 +37,6 @@ def warn_of_unseen_classes(study: Study) -> None:
         if len(unseen):
             warn_user(_describe_unseen(data, unseen, tested))
             return
-    if np.count_nonzero(counts) == 1:
-        only = data.class_names[int(counts.argmax())]
-        text = f"data {data.name}: all training rows are of class {only}, so that there is nothing to learn: "
-        warn_user(f"{text}choose another data.target, or give rows of other classes")
-
-
-def _warn_of_one_target(data: Dataset) -> None:
-    """Warns of a regression whose training rows all have the same target."""
-    y = data.train.y
-    if len(y) > 1 and y[0] == y[1] and (y == y[:1]).all():
-        text = f"data {data.name}: all training rows have the target {float(y.flat[0]):g}, so that there is nothing to "
-        warn_user(f"{text}learn: choose another data.target")
 
 
 def find_unseen(counts: IntArray, tested: IntArray) -> IntArray:

@@ -1,10 +1,4 @@
-"""A user's own Python objects, passed beside a scenario.
-
-Example:
-    >>> from torch import nn
-    >>> UserObjects(model=lambda: nn.Linear(4, 2)).data is None  # the data set is the one the scenario names
-    True
-"""
+"""A user's own Python objects, passed beside a scenario."""
 
 from __future__ import annotations
 

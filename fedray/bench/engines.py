@@ -3,10 +3,6 @@
 Every network trains ten clients a round, in fedray and in the plain loop by turns; the table has the ratio of the CPU
 seconds of their fastest rounds, so that it can be taken on a busy machine. `--quick` measures fewer rounds,
 `--only NAME` one network.
-
-Example:
-    >>> list(NETWORKS)[:3]
-    ['LeNet', 'residual perceptron', 'dropout']
 """
 
 from __future__ import annotations

@@ -5,14 +5,12 @@
 Example:
     >>> one = estimate_round(Deployment(nodes=100, actors=100, models=5, numbers=21_300_000, jobs=1000))
     >>> round(one.replies, 1), round(one.replies * GB / LINK, 1)  # GB, seconds
-    (0.9, 0.7)
+    (17.7, 14.2)
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from fedray.runtime.exchange import LEAST_GAIN, LEAST_PARTS, PART_BYTES
 
 PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
 ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
@@ -63,20 +61,15 @@ class Estimate(NamedTuple):
 def estimate_round(place: Deployment) -> Estimate:
     """What a round takes: jobs lie in the order of their models, so that A neighbors have A + K - 1 shares of models.
 
-    The actors of a node are neighbors, and where a model is large their sums are added there. Where nodes then have
-    twice as many sums as there are models, each adds up a part of the columns of all.
+    The actors of a node are neighbors, and where a model is large their sums are added there.
     """
     nodes, actors, models, d, jobs = place
     here, apart = (min(number + models - 1, number * models) for number in (nodes, actors))
     adds = actors > nodes and 8 * d >= LEAST
-    parts = min(nodes, 8 * d // PART_BYTES) if 8 * d >= LEAST and here >= LEAST_GAIN * models else 0
-    parts = parts if parts >= LEAST_PARTS else 0
-    shares = models if parts else here if adds else apart
+    shares = here if adds else apart
     down = max(4.0 * here * d, nodes * min(4.0 * models * d, PAGE)) + 24.0 * jobs
     up, node, each = 8.0 * shares * d, 8.0 * here * d, 8.0 * apart * d
-    between = node / parts if parts else 0.0  # what an adder gets, while it sends less
-    on_node = adds * apart / nodes + (here / parts if parts else 0.0)
-    seconds = jobs * PLAN + (down + between + up) / LINK + (shares + on_node) * d * ADD
+    seconds = jobs * PLAN + (down + up) / LINK + (shares + adds * apart / nodes) * d * ADD
     return Estimate(down / GB, up / GB, node / GB, each / GB, 8.0 * models * d / GB, seconds)
 
 

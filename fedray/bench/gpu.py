@@ -1,10 +1,6 @@
 """Rows on a GPU: wall seconds of a steady round over those of the plain loop on the same GPU.
 
 Both have the networks and the clients' rows there. The plain loop trains one client after another, as one writes it.
-
-Example:
-    >>> [work.what for work in WORKS][:1]
-    ['10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10']
 """
 
 from __future__ import annotations

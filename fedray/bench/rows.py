@@ -1,9 +1,4 @@
-"""The rows by name, and the run of several: each in a process of its own, so that none sees another's memory.
-
-Example:
-    >>> list(ROWS)[:3]
-    ['thousand', 'ten_thousand', 'cnn']
-"""
+"""The rows by name, and the run of several: each in a process of its own, so that none sees another's memory."""
 
 from __future__ import annotations
 

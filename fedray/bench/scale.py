@@ -4,10 +4,6 @@ One line for each population (in a process of its own): seconds to build, CPU se
 memory. Then one line for each number of nodes (a Ray cluster of several nodes on this machine): seconds until every
 node has read a broadcast, with one and with several actors on each node. Then what the coordinator does by itself, and
 what an exchange of a large network with some actors takes: bytes both ways, and memory at the coordinator.
-
-Example:
-    >>> scale_scenario(10**6, 1000)["clients"]
-    {'number': 1000000}
 """
 
 from __future__ import annotations
@@ -135,7 +131,7 @@ def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: in
     Args:
         actors: client actors, on this machine.
         nodes: nodes beside the coordinator's over which they are spread, on this machine too. Laps take turns in the
-            three `WAYS` of adding up. 0: they are on the coordinator's node.
+            `WAYS` of adding up. 0: they are on the coordinator's node.
         hidden: hidden units of the network.
         models: K.
     """
@@ -159,7 +155,6 @@ def _time_laps(actors: int, hidden: int, models: int, ways: tuple[_Way, ...]) ->
     """Laps of an exchange, in turn with each way of adding up."""
     from fedray.assembly.study import build_study
     from fedray.assembly.user_objects import UserObjects
-    from fedray.runtime import exchange
     from fedray.runtime.ray import actors as adding
     from fedray.runtime.ray.runtime import RayRuntime
     from fedray.scenario.loader import read_scenario
@@ -175,7 +170,7 @@ def _time_laps(actors: int, hidden: int, models: int, ways: tuple[_Way, ...]) ->
     laps: dict[_Way, list[_Lap]] = {way: [] for way in ways}
     for t in range(2 + LAPS * len(ways)):
         way = ways[t % len(ways)]
-        adding.ADD_BYTES, exchange.LEAST_PARTS = way.least_bytes, way.least_parts
+        adding.ADD_BYTES = way.least_bytes
         with watch_memory() as most:
             start = time.perf_counter()
             runtime.train(t, jobs, state, phase)
@@ -188,17 +183,15 @@ def _time_laps(actors: int, hidden: int, models: int, ways: tuple[_Way, ...]) ->
 
 
 class _Way(NamedTuple):
-    """A way of adding up: from how many bytes of a model's sums and from how many nodes on; see `runtime.exchange`."""
+    """A way of adding up: from how many bytes of a model's sums on it is done on a node; see `runtime.exchange`."""
 
     name: str
     least_bytes: int
-    least_parts: int
 
 
 WAYS = (
-    _Way("not added there", NEVER, NEVER),
-    _Way("added there", 0, NEVER),
-    _Way("added there, and then by columns", 0, 2),
+    _Way("not added there", NEVER),
+    _Way("added there", 0),
 )
 
 

@@ -1,9 +1,4 @@
-"""How long the command line takes to answer, and what a whole small study costs.
-
-Example:
-    >>> measure_startup(True)[0].what  # doctest: +SKIP
-    '`fedray --help`'
-"""
+"""How long the command line takes to answer, and what a whole small study costs."""
 
 from __future__ import annotations
 

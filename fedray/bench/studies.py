@@ -1,9 +1,4 @@
-"""Rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients.
-
-Example:
-    >>> measure_replicates(quick=True)[0].unit  # doctest: +SKIP
-    ''
-"""
+"""Rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients."""
 
 from __future__ import annotations
 

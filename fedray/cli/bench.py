@@ -1,9 +1,4 @@
-"""The command `fedray bench`.
-
-Example:
-    >>> bench_command.name
-    'bench'
-"""
+"""The command `fedray bench`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The commands about what there is: `fedray list`, `fedray scenarios` and `fedray data`.
-
-Example:
-    >>> list_command.name
-    'list'
-"""
+"""The commands about what there is: `fedray list`, `fedray scenarios` and `fedray data`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The command `fedray clean`.
-
-Example:
-    >>> clean_command.name
-    'clean'
-"""
+"""The command `fedray clean`."""
 
 from __future__ import annotations
 

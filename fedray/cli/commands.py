@@ -26,7 +26,6 @@ from fedray.cli.options import loudness
 from fedray.cli.results import export_command, plot_command, report_command
 from fedray.cli.run import check_command, resume_command, run_command
 from fedray.cli.table import table_command
-from fedray.cli.traces import traces_group
 from fedray.cli.tune import tune_command
 from fedray.cli.usage import explain_usage
 from fedray.core.errors import BadInput, FedrayError
@@ -88,7 +87,6 @@ for _command in (
     scenarios_group,
     bench_command,
     data_group,
-    traces_group,
     export_command,
     clean_command,
 ):

@@ -1,9 +1,4 @@
-"""The commands about finished runs: `fedray report`, `fedray plot` and `fedray export`.
-
-Example:
-    >>> report_command.name
-    'report'
-"""
+"""The commands about finished runs: `fedray report`, `fedray plot` and `fedray export`."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 What can be said at once is said before torch is imported: a missing file, an unknown name or key, a directory that is
 taken.
-
-Example:
-    >>> run_command.name
-    'run'
 """
 
 from __future__ import annotations

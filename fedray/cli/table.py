@@ -1,9 +1,4 @@
-"""The command `fedray table`.
-
-Example:
-    >>> table_command.name
-    'table'
-"""
+"""The command `fedray table`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The command `fedray tune`.
-
-Example:
-    >>> tune_command.name
-    'tune'
-"""
+"""The command `fedray tune`."""
 
 from __future__ import annotations
 

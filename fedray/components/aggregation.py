@@ -75,7 +75,7 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
         delta = stats["sum"].value().numpy() / np.maximum(weight.numpy(), 1)[:, None]  # half of torch's time for few
         return apply_delta(state, torch.from_numpy(delta), stats)
 
-    return Server(no_extra, reduce, step, columns=True, on_device=True)
+    return Server(no_extra, reduce, step, on_device=True)
 
 
 def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
@@ -100,7 +100,7 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
         delta = (means * there[..., None]).sum(1) / there.sum(1).clamp(min=1)[:, None]
         return apply_delta(state, delta, stats)
 
-    return Server(no_extra, reduce, step, columns=True, on_device=True)
+    return Server(no_extra, reduce, step, on_device=True)
 
 
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:

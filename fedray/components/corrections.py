@@ -54,7 +54,7 @@ def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainabl
         h = after.extra["dynamic"] - alpha * (jobs.double() / clients) * g
         return place_change(state, after, g - h / alpha, jobs > 0)._replace(extra={**after.extra, "dynamic": h})
 
-    return Server(init, reduce, step, base.keeps, base.columns)
+    return Server(init, reduce, step, base.keeps)
 
 
 def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
@@ -80,4 +80,4 @@ def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
         control = after.extra[CONTROL].double() + stats["change"].value() / clients
         return after._replace(extra={**after.extra, CONTROL: control.to(state.models.dtype)})
 
-    return Server(init, reduce, step, base.keeps, base.columns)
+    return Server(init, reduce, step, base.keeps)

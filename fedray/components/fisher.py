@@ -158,7 +158,7 @@ def fisher_mean(
             after[row] = found - before
         return apply_delta(state, after, stats)
 
-    return Server(no_extra, reduce, step, columns=how is None)
+    return Server(no_extra, reduce, step)
 
 
 def _pull(goal: Tensor, weigh: Tensor, now: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def answer_with_prior(server: Server, p: int) -> Server:
         prior, rest = after.models[:, 2 * p : 4 * p], after.models[:, 2 * p :]
         return after._replace(models=torch.cat([prior, rest], dim=1))
 
-    return server._replace(step=step, columns=False)
+    return server._replace(step=step)
 
 
 def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tuple[Tensor, Moments]:

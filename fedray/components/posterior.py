@@ -85,7 +85,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
         drawn = _uploads(state, stats, rows) if bootstrap else _draws(after, variance, trained, sampling, t)
         return after._replace(extra={**state.extra, "variance": variance, **drawn})
 
-    return Server(init, reduce, step, keeps=bootstrap, columns=True)
+    return Server(init, reduce, step, keeps=bootstrap)
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:

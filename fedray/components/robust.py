@@ -21,13 +21,12 @@ Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]
 _CHUNK = 1 << 16  # columns at a time
 
 
-def robust_server(rows: Rows, center: Center, *, columns: bool) -> Server:
+def robust_server(rows: Rows, center: Center) -> Server:
     """`w_k <- w_k + center(deltas that started from w_k)`; every upload weighs the same.
 
     Args:
         rows: the rows of the state.
         center: of a model's deltas.
-        columns: whether the center takes each number by itself.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -46,7 +45,7 @@ def robust_server(rows: Rows, center: Center, *, columns: bool) -> Server:
             delta[row] = center(torch.stack([sent for _, sent in each]))
         return apply_delta(state, delta, stats)
 
-    return Server(no_extra, reduce, step, keeps=True, columns=columns)
+    return Server(no_extra, reduce, step, keeps=True)
 
 
 def median(x: Tensor) -> Tensor:

@@ -70,4 +70,4 @@ def with_optimizer(
         extra["optimizer_first"] = torch.where(trained, first, before)
         return place_change(state, after, lr * change, trained)._replace(extra=extra)
 
-    return Server(init, base.reduce, step, base.keeps, base.columns)
+    return Server(init, base.reduce, step, base.keeps)

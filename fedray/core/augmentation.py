@@ -1,13 +1,4 @@
-"""Random changes of the inputs that clients train on, drawn anew in every step; models answer on rows as they are.
-
-Example:
-    A function of one input draws from torch's generator, which begins at an address of its own for each row.
-
-    >>> import torch
-    >>> noisy = Augmentation(lambda x: x + 0.1 * torch.randn(x.shape), "row", "noisy")
-    >>> noisy.form, noisy.numbers
-    ('row', 0)
-"""
+"""Random changes of the inputs that clients train on, drawn anew in every step; models answer on rows as they are."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What clients fit in methods that train no network by gradient descent: learners such as decision trees.
-
-Example:
-    >>> Fitting({"max_leaf_nodes": 2}, leaves=2, classes=3, draw="rows", series=1, numbers=9).draw
-    'rows'
-"""
+"""What clients fit in methods that train no network by gradient descent: learners such as decision trees."""
 
 from __future__ import annotations
 

@@ -46,7 +46,6 @@ class Server(NamedTuple):
         reduce: Statistics of a block of uploads, made where the clients run, and merged with `+` in any order.
         step: The state after round t, from the state before it and all statistics of the round.
         keeps: Whether the statistics hold the uploads themselves, and not only sums of them.
-        columns: Whether `step` computes each of the d numbers from its own column of state and statistics alone.
         on_device: Whether `reduce` takes deltas that lie on a GPU, where they were trained.
     """
 
@@ -54,7 +53,6 @@ class Server(NamedTuple):
     reduce: Callable[[Uploads], Stats]
     step: Callable[[State, Stats, int], State]
     keeps: bool = False
-    columns: bool = False
     on_device: bool = False
 
 

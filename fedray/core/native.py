@@ -4,10 +4,6 @@ The library is built when fedray is installed (`fedray/core/kernels/build.py`), 
 is missing, is older than its sources, or the processor has no fused multiply-add, the torch engines do its work. Every
 caller checks shapes and types before a call; indices and labels are checked by the kernels themselves. A call releases
 the interpreter, so that several threads can train at the same time.
-
-Example:
-    >>> print(*sorted(INSTRUCTIONS.values()))
-    avx2 avx512 neon
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""What the parts of a stack exchange: they train side by side, and their servers may then learn from all uploads.
-
-Example:
-    >>> import torch
-    >>> before, after = (State(torch.full((1, 3), value), torch.zeros(1, 0), {}) for value in (0.0, 1.0))
-    >>> step = PartStep(before, after, stats={})
-    >>> (step.after.models - step.before.models).tolist()
-    [[1.0, 1.0, 1.0]]
-"""
+"""What the parts of a stack exchange: they train side by side, and their servers may then learn from all uploads."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A student at the server: what it learns from, and what computes it.
-
-Example:
-    >>> import torch
-    >>> Teaching(torch.zeros(4, 2), torch.full((4, 3), 1 / 3), 2, "adam").target.shape
-    torch.Size([4, 3])
-"""
+"""A student at the server: what it learns from, and what computes it."""
 
 from __future__ import annotations
 

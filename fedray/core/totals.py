@@ -13,8 +13,6 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,24 +56,6 @@ def thin(stats: Stats) -> Stats:
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
 
 
-def cut_columns(thinned: Stats, parts: int) -> list[Stats]:
-    """Cuts what `thin` has made into parts of nearly equal numbers of columns; what is no exact sum is in the first.
-
-    Example:
-        >>> cut = cut_columns({"sum": ExactSum({0: SomeRows(1, np.array([0]), np.array([[1.0, 2.0, 3.0]]))})}, 2)
-        >>> [part["sum"].limbs[0].rows.tolist() for part in cut]
-        [[[1.0]], [[2.0, 3.0]]]
-    """
-
-    def cut(part: int, some: SomeRows) -> SomeRows:
-        width = some.rows.shape[1]
-        return some._replace(rows=some.rows[:, part * width // parts : (part + 1) * width // parts].copy())
-
-    sums = {name: value for name, value in thinned.items() if isinstance(value, ExactSum)}
-    rest = {name: value for name, value in thinned.items() if name not in sums}
-    return [map_arrays(sums, partial(cut, part)) | (rest if part == 0 else {}) for part in range(parts)]
-
-
 class Totals:
     """Statistics to which others are added in place.
 
@@ -86,34 +66,23 @@ class Totals:
     def __init__(self) -> None:
         self.stats: Stats = {}
 
-    def add(self, thinned: Stats, *further: Stats) -> None:
-        """Adds what `thin` has made; nothing of it is kept.
-
-        Args:
-            thinned: Statistics, or of those that `cut_columns` has cut the first part.
-            further: The other parts, in order, with the same exact sums.
-        """
+    def add(self, thinned: Stats) -> None:
+        """Adds what `thin` has made; nothing of it is kept."""
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
                 limbs = self.stats.setdefault(name, ExactSum({})).limbs
-                sums: list[Any] = [value, *(part[name] for part in further)]
-                for limb in value.limbs:
-                    limbs[limb] = _add_rows(limbs.get(limb), [one.limbs[limb] for one in sums])
+                for limb, some in value.limbs.items():
+                    limbs[limb] = _add_rows(limbs.get(limb), some)
             else:
                 own = map_arrays({name: value}, lambda array: torch.from_numpy(np.array(array)))[name]
                 self.stats[name] = self.stats[name] + own if name in self.stats else own
 
 
-def _add_rows(total: torch.Tensor | None, parts: Sequence[SomeRows]) -> torch.Tensor:
-    """Adds rows in place, whose columns lie side by side; rows of which none came stay zeros that take no memory."""
-    width = sum(part.rows.shape[1] for part in parts)
-    out = np.zeros((parts[0].groups, width)) if total is None else total.numpy()
-    begin = 0
-    for part in parts:
-        end = begin + part.rows.shape[1]
-        for g, row in zip(part.places, part.rows, strict=True):
-            out[g, begin:end] += row
-        begin = end
+def _add_rows(total: torch.Tensor | None, some: Any) -> torch.Tensor:
+    """Adds rows in place; those of which none came stay zeros that take no memory."""
+    out = np.zeros((some.groups, some.rows.shape[1])) if total is None else total.numpy()
+    for g, row in zip(some.places, some.rows, strict=True):
+        out[g] += row
     return torch.from_numpy(out)
 
 

@@ -45,7 +45,7 @@ Mode = Literal["semi", "buffered", "async"]  # when the server steps where clien
 Staleness = Literal["constant", "polynomial", "hinge"]
 AverageKind = Literal["probabilities", "logits", "outputs"]  # what the answers of an ensemble are averaged as
 ScoreKind = Literal["lac", "aps", "raps", "regression"]  # of conformal sets
-QuantileKind = Literal["exact", "sketch", "qq"]
+QuantileKind = Literal["exact", "qq"]
 Lanes = Literal["auto", "compiled", "torch"]  # what trains: compiled kernels where there are any, only them, never them
 
 # The smallest predicted variance, in standardized units of the target (Lakshminarayanan et al. 2017, section 2.2.1).

@@ -1,8 +1,3 @@
-"""The version of this package, in one place.
-
-Example:
-    >>> __version__.count(".")
-    2
-"""
+"""The version of this package, in one place."""
 
 __version__ = "0.1.0"

@@ -1,13 +1,6 @@
 """Digests of the data that a run trains on: the rows of a data set, and who holds which of them.
 
 Rows are read in pieces, so that mapped files need no memory. Generated clients are described by their parameters.
-
-Example:
-    >>> from fedray.data.catalogue import load_data
-    >>> from fedray.data.deal import build_shards
-    >>> digests = hash_shards(build_shards(load_data("digits"), "iid", {}, clients=9, seeds=[0]), folds=[0], exact=True)
-    >>> sorted(digests)[:3], len(digests["training labels"])
-    (['classes', 'scale', 'test inputs'], 64)
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""Shards whose rows lie in a stored data set.
-
-Example:
-    >>> from fedray.data.catalogue import load_data
-    >>> from fedray.data.partition import iid
-    >>> data = load_data("digits")
-    >>> cut = iid(data.train.y, 100, rng.stream(0, "partition"))
-    >>> shards = StoredShards(data, folds=[0], dealt=Dealt([cut], [cut], [], []), groups=None)
-    >>> shards.label_counts(0).sum()
-    np.int64(1438)
-"""
+"""Shards whose rows lie in a stored data set."""
 
 from __future__ import annotations
 

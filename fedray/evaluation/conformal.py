@@ -3,13 +3,6 @@
 New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
 weights or models of their own are scored, calibrated and tested with these. Held-out metrics, which sweeps read,
 calibrate on every other withheld row of a client and score the rest.
-
-Example:
-    >>> import fedray
-    >>> keys = {"rounds": 1, "clients": 4, "data": {"hold_out": 0.2}, "predict": {"conformal": {"alpha": 0.2}}}
-    >>> run = fedray.run(keys, runtime="inline", report=False)
-    >>> 0 < run.metrics["conformal_coverage"] <= 1
-    True
 """
 
 from __future__ import annotations

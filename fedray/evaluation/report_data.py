@@ -28,12 +28,12 @@ from fedray.evaluation.regression import read_members
 from fedray.evaluation.row_scores import get_rule
 from fedray.evaluation.stacking import collect_stack_report
 from fedray.files import plain
-from fedray.files.run_files import MOST_TEXT
 from fedray.metrics import classification, ensemble, regression
 from fedray.metrics.drift import Drift
 from fedray.simulation.interfaces import Pieces, Progress, Runtime
 from fedray.simulation.study import OOD, Study
 
+MOST_TEXT = 200  # characters of the name of a class
 MOST_COMPARED_MEMBERS = 2_000  # pair by pair, as many as the page draws
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
 

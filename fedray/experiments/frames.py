@@ -1,9 +1,4 @@
-"""Tables as pandas DataFrames, and the newest rows of a run as one.
-
-Example:
-    >>> to_frame(pa.table({"accuracy": [0.5]}))["accuracy"].tolist()
-    [0.5]
-"""
+"""Tables as pandas DataFrames, and the newest rows of a run as one."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Opens a run directory again: its scenario and its study, refused where the run began with something else.
-
-Example:
-    >>> import fedray
-    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
-    >>> reopen_study(run.path, UserObjects()).clients.number
-    4
-"""
+"""Opens a run directory again: its scenario and its study, refused where the run began with something else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here.
-
-Example:
-    >>> TableResult("| cell |", {"a": "its process was ended by SIGKILL"}).failed
-    {'a': 'its process was ended by SIGKILL'}
-"""
+"""`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 `fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
 `metrics/catalogue.py`.
-
-Example:
-    >>> COLUMNS["clients"]["up_bytes"].unit, JOB_IDS["client"].needed, "loss" in JOB_NUMBERS
-    ('bytes', True, True)
 """
 
 from __future__ import annotations
@@ -147,9 +143,6 @@ def _whole(table: str) -> dict[str, Column]:
 
 
 JOB_IDS, ROUND_IDS, CLIENT_SCORE_IDS, DRIFT_IDS = map(_whole, ("clients", "rounds", "client_scores", "drift"))
-JOB_NUMBERS, JOB_TEXTS = (
-    tuple(name for name, column in COLUMNS["clients"].items() if column.kind == kind) for kind in ("number", "text")
-)
 JOB_COLUMNS = tuple(COLUMNS["clients"])
 MEMBER_COLUMNS = ("member_accuracy", "member_rmse")
 

@@ -146,21 +146,17 @@ def sync_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def read_file(path: Path, most: int = MOST_FILE_BYTES) -> bytes:
-    """The bytes of a plain file of a run directory; a link, a device or a pipe is refused, so nothing waits.
-
-    Args:
-        path: The file.
-        most: How many bytes it may have.
+def read_file(path: Path) -> bytes:
+    """The bytes of a plain file of a run directory; a link, a device, a pipe or more than 1 GB is refused.
 
     Raises:
         OSError: It is missing, or cannot be read (`explain_read_error` says why in words).
     """
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", str(path))
-        return file.read(most)
+        if size > MOST_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {MOST_FILE_BYTES >> 20} MB", str(path))
+        return file.read(MOST_FILE_BYTES)
 
 
 @contextmanager

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from fedray.core.errors import BadInput, Damaged, FedrayError
-from fedray.files.bounded_json import parse_json
-from fedray.files.plain import MOST_FILE_BYTES, explain_read_error, read_file, replace_infinite, write_json
+from fedray.files.plain import explain_read_error, read_file, replace_infinite, write_json
 
 SEAL = "seal"
-MOST_JSON_BYTES = 1 << 24
 REMEDY = "`fedray resume` makes it again"
 
 
@@ -41,24 +39,23 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
     write_json(path, {**plain, SEAL: seal_entries({**plain, SEAL: path.name})})
 
 
-def read_sealed(path: Path, remedy: str = REMEDY, most: int = MOST_FILE_BYTES) -> dict[str, Any]:
+def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
     """A JSON object without its digest; one that was written before there were digests is taken as it is.
 
     Args:
         path: The file.
         remedy: What the message advises where the file is missing or damaged.
-        most: How many bytes it may have.
 
     Raises:
         Damaged: It is missing, is no JSON object, or was changed.
         FedrayError: It cannot be read for another reason, which is named.
     """
-    data = read_or_explain(path, remedy, most)
+    data = read_or_explain(path, remedy)
     try:
-        found = parse_json(data)
+        found = json.loads(data.decode())
         if not isinstance(found, dict):
             raise ValueError("no keys in it")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged ({explain_read_error(error)})", remedy) from None
     check_seal(path, found, remedy)
     return found
@@ -80,13 +77,12 @@ def check_seal(path: Path, entries: dict[str, Any], remedy: str) -> None:
         raise Damaged(f"{path} is damaged (its checksum differs)", remedy)
 
 
-def read_or_explain(path: Path, remedy: str, most: int = MOST_FILE_BYTES) -> bytes:
+def read_or_explain(path: Path, remedy: str) -> bytes:
     """The bytes of a plain file of a run directory.
 
     Args:
         path: The file.
         remedy: What the message advises where the file is missing or no plain file.
-        most: How many bytes it may have.
 
     Raises:
         Damaged: It is missing, or something else has its name.
@@ -94,7 +90,7 @@ def read_or_explain(path: Path, remedy: str, most: int = MOST_FILE_BYTES) -> byt
         FedrayError: It cannot be read for another reason, such as a fault of the disk.
     """
     try:
-        return read_file(path, most)
+        return read_file(path)
     except OSError as error:
         raise tell_apart(path, error, remedy) from None
 

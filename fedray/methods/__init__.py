@@ -4,10 +4,6 @@ Beside them stands what a method of your own is made of: `federated`, servers an
 
 `METHODS` is the one registry: name -> function from a `Setting` to a `Method`. It holds every method of
 `fedray.scenario.methods`, found by its module and its name.
-
-Example:
-    >>> sorted(METHODS)[:3]
-    ['adaboost_f', 'bayesian_linear', 'beta_predbayes']
 """
 
 from __future__ import annotations

@@ -174,8 +174,7 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
         key = f"server.robust = {setting.robust.kind}" if robust else f"server.coefficients = {setting.coefficients}"
         _say_replaced(setting, key, "merge")
     if robust:
-        alone = setting.robust.kind in ("median", "trimmed_mean")
-        return centers.robust_server(rows, _center(setting), columns=alone)
+        return centers.robust_server(rows, _center(setting))
     if setting.coefficients == "equal_groups":
         return by_tier(rows, len(tiers), setting.weighting)
     if setting.coefficients == "paper_eq2":

@@ -88,4 +88,4 @@ def normalized_mean(rows: Rows, weighting: Weighting, local: Local, trainable: i
         delta[:, :trainable] *= stats["steps"].total[:, None] / total.double()  # tau_eff
         return apply_delta(state, delta, stats)
 
-    return Server(no_extra, reduce, step, columns=True)
+    return Server(no_extra, reduce, step)

@@ -1,9 +1,4 @@
-"""What every method is given: the pieces that a scenario decides, already built.
-
-Example:
-    >>> Optimizer("adam", lr=0.1)
-    Optimizer(kind='adam', lr=0.1, momentum=0.9)
-"""
+"""What every method is given: the pieces that a scenario decides, already built."""
 
 from __future__ import annotations
 

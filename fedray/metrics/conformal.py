@@ -37,7 +37,6 @@ import numpy as np
 
 from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
 from fedray.metrics.fedcp_qq import choose_ranks, list_ranks
-from fedray.metrics.sketch import find_ranked_score, merge_sketches, pack_sketch, sketch_scores
 
 NUMBER_BYTES = 8  # of a score that a client sends
 
@@ -48,10 +47,9 @@ class ConformalRule(NamedTuple):
     Attributes:
         alpha: share of the answers that may be outside of their sets, between 0 and 1.
         score: how badly a label fits an answer.
-        quantile: how the clients find the threshold: from all scores, from a sketch of them, or from one number each.
+        quantile: how the clients find the threshold: from all scores, or from one number each.
         penalty: of `raps`, for each rank beyond `k_reg` (lambda of its paper).
         k_reg: of `raps`, the ranks without penalty.
-        relative_error: of `sketch`, by which share a threshold may be too high.
     """
 
     alpha: float = 0.1
@@ -59,7 +57,6 @@ class ConformalRule(NamedTuple):
     quantile: QuantileKind = "exact"
     penalty: float = 0.01
     k_reg: int = 1
-    relative_error: float = 0.01
 
 
 class Threshold(NamedTuple):
@@ -127,12 +124,8 @@ def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Thresho
         ranks = choose_ranks(sizes, rule.alpha)
         sent = [np.sort(one)[rank - 1] for one, rank in zip(each, list_ranks(sizes, ranks.k), strict=True)]
         return Threshold(_pick_rank(np.array(sent), ranks.r), NUMBER_BYTES * len(sent))
-    rank = find_pooled_rank(rule.alpha, sum(map(len, each)), len(each))
-    if rule.quantile == "sketch":
-        sketches = [sketch_scores(one, rule.relative_error) for one in each]
-        size = sum(len(pack_sketch(one)) for one in sketches)
-        return Threshold(find_ranked_score(merge_sketches(sketches), rank), size)
     pooled = np.concatenate(each)
+    rank = find_pooled_rank(rule.alpha, len(pooled), len(each))
     return Threshold(_pick_rank(pooled, rank), NUMBER_BYTES * len(pooled))
 
 

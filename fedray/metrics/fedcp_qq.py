@@ -85,7 +85,7 @@ def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
     if len(set(sizes)) > 1 and len(sizes) > MOST_UNEQUAL:
         raise BadInput(
             f"predict.conformal.quantile = qq, but {len(sizes)} clients withhold different numbers of rows, and "
-            f"{MOST_UNEQUAL} are the most for it: choose exact or sketch"
+            f"{MOST_UNEQUAL} are the most for it: choose exact"
         )
     n, best = max(sizes), Ranks(max(sizes), len(sizes) + 1, 1.0)
     most = MOST_LEVELS if len(set(sizes)) == 1 else MOST_UNEQUAL_LEVELS

@@ -13,9 +13,7 @@ Example:
 
 from __future__ import annotations
 
-import ctypes
 import os
-import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -25,8 +23,6 @@ from pathlib import Path
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK_SECONDS = 0.05  # between two looks whether a library has replaced the handlers
-STRUCT_BYTES = 1024  # more than C's `struct sigaction` has on any system
 AGAIN = "type the command again"
 SHOW_CURSOR = "\x1b[?25h"  # a live display hides it
 
@@ -102,14 +98,14 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
 
     before = {number: signal.signal(number, take) for number in list_signals()}
     before_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    installed = {number: _read_action(number) for number in before}
-    thread = threading.Thread(target=_take_signals, args=(reader, ending, installed, over), daemon=True)
+    thread = threading.Thread(target=_take_signals, args=(reader, ending, over), daemon=True)
     thread.start()
     os.register_at_fork(after_in_child=forget)
     try:
         yield
     finally:
         over.set()
+        os.write(writer, b"\0")  # no signal: the thread ends
         thread.join()
         signal.set_wakeup_fd(before_wakeup)
         for number, handler in before.items():
@@ -118,23 +114,12 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
         os.close(writer)
 
 
-def _take_signals(reader: int, ending: Ending, installed: dict[int, Any], over: threading.Event) -> None:
-    """Waits for a signal and ends the process; puts the handlers back where a library (Ray) has replaced them."""
+def _take_signals(reader: int, ending: Ending, over: threading.Event) -> None:
+    """Waits for a signal and ends the process."""
     while not over.is_set():
-        ready, _, _ = select.select([reader], [], [], LOOK_SECONDS)
-        for number in os.read(reader, 64) if ready else b"":
+        for number in os.read(reader, 64):
             if number in SIGNALS:
                 end_process(number, ending)
-        for number, action in installed.items():
-            if _read_action(number).raw != action.raw:
-                ctypes.CDLL(None).sigaction(number, action, None)
-
-
-def _read_action(number: int) -> Any:
-    """What the system does on a signal, as bytes that only `sigaction` reads."""
-    action = ctypes.create_string_buffer(STRUCT_BYTES)
-    ctypes.CDLL(None).sigaction(number, None, action)
-    return action
 
 
 def _silence() -> None:

@@ -1,10 +1,4 @@
-"""The training loss over the rounds, as the clients measured it while they trained.
-
-Example:
-    >>> run = ReadRun("one", {}, "", {}, {}, {}, None, None, {})
-    >>> figure_losses(run) is None  # no job, no loss
-    True
-"""
+"""The training loss over the rounds, as the clients measured it while they trained."""
 
 from __future__ import annotations
 

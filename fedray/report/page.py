@@ -1,9 +1,4 @@
-"""What stands on the page: sections of figures, cards of headline numbers, tables.
-
-Example:
-    >>> "<h1>one</h1>" in render_one(ReadRun("one", {}, "", {}, {}, {}, None, None, {}))
-    True
-"""
+"""What stands on the page: sections of figures, cards of headline numbers, tables."""
 
 from __future__ import annotations
 

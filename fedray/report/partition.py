@@ -1,12 +1,4 @@
-"""The picture of a partition: who has how many rows of each class, and how many rows clients have.
-
-Example:
-    >>> counts = np.array([[5, 0], [1, 4], [0, 10]])
-    >>> with style.use_figure_style():
-    ...     figure = draw_partition("three clients", counts, counts.sum(axis=1), ("no", "yes"))
-    >>> len(figure.axes)
-    3
-"""
+"""The picture of a partition: who has how many rows of each class, and how many rows clients have."""
 
 from __future__ import annotations
 

@@ -40,9 +40,8 @@ from fedray.files.run_files import (
     read_parts,
     read_pictures,
     read_summary,
-    refuse_wide_table,
 )
-from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
+from fedray.files.sealed import read_sealed
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity
 from fedray.scenario.yaml_text import read_mapping
 
@@ -187,7 +186,7 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     summary = read_summary(folder) if is_present(folder / SUMMARY_FILE) else {}
     check_final_file(folder, "pictures.npz", summary)
     table = read_parts(folder, "rounds")
-    rounds, members = ({}, None) if table is None else _split_columns(folder / "rounds.parquet", table)
+    rounds, members = ({}, None) if table is None else _split_columns(table)
     return ReadRun(
         name=show_line(name or folder.resolve().name, 200),
         scenario=scenario,
@@ -214,32 +213,29 @@ def _reduce_worlds(values: FloatArray, what: str) -> FloatArray:
     return np.asarray(np.sqrt(squares / np.maximum(n - 1, 1)))
 
 
-def _split_columns(path: Path, table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
+def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
     rounds: dict[str, FloatArray] = {}
     members = None
     for name in table.column_names:
         kind = table.schema.field(name).type
         if name in MEMBER_COLUMNS:
-            members = _pad_rows(path, table[name].combine_chunks())
+            members = _pad_rows(table[name].combine_chunks())
         elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
             values = table[name].cast(pa.float64(), safe=False).to_numpy()
             rounds[name] = np.array(values, dtype=np.float64)
     for name in CONTEXT:
         rounds.setdefault(name, np.zeros(len(table)))
-    worlds = len(np.unique(np.stack([rounds["replicate"], rounds["fold"]]), axis=1).T)
-    refuse_wide_table(path, len(table), worlds, len(np.unique(rounds["round"])))
     return rounds, members
 
 
-def _pad_rows(path: Path, rows: pa.Array) -> FloatArray | None:
+def _pad_rows(rows: pa.Array) -> FloatArray | None:
     """Lists of numbers `[rows]` as one array; NaN where a list is shorter than the longest."""
     wide = 0 if pa.types.is_null(rows.type) else pc.max(pc.list_value_length(rows)).as_py() or 0
     if wide == 0:
         return None
-    refuse_wide_table(path, len(rows) + len(rows.flatten()), len(rows), wide)
     padded = [[*(row or []), *[None] * (wide - len(row or []))] for row in rows.to_pylist()]
     return np.array(padded, dtype=np.float64)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return read_sealed(path, RESTORE, MOST_JSON_BYTES) if is_present(path) else {}
+    return read_sealed(path, RESTORE) if is_present(path) else {}

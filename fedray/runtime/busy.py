@@ -1,12 +1,12 @@
-"""Which actors a run gets on a cluster that others use too and that may grow. Nothing here uses Ray.
+"""Which actors a run gets on a cluster that others use too. Nothing here uses Ray.
 
 Example:
     >>> from fedray.core.types import Tier
     >>> clients = Clients((Tier("phones", 90),))
     >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 1.0})])
-    >>> len(choose_seats(clients, busy, ActorKeys("auto", "auto"), asks=False, waits=False).specs)
+    >>> len(choose_seats(clients, busy, ActorKeys("auto", "auto"), waits=False).specs)
     1
-    >>> choose_seats(clients, busy, ActorKeys("auto", 4), asks=False, waits=False).why
+    >>> choose_seats(clients, busy, ActorKeys("auto", 4), waits=False).why
     'waiting for 4 CPU: other jobs leave 1 CPU'
 """
 
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients
@@ -62,29 +60,13 @@ def seat_actors(planned: list[ActorSpec], free: Sequence[Node], *, all_of_them: 
     return list_actors(kinds, seats if all_of_them else fill_seats(needs, counts, counts, free, seats), free)
 
 
-def plan_more(planned: list[ActorSpec], there: list[ActorSpec], free: Sequence[Node]) -> list[ActorSpec]:
-    """Plans actors beside those there are, on what is free now.
-
-    Args:
-        planned: As of `plan_actors`, for the whole cluster.
-        there: The actors that there are.
-        free: The nodes, with what nobody holds.
-    """
-    kinds, counts = group_kinds(planned)
-    most = [
-        max(0, count - sum(one.tier == kind.tier for one in there)) for kind, count in zip(kinds, counts, strict=True)
-    ]
-    none = np.zeros((len(kinds), len(free)), np.int64)
-    return list_actors(kinds, fill_seats([kind.needs for kind in kinds], counts, most, free, none), free)
-
-
 class Choice(NamedTuple):
     """What a run does about its seats now.
 
     Attributes:
         specs: The actors for which seats are reserved; none where it can only wait.
         why: What is waited for.
-        coming: Whether nodes are waited for, and not other jobs.
+        coming: Whether nodes are waited for, and not other jobs: then `specs` is what they should bring.
     """
 
     specs: list[ActorSpec]
@@ -92,33 +74,31 @@ class Choice(NamedTuple):
     coming: bool
 
 
-def choose_seats(clients: Clients, cluster: Cluster, keys: ActorKeys, *, asks: bool, waits: bool) -> Choice:
-    """Chooses the actors for which seats are reserved, on a cluster that others use too and that may grow.
+def choose_seats(clients: Clients, cluster: Cluster, keys: ActorKeys, *, waits: bool) -> Choice:
+    """Chooses the actors for which seats are reserved, on a cluster that others use too.
 
     Args:
         clients: The tiers and their numbers of clients.
         cluster: Its nodes.
         keys: How many actors there are to be.
-        asks: Whether nodes come where they are asked for: then every actor wants a CPU, or what its tier says.
-        waits: Whether nodes are waited for that the least of the run needs.
+        waits: Whether nodes are waited for that the least of the run needs: a CPU an actor, or what its tier says.
 
     Raises:
         BadInput: The cluster cannot hold the actors, and no nodes are waited for.
     """
-    wanted = want_actors(clients, keys.per_actor, keys.actors)
     try:
         fits = plan_actors(clients, cluster.whole, keys.per_actor, keys.actors)
-        planned = wanted if asks and keys.fixed else take_part(fits, 1 if keys.fixed else keys.parts)
+        planned = take_part(fits, 1 if keys.fixed else keys.parts)
     except BadInput:
         if not waits:
             raise
-        planned = wanted
+        planned = want_actors(clients, keys.per_actor, keys.actors)
     seated = seat_actors(planned, cluster.free, all_of_them=keys.fixed)
     if seated:
         return Choice(seated, "waiting for Ray to seat the actors", coming=False)
     least = planned if keys.fixed else group_kinds(planned)[0]
     coming = not seat_actors(least, cluster.whole, all_of_them=True)
-    return Choice(wanted if asks else [], describe_wait(least, cluster), coming)
+    return Choice(least if coming else [], describe_wait(least, cluster), coming)
 
 
 def take_part(planned: list[ActorSpec], parts: int) -> list[ActorSpec]:

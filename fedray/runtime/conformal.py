@@ -1,12 +1,4 @@
-"""Conformal scores and sets of known clients that answer with models of their own, where these clients live.
-
-Example:
-    >>> import fedray
-    >>> keys = {"rounds": 1, "method": "ditto", "clients": {"number": 2}, "data": {"hold_out": 0.2}}
-    >>> run = fedray.run({**keys, "predict": {"conformal": {"alpha": 0.2}}}, runtime="inline", report=False)
-    >>> 0 < run.metrics["conformal_coverage_clients"] <= 1
-    True
-"""
+"""Conformal scores and sets of known clients that answer with models of their own, where these clients live."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Settings of a worker process that must be made before its first tensor product: threads, matrix products, memory.
-
-Example:
-    >>> WORKER["MKL_CBWR"]
-    'AUTO,STRICT'
-"""
+"""Settings of a worker process that must be made before its first tensor product: threads, matrix products, memory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """One exchange with the actors: they take chunks of jobs as they finish, and their sums are added as they come.
 
 An actor keeps the sums of its chunks until there is no chunk left for it, and sends them once. Where actors share a
-node, they store them there, and one of them adds them up and sends the total. Where many nodes would send the sums
-of the same models, each cuts its total into parts of columns instead, and of each part another node adds up what all
-have of it: the coordinator gets every column once. What an actor has lost goes back into its queue. Exact sums make the
-result the same, whoever trains what and whoever adds. Nothing here uses Ray.
+node, they store them there, and one of them adds them up and sends the total. What an actor has lost goes back into its
+queue. Exact sums make the result the same, whoever trains what and whoever adds. Nothing here uses Ray.
 
 Example:
     Two actors share four chunks of a job each; the second never answers a second time before the first has none left.
@@ -37,14 +35,12 @@ from fedray.core.method import JobRows
 from fedray.core.totals import Totals
 from fedray.core.types import Stats
 from fedray.runtime.chunks import Chunk, Queue
-from fedray.runtime.exchange_state import ColumnParts, Done, NodeSums, OpenQueue, StoredSums, Task, requeue_chunks
+from fedray.runtime.exchange_state import Done, NodeSums, OpenQueue, StoredSums, Task
 from fedray.runtime.messages import Reply, in_order
 from fedray.runtime.seats import ActorSpec
 
 PULLED_LAPS = 3
 LEAST_GAIN = 2.0  # by which sums become fewer where they are added on their node: that takes time, too
-LEAST_PARTS = 3  # of columns: two nodes would send each other what they save the coordinator
-PART_BYTES = 128 << 10  # of a part: Ray sends smaller objects to the coordinator, whoever wants them
 ADD_TRIES = 2  # of adding what is stored on a node, before it is trained again
 SECONDS_AN_ACTOR = 0.1  # of a round: four calls of an actor take the coordinator some 5 ms
 
@@ -55,11 +51,10 @@ Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its answer; N
 class _Exchange:
     """One exchange while it goes on."""
 
-    def __init__(self, queues: Sequence[Queue], post: Post, nodes: Sequence[Sequence[int]], parts: int) -> None:
+    def __init__(self, queues: Sequence[Queue], post: Post, nodes: Sequence[Sequence[int]]) -> None:
         self.post, self.totals, self.done = post, Totals(), Done()
         self.queue_of = {a: queue for queue in map(OpenQueue, queues) for a in queue.actors}
         self.node_of = {a: node for node in map(NodeSums, nodes) for a in node.actors}
-        self.columns = ColumnParts([actors[0] for actors in nodes], parts)
         self.doing: dict[int, Task] = {}
 
     def give(self, actors: Iterable[int]) -> None:
@@ -73,10 +68,7 @@ class _Exchange:
         for node in {id(one): one for one in map(self.node_of.get, idle) if one is not None}.values():
             if node.stored and self.doing.keys().isdisjoint(node.actors):
                 sums = tuple(one.sums for one in node.stored)
-                self._ask(node.stored[0].actor, Task(None, 0, True, sums, self.columns.parts))
-        if self.columns.stored and not self.doing:
-            for a, task in self.columns.list_tasks():
-                self._ask(a, task)
+                self._ask(node.stored[0].actor, Task(None, 0, True, sums))
 
     def _ask(self, a: int, task: Task) -> None:
         self.doing[a] = task
@@ -85,30 +77,11 @@ class _Exchange:
     def receive(self, a: int, reply: Reply | None) -> None:
         """Takes the answer of an actor, and gives out what there is to do next."""
         task = self.doing.pop(a)
-        if task.part is not None:
-            self._end_part(task.part, reply)
-            return
         kept = self._end_adding(a, task, reply) if task.sums else self._end_chunk(a, task.chunk, reply)
         if reply is not None and reply.stats is not None:
             self.totals.add(reply.stats)
             self.done += kept
         self.give([a] if reply is not None else self.queue_of)
-
-    def _end_part(self, part: int, reply: Reply | None) -> None:
-        """Notes a part of the columns. Missing ones are added once more, and then all that is stored is trained."""
-        columns = self.columns
-        if reply is not None and reply.stats is not None:
-            columns.added[part] = reply.stats
-        if self.doing:
-            return
-        columns.failures += 1
-        if len(columns.added) == columns.parts:
-            first, *further = (columns.added[number] for number in range(columns.parts))
-            self.totals.add(first, *further)
-            self.done += [one for each in columns.clear() for one in each.kept]
-        elif columns.failures >= ADD_TRIES:
-            requeue_chunks(columns.clear())
-        self.give(self.queue_of)
 
     def _end_chunk(self, a: int, chunk: Chunk | None, reply: Reply | None) -> Done:
         """Notes what an actor has trained or lost; the chunks whose sums it has sent or stored."""
@@ -133,13 +106,11 @@ class _Exchange:
                 node.give_up()
             return []
         added, node.stored, node.failures = node.stored[:number], node.stored[number:], 0  # others have come meanwhile
-        if reply.stored is not None:
-            self.columns.store(added, reply.stored)
         return [one for each in added for one in each.kept]
 
 
 def exchange(
-    queues: Sequence[Queue], post: Post, wait: Wait, nodes: Sequence[Sequence[int]] = (), parts: int = 0
+    queues: Sequence[Queue], post: Post, wait: Wait, nodes: Sequence[Sequence[int]] = ()
 ) -> tuple[Stats, JobRows]:
     """Has all chunks trained.
 
@@ -148,12 +119,11 @@ def exchange(
         post: Sends an actor a task; it has no other one meanwhile.
         wait: Waits for the answer of any actor that has a task.
         nodes: Actors of a node that store their sums for one of them to add up, node by node.
-        parts: Parts of columns that are added up on a node each, at most one a node; 0: nodes send their sums.
 
     Returns:
         The sums of all uploads, and the rows of all jobs in the order of the plan.
     """
-    now = _Exchange(queues, post, nodes, parts)
+    now = _Exchange(queues, post, nodes)
     now.give(now.queue_of)
     while now.doing:
         now.receive(*wait())
@@ -177,50 +147,35 @@ def share_nodes(specs: Sequence[ActorSpec], here: str) -> list[list[int]]:
     return [actors for node, actors in on.items() if node not in (here, "")]
 
 
-def plan_adding(
-    nodes: Sequence[Sequence[int]], queues: Sequence[Queue], model_bytes: int
-) -> tuple[list[Sequence[int]], int]:
-    """Where sums are added up: on which nodes, and then in how many parts of columns.
-
-    Nodes add where they send less than half then, because their actors train the same models. They all add, and cut
-    into parts, where they would send every model twice or more often.
+def choose_adding(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list[Sequence[int]]:
+    """The nodes on which sums are added up: those that send less than half then, because actors train the same models.
 
     Args:
         nodes: The actors of each node.
         queues: The chunks of an exchange.
-        model_bytes: Bytes of the sums of a model.
 
     Example:
-        Four actors of one node that train four models, each its own; then eight actors of two nodes; then four nodes.
+        Four actors of one node that train four models, each its own; then eight actors of two nodes and two models.
 
         >>> import numpy as np
         >>> chunks = [Chunk(np.array([j]), np.array([j % 4])) for j in range(8)]
-        >>> plan_adding([[0, 1, 2, 3]], [Queue([0, 1, 2, 3], chunks)], 1 << 20)
-        ([], 0)
-        >>> plan_adding([[0, 1, 2, 3], [4, 5, 6, 7]], [Queue(list(range(8)), chunks[:2])], 1 << 20)
-        ([[0, 1, 2, 3], [4, 5, 6, 7]], 0)
-        >>> plan_adding([[0], [1], [2], [3]], [Queue([0, 1, 2, 3], [chunks[0], chunks[4]])], 1 << 20)
-        ([[0], [1], [2], [3]], 4)
+        >>> choose_adding([[0, 1, 2, 3]], [Queue([0, 1, 2, 3], chunks)])
+        []
+        >>> choose_adding([[0, 1, 2, 3], [4, 5, 6, 7]], [Queue(list(range(8)), chunks[:2])])
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
     """
     if not nodes:  # small models, or one node: nothing to find out
-        return [], 0
-    loads = _find_loads(nodes, queues)
-    busy = [load for load in loads if load.rows]
-    sent = sum(min(load.added, len(load.rows)) for load in busy)
-    different = len(frozenset[int]().union(*(load.rows for load in busy)))
-    parts = min(len(nodes), model_bytes // PART_BYTES)
-    if min(len(busy), parts) >= LEAST_PARTS and sent >= LEAST_GAIN * different:
-        return list(nodes), parts
-    gains = [load.apart >= LEAST_GAIN * min(load.added, len(load.rows)) > 0 for load in loads]
-    return [actors for actors, gain in zip(nodes, gains, strict=True) if gain], 0
+        return []
+    gains = [load.apart >= LEAST_GAIN * min(load.added, load.models) > 0 for load in _find_loads(nodes, queues)]
+    return [actors for actors, gain in zip(nodes, gains, strict=True) if gain]
 
 
 class _Load(NamedTuple):
-    """How many sums of models a node sends, if each actor sends its own or if one adds them up; which models."""
+    """How many sums of models a node sends, if each actor sends its own or if one adds them up; of how many models."""
 
     apart: float
     added: float
-    rows: frozenset[int]
+    models: int
 
 
 def _find_loads(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list[_Load]:
@@ -232,7 +187,7 @@ def _find_loads(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list
         counts = Counter(queue_of[a] for a in actors if a in queue_of)
         beyond = sum((len(rows[n]) - 1) * count / len(queues[n].actors) for n, count in counts.items())
         its = frozenset[int]().union(*(rows[n] for n in counts))
-        found.append(_Load(counts.total() + beyond, len(counts) + beyond, its))
+        found.append(_Load(counts.total() + beyond, len(counts) + beyond, len(its)))
     return found
 
 

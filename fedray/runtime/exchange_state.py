@@ -1,9 +1,4 @@
-"""Where an exchange stands: queues of chunks, sums that are stored on nodes, and their parts of columns.
-
-Example:
-    >>> Task(None, kept=2, sends=True).part is None
-    True
-"""
+"""Where an exchange stands: queues of chunks, and sums that are stored on nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from fedray.core.method import JobRows
-from fedray.core.types import Stats
 from fedray.runtime.chunks import Chunk, Queue
 
 Done = list[tuple[Chunk, JobRows]]
@@ -25,16 +19,12 @@ class Task(NamedTuple):
         kept: Chunks of this exchange whose sums it has.
         sends: Whether it sends its sums, or stores them on its node.
         sums: Those that are stored on nodes, which it adds up, and does nothing else.
-        cuts: Into how many parts of columns it cuts what it has added up, which then stay on its node; 0: it sends it.
-        part: Which part of columns the sums are; None: all columns.
     """
 
     chunk: Chunk | None
     kept: int
     sends: bool
     sums: tuple[Any, ...] = ()
-    cuts: int = 0
-    part: int | None = None
 
 
 class OpenQueue:
@@ -89,39 +79,6 @@ class NodeSums:
 
     def give_up(self) -> None:
         """Has all chunks trained again whose sums are stored here."""
-        requeue_chunks(self.stored)
+        for one in self.stored:
+            one.queue.requeue(chunk for chunk, _ in one.kept)
         self.stored, self.failures = [], 0
-
-
-def requeue_chunks(stored: Iterable[StoredSums]) -> None:
-    """Has the chunks of stored sums trained again."""
-    for one in stored:
-        one.queue.requeue(chunk for chunk, _ in one.kept)
-
-
-class ColumnParts:
-    """The sums of nodes, each cut into the same parts of columns, until all parts are added up."""
-
-    def __init__(self, adders: Sequence[int], parts: int) -> None:
-        self.adders, self.parts, self.failures = adders, parts, 0
-        self.stored: list[StoredSums] = []
-        self.cut: list[Sequence[Any]] = []  # the parts of each node's sums
-        self.added: dict[int, Stats] = {}
-
-    def store(self, added: Iterable[StoredSums], cut: Sequence[Any]) -> None:
-        """Takes the parts of a node's sums; the sums of its actors are not needed any more."""
-        self.stored += [one._replace(sums=None) for one in added]
-        self.cut.append(cut)
-
-    def list_tasks(self) -> list[tuple[int, Task]]:
-        """Who adds up which of the parts that are missing."""
-        missing = [part for part in range(self.parts) if part not in self.added]
-        sums = [tuple(cut[part] for cut in self.cut) for part in missing]
-        each = zip(self.adders, missing, sums, strict=False)
-        return [(a, Task(None, 0, True, its, part=part)) for a, part, its in each]
-
-    def clear(self) -> list[StoredSums]:
-        """Takes everything away; the sums that were cut into these parts."""
-        stored = self.stored
-        self.stored, self.cut, self.added, self.failures = [], [], {}, 0
-        return stored

@@ -8,7 +8,7 @@ Example:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     with open_session(Path(place)) as folder:
-    ...         is_dead(folder), [found.name == folder.name for found in find_sessions([Path(place)])]
+    ...         is_abandoned(folder), [found.name == folder.name for found in find_sessions([Path(place)])]
     (False, [True])
 """
 
@@ -146,11 +146,6 @@ def is_abandoned(folder: Path) -> bool:
             return True
     except OSError:
         return False
-
-
-def is_dead(folder: Path) -> bool:
-    """Whether nobody uses a folder any more: its owner is gone, and all processes of its Ray."""
-    return is_abandoned(folder) and not session_processes(folder)
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:

@@ -63,7 +63,7 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
 
 
 def want_actors(clients: Clients, per_actor: int | str, actors: int | str) -> list[ActorSpec]:
-    """The actors that a run asks for where the cluster grows by demand: one a tier, or as many as the scenario says.
+    """The actors that a run asks for where nodes have yet to come: one a tier, or as many as the scenario says.
 
     They have no nodes yet. An actor of a tier that leaves `num_cpus` open wants a CPU.
     """

@@ -3,13 +3,6 @@
 Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. A worker is a pure
 function of state, data and address: its results for a job do not depend on which other jobs it gets. How models are
 evaluated on a worker is in `fedray.runtime.evaluation`.
-
-Example:
-    >>> from fedray.assembly.study import build_study
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = {"data": {"name": "cubic"}, "clients": {"number": 2}, "lanes": "torch"}
-    >>> Worker(build_study(read_scenario(scenario))).engine.name
-    'mlp'
 """
 
 from __future__ import annotations

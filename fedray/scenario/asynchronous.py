@@ -1,9 +1,4 @@
-"""Checks of the keys of a scenario whose clients do not wait for rounds (`participation.mode`).
-
-Example:
-    >>> from fedray.scenario.schema import validate_scenario
-    >>> check_asynchronous(validate_scenario({"schedule": {"kind": "adaptive"}}))
-"""
+"""Checks of the keys of a scenario whose clients do not wait for rounds (`participation.mode`)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The methods whose K models belong to clusters of clients, as scenarios know them; without torch.
-
-Example:
-    >>> {name: spec.in_rounds for name, spec in CLUSTER_SPECS.items()}
-    {'ifca': 'lets clients choose among the models of a round', 'fedem': 'weighs samples by the models of a round'}
-"""
+"""The methods whose K models belong to clusters of clients, as scenarios know them; without torch."""
 
 from __future__ import annotations
 

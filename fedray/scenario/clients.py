@@ -1,9 +1,4 @@
-"""The keys that say who there is and who trains what: tiers of devices, clients, participation, schedule.
-
-Example:
-    >>> ClientKeys(number=10, tiers={"weak": TierKeys(uplink=1e5)}).tiers["weak"].models_per_round
-    1
-"""
+"""The keys that say who there is and who trains what: tiers of devices, clients, participation, schedule."""
 
 from __future__ import annotations
 

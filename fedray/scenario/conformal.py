@@ -1,9 +1,4 @@
-"""The keys of conformal prediction sets, and what they need from the rest of a scenario.
-
-Example:
-    >>> ConformalKeys(alpha=0.2).quantile
-    'exact'
-"""
+"""The keys of conformal prediction sets, and what they need from the rest of a scenario."""
 
 from __future__ import annotations
 
@@ -20,7 +15,6 @@ from fedray.scenario.validators import one_of, real, whole
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator
 _RAPS = Needs("predict.conformal.score", ("raps",))
-_SKETCH = Needs("predict.conformal.quantile", ("sketch",))
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -30,11 +24,10 @@ class ConformalKeys:
     Attributes:
         alpha: share of the answers that may be outside of their sets.
         score: how badly a label fits an answer; `auto`: `lac` for classes, `regression` for real targets.
-        quantile: how clients find the threshold: from all their scores (`exact`), from a `sketch` of them, or from one
-            number each (`qq`, FedCP-QQ).
+        quantile: how clients find the threshold: from all their scores (`exact`), or from one number each (`qq`,
+            FedCP-QQ).
         penalty: of `raps`, added for each rank beyond `k_reg` (lambda of its paper).
         k_reg: of `raps`, how many ranks have no penalty.
-        relative_error: of `sketch`, by which share the threshold may be too high.
     """
 
     alpha: Annotated[float, _V(real("(0, 1)"))] = 0.1
@@ -42,7 +35,6 @@ class ConformalKeys:
     quantile: Annotated[QuantileKind, _V(one_of(*get_args(QuantileKind)))] = "exact"
     penalty: Annotated[float, _V(real("[0, inf)")), _RAPS] = 0.01
     k_reg: Annotated[int, _V(whole(0, 10**6)), _RAPS] = 1
-    relative_error: Annotated[float, _V(real("(0, 1]")), _SKETCH] = 0.01
 
 
 def check_conformal(keys: ConformalKeys | None, hold_out: float) -> None:

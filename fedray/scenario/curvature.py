@@ -1,9 +1,4 @@
-"""The methods whose clients send the curvature of their loss beside their model, as scenarios know them; without torch.
-
-Example:
-    >>> {name: spec.options["solver_steps"].default for name, spec in CURVATURE_SPECS.items()}
-    {'fedfisher': 2000, 'fedbens': 1000}
-"""
+"""Methods whose clients send the curvature of their loss beside their model, as scenarios know them; without torch."""
 
 from __future__ import annotations
 

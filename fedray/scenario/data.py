@@ -1,9 +1,4 @@
-"""The data sets as scenarios know them: text, options, and where their clients come from.
-
-Example:
-    >>> DATA_SPECS["sine"].clients, DATA_SPECS["digits"].clients
-    (50, None)
-"""
+"""The data sets as scenarios know them: text, options, and where their clients come from."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The keys that say what is measured and kept: scores, checkpoints, and the user's own objects.
-
-Example:
-    >>> EvaluateKeys(stop_at=StopKeys("accuracy", 0.9)).every
-    1
-"""
+"""The keys that say what is measured and kept: scores, checkpoints, and the user's own objects."""
 
 from __future__ import annotations
 

@@ -260,7 +260,17 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
         )
     if not isinstance(source, Mapping) and tree.keys() >= _SWEEP:
         raise BadInput(f"{quote_value(str(source), 200)[1:-1]} is a sweep file: use `fedray tune`")
-    return spell_sections(to_plain_values(tree))
+    return _drop_gone(spell_sections(to_plain_values(tree)))
+
+
+def _drop_gone(tree: Tree) -> Tree:
+    """The keys without one that resolved scenarios of before have, where it says nothing: no quantile reads it."""
+    predict = tree.get("predict")
+    keys = predict.get("conformal") if isinstance(predict, Mapping) else None
+    if isinstance(keys, Mapping) and keys.get("relative_error") == 0.01 and keys.get("quantile") in ("exact", "qq"):
+        kept = {key: value for key, value in keys.items() if key != "relative_error"}
+        return {**tree, "predict": {**tree["predict"], "conformal": kept}}
+    return tree
 
 
 def _overrides(overrides: Overrides) -> Tree:

@@ -1,9 +1,4 @@
-"""The options of methods whose models are Gaussians over the network's weights.
-
-Example:
-    >>> MEAN_FIELD_SPECS["pfedbayes"].options["zeta"].default
-    10.0
-"""
+"""The options of methods whose models are Gaussians over the network's weights."""
 
 from __future__ import annotations
 

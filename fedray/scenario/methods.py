@@ -2,14 +2,6 @@
 
 A specification says how a method is called, how many models it trains, which options it has, what its paper sets, and
 what it combines with. A new method is one entry in `METHOD_SPECS`, and a function of its name in `fedray/methods/`.
-
-Example:
-    >>> METHOD_SPECS["shefl"].defaults["compress"]
-    {'kind': 'topk', 'ratio': 0.1}
-    >>> METHOD_SPECS["fedprox"].options["mu"].default
-    0.01
-    >>> methods_table().splitlines()[-1]
-    '| `bayesian_linear` | Bayesian linear regression on the pooled data, in closed form | 1 | no | no | none |'
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The networks as scenarios know them: text and options.
-
-Example:
-    >>> MODEL_SPECS["cnn"].options["channels"].default
-    [10, 20]
-"""
+"""The networks as scenarios know them: text and options."""
 
 from __future__ import annotations
 

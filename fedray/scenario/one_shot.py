@@ -1,9 +1,4 @@
-"""The methods whose clients send once, as scenarios know them.
-
-Example:
-    >>> sorted(ONE_SHOT_SPECS)
-    ['beta_predbayes', 'fedbens', 'fedfisher', 'fens']
-"""
+"""The methods whose clients send once, as scenarios know them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The methods whose clients sample a posterior, as scenarios know them; without torch.
-
-Example:
-    >>> POSTERIOR_SPECS["dsvgd"].options["bandwidth"].default
-    0.55
-"""
+"""The methods whose clients sample a posterior, as scenarios know them; without torch."""
 
 from __future__ import annotations
 

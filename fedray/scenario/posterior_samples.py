@@ -1,8 +1,6 @@
 """The options of methods whose clients send samples of their posterior, and what cannot act beside them.
 
 Example:
-    >>> SAMPLE_SPECS["beta_predbayes"].options["samples"].default
-    6
     >>> explain_idle_invitation("participation.per_round", SAMPLE_SPECS["beta_predbayes"])
     'every client samples in each round'
 """

@@ -1,9 +1,4 @@
-"""The keys of a graph of clients, for methods without a server.
-
-Example:
-    >>> GraphKeys(kind="torus").transition
-    'uniform'
-"""
+"""The keys of a graph of clients, for methods without a server."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 Sections with a `name` carry what belongs to that name in `options`; in YAML those stand beside the name. The
 sections of the clients, of the training and of the graph stand in `clients.py`, `training.py` and `random_walk.py`.
-
-Example:
-    >>> validate_scenario({"rounds": 3}).local.lr
-    0.01
 """
 
 from __future__ import annotations

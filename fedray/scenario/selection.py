@@ -1,9 +1,4 @@
-"""The client selections and schedules as scenarios know them: text, options, and what they do not combine with.
-
-Example:
-    >>> sorted(SELECTION_SPECS["oort"].options)
-    ['exploration', 'penalty']
-"""
+"""The client selections and schedules as scenarios know them: text, options, and what they do not combine with."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The methods whose weak clients train a part of the network, as scenarios know them; without torch.
-
-Example:
-    >>> sorted(SLICE_SPECS), SLICE_SPECS["heterofl"].defaults["clients"]["tiers"]["lpc"]["width"]
-    (['fedrolex', 'heterofl'], 0.25)
-"""
+"""The methods whose weak clients train a part of the network, as scenarios know them; without torch."""
 
 from __future__ import annotations
 

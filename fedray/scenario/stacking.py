@@ -1,9 +1,4 @@
-"""The specification of stacking, and the sections of networks in its options and in those of FedDF.
-
-Example:
-    >>> STACKING_SPECS["stacking"].options["fold_number"].needs
-    Needs(key='method.folds', values=('within',))
-"""
+"""The specification of stacking, and the sections of networks in its options and in those of FedDF."""
 
 from __future__ import annotations
 

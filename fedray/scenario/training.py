@@ -1,9 +1,4 @@
-"""The keys that say how models change in a round: local training, compression, server.
-
-Example:
-    >>> LocalKeys(epochs=2).batch_size, ServerKeys().weighting
-    (16, 'uniform')
-"""
+"""The keys that say how models change in a round: local training, compression, server."""
 
 from __future__ import annotations
 

@@ -123,7 +123,10 @@ _constructors.add_constructor(None, _refuse_tag)
 
 
 def _weight(node: yaml.Node, known: dict[int, int]) -> int:
-    """Values below a node when every alias is written out; 0 marks a node that is being counted."""
+    """Values below a node when every alias is written out; 0 marks a node that is being counted.
+
+    They are counted before anything is made of them: PyYAML before 6.0.4 writes merged keys (`<<`) out as it goes.
+    """
     if id(node) in known:
         if known[id(node)] == 0:
             raise ValueError("an alias contains itself: write the values out")
@@ -203,7 +206,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
         BadInput: it is no YAML.
         FedrayError: it cannot be read, or holds no keys.
     """
-    content = read_or_explain(path, RESTORE, MOST_BYTES)
+    content = read_or_explain(path, RESTORE)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -1,11 +1,4 @@
-"""The engine that trains and evaluates the clients of a study.
-
-Example:
-    >>> import fedray
-    >>> keys = {"rounds": 1, "runtime": "inline", "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [8]}}
-    >>> choose_study_engine(fedray.run({**keys, "lanes": "torch", "clients": {"number": 4}}).study).why
-    'linear layers only, 610 parameters'
-"""
+"""The engine that trains and evaluates the clients of a study."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What the round loop needs from outside: a runtime, a recorder, and where a run stands.
-
-Example:
-    >>> import torch
-    >>> start = Progress(0, State(torch.zeros(1, 3), torch.zeros(1, 0), {}), *(np.zeros(1) for _ in range(3)))
-    >>> start.round, start.failed, start.metrics
-    (0, 0, [])
-"""
+"""What the round loop needs from outside: a runtime, a recorder, and where a run stands."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 """A study: everything a run needs, as plain objects.
 
 `fedray.assembly.study.build_study` makes it from a scenario; the round loop, runtimes and evaluation only read it.
-
-Example:
-    >>> Evaluation(stop_at=("accuracy", 0.9)).every
-    1
 """
 
 from __future__ import annotations

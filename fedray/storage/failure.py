@@ -26,7 +26,7 @@ from fedray.files.checksums import find_checkpoints
 from fedray.files.locks import is_locked
 from fedray.files.plain import write_json
 from fedray.files.run_files import FAILURE_FILE, SUMMARY_FILE
-from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
+from fedray.files.sealed import read_sealed
 
 
 def record_failure(out: Path, error: Exception) -> None:
@@ -59,7 +59,7 @@ def read_failure(out: Path) -> FedrayError | None:
         Damaged: the file that says so cannot be read.
     """
     if is_present(out / FAILURE_FILE):
-        found = read_sealed(out / FAILURE_FILE, f"`fedray resume {out}`", MOST_JSON_BYTES)
+        found = read_sealed(out / FAILURE_FILE, f"`fedray resume {out}`")
         return FedrayError(str(found.get("error", "unknown")))
     if is_present(out / SUMMARY_FILE) or is_locked(out / ".lock"):
         return None

@@ -41,7 +41,6 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.yaml_text import load_yaml, write_yaml
 
 _WHERE_BOTH = ("value ", "bytecode")  # digests that are compared where both have them
-MOST_BYTES = 1 << 24  # of a file that somebody may have sent
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
 _LINES = {
     "data": "the data are not those the run began with",
@@ -152,10 +151,10 @@ def read_identity(out: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         manifest: dict[str, Any] = {}
         with suppress(Damaged):  # it is missing too, or says nothing
-            manifest = read_sealed(out / "manifest.json", remedy, MOST_BYTES)
+            manifest = read_sealed(out / "manifest.json", remedy)
         refuse_lost_identity(out, manifest, remedy)
         return {}
-    found = read_sealed(path, remedy, MOST_BYTES)
+    found = read_sealed(path, remedy)
     if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_LINES)):
         raise Damaged(f"{path} is damaged (a part is missing)", remedy)
     return found

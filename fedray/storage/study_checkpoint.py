@@ -1,11 +1,4 @@
-"""Reads a checkpoint and checks that it fits its study: its models, the numbers of each, and the worlds.
-
-Example:
-    >>> import fedray
-    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
-    >>> load_study_checkpoint(run.path, run.study)[0].round
-    1
-"""
+"""Reads a checkpoint and checks that it fits its study: its models, the numbers of each, and the worlds."""
 
 from __future__ import annotations
 

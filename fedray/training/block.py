@@ -27,7 +27,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.local import Reading
 from fedray.core.method import Local
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.types import IntArray
 from fedray.training.drops import Drop
 
 PIECE_NUMBERS = 8 << 20  # numbers that are read at a time: about 32 MB
@@ -44,20 +44,6 @@ class Batches(NamedTuple):
 
     index: Tensor  # type: ignore[assignment]  # a tuple has a method of this name
     weight: Tensor
-
-
-class Rates(NamedTuple):
-    """The rates of the lanes, `[W]` each, or one number for all lanes.
-
-    Attributes:
-        lr: Learning rate of this round.
-        decay: Weight decay.
-        pull: Strength of the pull towards the anchor.
-    """
-
-    lr: FloatArray | float
-    decay: FloatArray | float
-    pull: FloatArray | float
 
 
 class BatchSource(NamedTuple):
@@ -103,8 +89,6 @@ class Block(NamedTuple):
         sample: Numbers in one input.
         anchor: The model that each lane is pulled towards, `[W, d]`; None: `start`.
         offset: What is added to each lane's gradient, `[W, d]`; None: nothing.
-        lane_rates: Rates of each lane, where they differ and the engine can mix them (`choice.can_mix_rates`); None:
-            those of `lr` and `local`.
         wants_change: Whether a compiled engine returns `final - start` in place of `final`.
         reading: What code in local training may read; None: round 0 of clients whose models are `start`.
         drops: What training drops, by masks whose addresses begin with `keys`. Empty: nothing, or what a module draws
@@ -123,16 +107,10 @@ class Block(NamedTuple):
     sample: int
     anchor: Tensor | None = None
     offset: Tensor | None = None
-    lane_rates: Rates | None = None
     source: BatchSource | None = None
     wants_change: bool = False
     reading: Reading | None = None
     drops: tuple[Drop, ...] = ()
-
-    @property
-    def rates(self) -> Rates:
-        """The rates of each lane, or of all lanes together."""
-        return self.lane_rates or Rates(self.lr, self.local.weight_decay, self.local.pull)
 
     @property
     def min_lanes(self) -> int:

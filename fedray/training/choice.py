@@ -30,7 +30,6 @@ from fedray.training.client_lanes import train_client_lanes
 from fedray.training.client_loop import train_client_loop
 from fedray.training.compiled_outputs import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
-from fedray.training.optimizer import is_plain_sgd
 from fedray.training.recognition import Recognized, recognize
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
@@ -229,11 +228,6 @@ def is_shareable(engine: Engine) -> bool:
 def gives_change(engine: Engine) -> bool:
     """Whether the engine returns the change of the models, where a block wants it."""
     return engine.name in COMPILED
-
-
-def can_mix_rates(engine: Engine, local: Local) -> bool:
-    """Whether lanes of one block may have learning rates, weight decays and pulls of their own, to the same bits."""
-    return engine.name in COMPILED or (engine.name == "mlp" and is_plain_sgd(local))
 
 
 def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:

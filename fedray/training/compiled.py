@@ -198,7 +198,8 @@ def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor,
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
     task.momentum, task.lanes, task.batch = local.momentum, lanes, block.weight.shape[2]
-    task.rate, task.decay, task.pull = (kept.hold(np.full(lanes, rate, np.float64)) for rate in block.rates)
+    rates = (block.lr, local.weight_decay, local.pull)
+    task.rate, task.decay, task.pull = (kept.hold(np.full(lanes, rate, np.float64)) for rate in rates)
     task.steps = kept.hold(np.ascontiguousarray(block.steps, np.int64))
     assert len(block.steps) == lanes and block.start.shape == (lanes, task.d)
     rows = (block.start, block.anchor, block.offset)

@@ -2,15 +2,6 @@
 
 Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are trained as in
 the `mlp` engine, with its hand-written backward pass; autograd differentiates the convolutions alone.
-
-Example:
-    Two lanes of a small network, and their outputs on one image each.
-
-    >>> from fedray.models.catalogue import build_net
-    >>> net = build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4])
-    >>> models = torch.stack([net.init(0), net.init(1)])
-    >>> conv_outputs(net, models, torch.zeros(2, 0), torch.zeros(2, 1, 1, 8, 8)).shape
-    torch.Size([2, 1, 2])
 """
 
 from __future__ import annotations

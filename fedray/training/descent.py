@@ -3,8 +3,8 @@
 With plain SGD the gradient of a weight is never stored: one matrix product computes it and subtracts it from the
 weight, `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, g is the gradient of its outputs times the
 learning rate (which the weights of the samples may contain already, see `scaled`), beta holds weight decay and pull,
-and shift the constant terms of the local gradient. Lanes may have one learning rate or each its own. With momentum or
-Adam the gradients are computed first, and then the optimizer's step.
+and shift the constant terms of the local gradient. With momentum or Adam the gradients are computed first, and then the
+optimizer's step.
 
 Example:
     The gradient of half the squared error is the error, and the loss of a lane is its weighted sum.
@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.core.types import FloatArray, Objective
+from fedray.core.types import Objective
 from fedray.models.loss import per_sample
 from fedray.training.block import Block
 from fedray.training.layers import LayerShape, LayerStack
@@ -76,7 +75,7 @@ def make_descent(
 
     Args:
         shape: The form of the layers.
-        block: The lanes; its rates, anchor and offset enter the update.
+        block: The lanes; their rates, anchor and offset enter the update.
         to_stack: A function rows `[W, d]` -> their stack.
         inputs: Whether the gradient of the layers' inputs is returned, `[lanes, B, in]`.
         scaled: Whether the gradients of plain SGD come multiplied by the learning rate.
@@ -89,36 +88,26 @@ def make_descent(
         )
         update = make_optimizer(local, block.lr, pulled.tensors if pulled else [], offset.tensors if offset else [])
         return _make_two_pass(shape, update, inputs)
-    lr, decay, pull = block.rates
-    shift = anchor * broadcast_rate(lr * pull, anchor) if np.any(pull) else None
+    lr, decay, pull = block.lr, local.weight_decay, local.pull
+    shift = anchor * (lr * pull) if pull else None
     if block.offset is not None:
-        correction = block.offset * broadcast_rate(lr, anchor)
+        correction = block.offset * lr
         shift = -correction if shift is None else shift - correction
-    beta = broadcast_rate(1.0 - lr * (decay + pull), anchor) if np.any(decay + pull) else None
-    factor = beta[:, None] if isinstance(beta, Tensor) else beta  # [W, 1, 1]
+    beta = 1.0 - lr * (decay + pull) if decay + pull else None
     shifts = None if shift is None else to_stack(shift)
-    return _make_folded(shape, 1.0 if scaled else block.lr, factor, shifts, inputs=inputs)
-
-
-def broadcast_rate(rate: FloatArray | float, like: Tensor) -> Tensor | float:
-    """A rate as a factor of rows `[W, d]`: a number for all lanes as it is, one a lane as `[W, 1]`.
-
-    Either way a product rounds once, so that both have the same bits.
-    """
-    return torch.from_numpy(rate).to(like)[:, None] if isinstance(rate, np.ndarray) else rate
+    return _make_folded(shape, 1.0 if scaled else lr, beta, shifts, inputs=inputs)
 
 
 def _make_folded(
-    shape: LayerShape, lr: float, beta: Tensor | float | None, shift: LayerStack | None, *, inputs: bool
+    shape: LayerShape, lr: float, beta: float | None, shift: LayerStack | None, *, inputs: bool
 ) -> Descent:
     """Plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
 
     def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
-        factor = beta[:lanes] if isinstance(beta, Tensor) else beta
         for k in reversed(range(len(stack.weights))):
             w, bias, h = stack.weights[k][:lanes], stack.biases[k], activations[k]
             below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None  # before the weight changes
-            _scale(w, factor)
+            _scale(w, beta)
             if w.is_contiguous():
                 w.baddbmm_(h.transpose(1, 2), g, alpha=-lr)
             else:
@@ -126,7 +115,7 @@ def _make_folded(
             _add_shift(w, None if shift is None else shift.weights[k])
             if bias is not None:
                 b = bias[:lanes]
-                _scale(b, factor)
+                _scale(b, beta)
                 b.add_(g.sum(1, keepdim=True), alpha=-lr)
                 _add_shift(b, None if shift is None else shift.biases[k])
             if not k:
@@ -138,7 +127,7 @@ def _make_folded(
     return descend
 
 
-def _scale(parameter: Tensor, factor: Tensor | float | None) -> None:
+def _scale(parameter: Tensor, factor: float | None) -> None:
     """Multiplies the lanes of a parameter by beta, where it is not 1."""
     if factor is not None:
         parameter.mul_(factor)

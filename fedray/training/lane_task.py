@@ -1,9 +1,4 @@
-"""The description of a block that a compiled kernel gets: the structures of `fedray/core/kernels/lane.h`, by field.
-
-Example:
-    >>> LaneTask.key.offset - LaneTask.state.offset  # one address
-    8
-"""
+"""The description of a block that a compiled kernel gets: the structures of `fedray/core/kernels/lane.h`, by field."""
 
 from __future__ import annotations
 

@@ -1,12 +1,6 @@
 """One lane after another, lean: a functional call, gradients, one optimizer step. Every module runs here.
 
 It is also the reference that the other engines are tested against.
-
-Example:
-    >>> from fedray.models.catalogue import build_net
-    >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
-    >>> loop_outputs(net, net.init(0)[None], torch.zeros(1, 0), torch.zeros(1, 5, 2)).shape
-    torch.Size([1, 5, 3])
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Example:
     A block of two lanes, one step of plain SGD on two rows each.
 
+    >>> import numpy as np
     >>> from fedray.core.method import Local
     >>> from fedray.models.catalogue import build_net
     >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
@@ -19,13 +20,12 @@ Example:
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core.types import Net
 from fedray.training.block import Block, Trained, find_active_lanes
-from fedray.training.descent import broadcast_rate, make_descent, output_gradient
+from fedray.training.descent import make_descent, output_gradient
 from fedray.training.layers import LayerShape, LayerStack, read_shape, run_layers, stack_layers, write_rows
 from fedray.training.optimizer import is_plain_sgd
 
@@ -49,9 +49,9 @@ def _train(net: Net, shape: LayerShape, block: Block) -> Trained:
     def to_stack(rows: Tensor) -> LayerStack:
         return stack_layers(shape, net.layout.views(rows).values())
 
-    scaled = is_plain_sgd(block.local) and bool(np.all(block.rates.lr))  # by a rate of 0 the losses would be lost
+    scaled = is_plain_sgd(block.local) and block.lr != 0  # by a rate of 0 the losses would be lost
     stack, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
-    lr = broadcast_rate(block.rates.lr, block.start) if scaled else 1.0
+    lr = block.lr if scaled else 1.0
     weight = block.weight * lr if scaled else block.weight  # [S, W, B]
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
@@ -67,8 +67,7 @@ def _train(net: Net, shape: LayerShape, block: Block) -> Trained:
                 loss[:real] += cost[:real]
                 descend(stack, activations, g, lanes)
         write_rows(stack, final, int((block.steps > hi).sum()), real)
-    rate = lr[:, 0] if isinstance(lr, Tensor) else torch.full_like(loss, lr)  # division by a number rounds otherwise
-    return Trained(final, block.counters, loss / rate)
+    return Trained(final, block.counters, loss / torch.full_like(loss, lr))  # division by a number rounds otherwise
 
 
 def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:

@@ -5,10 +5,6 @@ after another takes the host 6 to 10. So the step of a lane is recorded once and
 order, and so the same bits. The lanes that follow, also in later blocks, are trained in the same tensors and replay the
 same record (`loop.py` keeps it). Only what is known to do the same in every step is recorded: networks of torch's and
 torchvision's own layers that draw no random numbers and ask the GPU nothing, and SGD.
-
-Example:
-    >>> can_record(nn.Sequential(nn.Linear(4, 2)), Local(), torch.device("cpu"))
-    False
 """
 
 from __future__ import annotations

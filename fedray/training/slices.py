@@ -1,15 +1,4 @@
-"""Training a slice of a network: its lanes are lanes of a smaller network, between rows of the whole one.
-
-Example:
-    >>> from fedray.models.catalogue import build_net
-    >>> from fedray.models.slices import find_columns, read_layers, slice_net
-    >>> from fedray.training.choice import choose_engine
-    >>> whole = build_net("mlp", (2,), 1, "mse", hidden=[4])
-    >>> half = slice_net(whole, 0.5, scaler=False)
-    >>> columns = find_columns(read_layers(whole, "example"), 0.5, lambda channels: 0)
-    >>> for_slice(choose_engine(half), half, columns).why
-    'linear layers only, 9 parameters'
-"""
+"""Training a slice of a network: its lanes are lanes of a smaller network, between rows of the whole one."""
 
 from __future__ import annotations
 

@@ -13,8 +13,6 @@ Example:
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedray.training.block import Block
 
 
@@ -40,7 +38,7 @@ def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
         inputs: Inputs of the first layer.
         outputs: Its outputs.
     """
-    local, pulled = block.local, np.asarray(block.rates.decay) + block.rates.pull
+    local = block.local
     plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None
     least = count_least_steps(block.weight.shape[2], inputs, outputs)
-    return least if plain and not np.all(pulled) and least <= int(block.steps.max(initial=0)) else 0
+    return least if plain and not local.weight_decay + local.pull and least <= int(block.steps.max(initial=0)) else 0

@@ -1,10 +1,6 @@
 """What ends a training of a sweep before its last round: the pruner, or objectives that can no longer change.
 
 A worker that was killed after such an end, before its trial was told to the study, finds it here and trains no further.
-
-Example:
-    >>> find_early_end([], [], lambda round: True) is None
-    True
 """
 
 from __future__ import annotations

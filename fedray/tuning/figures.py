@@ -1,11 +1,4 @@
-"""Pictures of the search: history, Pareto front, parallel coordinates, learning curves.
-
-Example:
-    >>> import optuna
-    >>> empty = View((), (), optuna.create_study(), [], [], [], {})
-    >>> figure_history(empty, 0) is None, figure_curves(empty) is None  # nothing to show
-    (True, True)
-"""
+"""Pictures of the search: history, Pareto front, parallel coordinates, learning curves."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Pictures of the landscape: importance of the parameters, slices, contour.
-
-Example:
-    >>> from fedray.tuning.view import View
-    >>> study = optuna.create_study()
-    >>> compute_importance(View((), (), study, [], [], [], {}), i=0)  # no trial, no importance
-    {}
-"""
+"""Pictures of the landscape: importance of the parameters, slices, contour."""
 
 from __future__ import annotations
 

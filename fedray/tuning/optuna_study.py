@@ -1,10 +1,4 @@
-"""Optuna's side of a sweep: the storage, the study, samplers whose random numbers have an address, pruners.
-
-Example:
-    >>> keys = SamplerKeys(name="random", seed=0, startup=10, population=20)
-    >>> type(make_sampler(keys, number=3, draw=1)).__name__
-    'RandomSampler'
-"""
+"""Optuna's side of a sweep: the storage, the study, samplers whose random numbers have an address, pruners."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""`report.html` of a sweep, in the style of the pages of runs.
-
-Example:
-    >>> import optuna
-    >>> view = View((), (), optuna.create_study(), [], [], [], {})
-    >>> [section.pictures for section in _sections(view)]  # no trial, no picture
-    [[], [], [], []]
-"""
+"""`report.html` of a sweep, in the style of the pages of runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Where a sweep may be written; without torch, so that the command line can say at once that a directory is taken.
-
-Example:
-    >>> refuse_taken_sweep(Path("a/directory/that/does/not/exist"), resume=False)
-"""
+"""Where a sweep may be written; without torch, so that the command line can say at once that a directory is taken."""
 
 from __future__ import annotations
 

@@ -77,15 +77,16 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
     queue = deque(optuna_study.unfinished_trials(state.study))
     while True:
         confirm_place()
-        while len(state.running) + _count_waiting(state) // state.together < state.sweep.jobs:
-            trials = _next_trials(state, queue)
-            if not trials:
+        while len(state.running) + _count_waiting(state) < state.sweep.jobs:
+            trial = queue.popleft() if queue else _ask(state)
+            if trial is None:
                 break
-            state.running[submit([one.job for one in trials])] = trials
+            if running := _start(state, trial):
+                state.running[submit(running.job)] = running
         if not state.running:
             return
         done, _ = wait(state.running, return_when=FIRST_COMPLETED)
-        for future in sorted(done, key=lambda one: state.running[one][0].trial.number):
+        for future in sorted(done, key=lambda one: state.running[one].trial.number):
             _finish(state, future)
         queue.extendleft(reversed(state.waiting))
         state.waiting = []
@@ -118,18 +119,6 @@ def _read_training(number: int, known: Any) -> tuple[str, Training]:
         raise BadInput(f"the note of trial {number} in the study is damaged: start a new sweep") from None
 
 
-def _next_trials(state: SearchState, queue: deque[optuna.Trial]) -> list[RunningTrial]:
-    """The next trials to be trained, as many as one worker trains side by side; others are answered at once."""
-    trials: list[RunningTrial] = []
-    while len(trials) + _count_waiting(state) < state.together:
-        trial = queue.popleft() if queue else _ask(state)
-        if trial is None:
-            break
-        started = _start(state, trial, [one.key for one in trials])
-        trials += [started] if started else []
-    return trials
-
-
 def _count_waiting(state: SearchState) -> int:
     """Waiting trials that take a worker's place: a sampler that learns needs their values before it proposes more."""
     return 0 if state.sweep.sampler.name in ("grid", "random") else len(state.waiting)
@@ -142,14 +131,8 @@ def _ask(state: SearchState) -> optuna.Trial | None:
     return optuna_study.ask_trial(state.study, state.sweep, state.points)
 
 
-def _start(state: SearchState, trial: optuna.Trial, keys: list[str]) -> RunningTrial | None:
-    """A trial that must be trained; None where it is answered from what is known, or waits for another trial.
-
-    Args:
-        state: the sweep.
-        trial: the trial.
-        keys: of the trainings that the same worker will run beside it.
-    """
+def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
+    """A trial that must be trained; None where it is answered from what is known, or waits for another trial."""
     sweep = state.sweep
     chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
     equal = _find_equal_trial(state.study, trial.number, chosen)
@@ -170,7 +153,7 @@ def _start(state: SearchState, trial: optuna.Trial, keys: list[str]) -> RunningT
     if known is not None and known.state == "complete":
         note = {"how": "looked up", "run": known.run, "saved": known.seconds / known.seeds}
         _tell(state, trial, _look_up(job, state.out / known.run), note)
-    elif key in keys or any(key == one.key for trials in state.running.values() for one in trials):
+    elif any(key == one.key for one in state.running.values()):
         state.waiting.append(trial)
     else:
         return RunningTrial(trial, replace(job, before=None if known is None else state.out / known.run), key)
@@ -251,22 +234,15 @@ def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenT
     _tell(state, trial, outcome, {"how": "looked up", "run": note.get("run", ""), "saved": seconds})
 
 
-def _finish(state: SearchState, future: Future[list[Outcome]]) -> None:
-    """Takes the outcomes of a worker, and tells them to the study."""
-    trials = state.running.pop(future)
+def _finish(state: SearchState, future: Future[Outcome]) -> None:
+    """Takes the outcome of a worker, notes a training that is done, and tells the study."""
+    trial, job, key = state.running.pop(future)
     try:
-        outcomes = future.result()
+        outcome = future.result()
     except FedrayError as error:  # Ray is gone, or the machine has a fault: its trials stay unfinished
         raise FedrayError(f"{error}; then the same command with --resume goes on") from error
     except Exception as error:  # what a training raises is an outcome; here the worker died
         raise FedrayError(f"a worker died ({type(error).__name__}; memory?): lower jobs, then --resume") from error
-    for running, outcome in zip(trials, outcomes, strict=True):
-        _finish_trial(state, running, outcome)
-
-
-def _finish_trial(state: SearchState, running: RunningTrial, outcome: Outcome) -> None:
-    """Notes a training that is done, and tells its trial's outcome to the study."""
-    trial, job, key = running
     if outcome.state == "failed" and job.replicate is not None:  # one of the seeds may have failed: train each alone
         state.failed_keys.add(key)
         state.waiting.append(trial)

@@ -1,9 +1,4 @@
-"""What is known of a sweep while it runs: its study, the trainings that are done, and those under way.
-
-Example:
-    >>> Training(run="trials/00003", state="complete", seconds=12.0, seed=0, seeds=3)._replace(seeds=1).seeds
-    1
-"""
+"""What is known of a sweep while it runs: its study, the trainings that are done, and those under way."""
 
 from __future__ import annotations
 
@@ -68,9 +63,8 @@ class SearchState:
         limit: how many trials there will be.
         points: the points of a grid; None for other samplers.
         say: called with a line about each finished trial.
-        together: how many trials one worker trains side by side.
         trainings: the trainings that are done, by key.
-        running: the trials that workers train now, those of one worker under its future.
+        running: the trials that workers train now, by their futures.
         waiting: trials that wait for a training which another trial runs.
         unchecked: keys of trainings that an earlier process did, and that this one has not compared with its data yet.
         confirm_storage: raises where the storage of the study is no longer the one that the search began with.
@@ -85,9 +79,8 @@ class SearchState:
     limit: int
     points: list[dict[str, Any]] | None
     say: Say
-    together: int = 1
     trainings: dict[str, Training] = field(default_factory=dict)
-    running: dict[Future[list[Outcome]], list[RunningTrial]] = field(default_factory=dict)
+    running: dict[Future[Outcome], RunningTrial] = field(default_factory=dict)
     waiting: list[optuna.Trial] = field(default_factory=list)
     unchecked: set[str] = field(default_factory=set)
     failed_keys: set[str] = field(default_factory=set)

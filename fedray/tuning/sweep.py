@@ -67,7 +67,6 @@ class Sweep:
         pruner: which trials are stopped early.
         trials: how many in all; None means the whole grid, or 20.
         jobs: workers at a time.
-        together: trials that each worker trains side by side; None: see `tune.count_joint_trials`.
         actors: client actors of a cluster that each trial spans; 0: each trains in its own process.
         source: the file with its base scenario inside, for the output directory.
     """
@@ -80,7 +79,6 @@ class Sweep:
     pruner: PrunerKeys
     trials: int | None
     jobs: int
-    together: int | None
     actors: int
     source: Tree
 

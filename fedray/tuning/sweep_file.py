@@ -45,9 +45,9 @@ SWEEP: KeyTable = {
     "pruner": ("none", _ANY),
     "trials": (None, maybe(whole(1, 10**6))),
     "jobs": (1, whole(1, 10**4)),
-    "together": (None, maybe(whole(1, 64))),
     "trial": (None, _ANY),
 }
+GONE = {"together": "trials train one after another in each of `jobs` processes: leave it out"}
 SAMPLER: KeyTable = {
     "name": ("tpe", one_of(*SAMPLERS)),
     "seed": (0, whole(0, 2**31)),
@@ -99,7 +99,6 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
         pruner=pruner,
         trials=given["trials"],
         jobs=given["jobs"],
-        together=given["together"],
         actors=_section("trial", {} if given["trial"] is None else given["trial"], TRIAL)["actors"],
         source=source_tree,
     )
@@ -127,7 +126,8 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
         raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
     for key, value in given.items():
         if key not in table:
-            remedy = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
+            nearest = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
+            remedy = GONE.get(f"{prefix}{key}", nearest)
             raise BadInput(f"{prefix}{key} is not a key of {path or 'a sweep'}: {remedy}")
         try:
             table[key][1](value)

@@ -30,7 +30,7 @@ from fedray.files.bounded import RESTORE, is_present, read_parquet_files, say_da
 from fedray.files.checksums import refuse_links
 from fedray.files.out_folder import choose_out
 from fedray.files.plain import expand_user_path
-from fedray.files.sealed import MOST_JSON_BYTES, read_sealed
+from fedray.files.sealed import read_sealed
 from fedray.own_code.user_modules import import_modules
 from fedray.scenario.yaml_text import read_mapping
 from fedray.tuning.objectives import SweepObjective
@@ -144,7 +144,7 @@ class SweepResult:
     @property
     def summary(self) -> dict[str, Any]:
         """`summary.json`: how many trials and trainings there were, and the winners with their test scores."""
-        return read_sealed(self.path / "summary.json", RESTORE, MOST_JSON_BYTES)
+        return read_sealed(self.path / "summary.json", RESTORE)
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
         """The best complete trial; the first of several that are equal.

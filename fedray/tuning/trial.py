@@ -17,12 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -48,7 +46,6 @@ from fedray.simulation.study import Study
 from fedray.storage import directory, identity, tables
 from fedray.storage.mending import mend_run_directory
 from fedray.storage.study_checkpoint import load_study_checkpoint
-from fedray.training.joint import JointTraining
 from fedray.tuning.early_end import find_early_end, make_reporter, read_checkpoint_rows
 from fedray.tuning.faults import refuse_fault
 from fedray.tuning.objectives import Row, SweepObjective, judge_worlds
@@ -122,25 +119,11 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(trained, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train_jobs(jobs: Sequence[TrialTask]) -> list[Outcome]:
-    """Trains (or finishes, or only reads) the run directories of some jobs, several of them side by side.
+def train_job(job: TrialTask) -> Outcome:
+    """Trains (or finishes, or only reads) the run directory of a job.
 
-    Each is trained as if it were alone, to the bit; they share lanes, and the seconds they took are divided among them.
-    Trials with and without TF32 train one after another, because a process computes all products in one way.
+    A failure of the training is an outcome, and one of the machine ends the sweep.
     """
-    if len(jobs) == 1 or len({job.scenario.clients.tf32 for job in jobs}) > 1:
-        return [_run_job(job) for job in jobs]
-    joint, began = JointTraining(), time.perf_counter()
-    outcomes = joint.run([partial(_run_job, job, joint) for job in jobs])
-    share = (time.perf_counter() - began) / max(sum(outcome.seconds for outcome in outcomes), 1e-9)
-    return [
-        one._replace(seconds=one.seconds * share, total_seconds=one.total_seconds + one.seconds * (share - 1.0))
-        for one in outcomes
-    ]
-
-
-def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
-    """What became of one job; a failure of the training is an outcome, and one of the machine ends the sweep."""
     prepare_process()
     use_one_thread()
     try:
@@ -151,7 +134,7 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
             shutil.rmtree(job.folder)
         damage = mend_run_directory(job.folder)
         if damage or not (job.folder / "summary.json").is_file():
-            state = _train(job, joint)
+            state = _train(job)
         else:
             reopen_study(job.folder, job.own)  # it was trained on what is there now, or refused
         histories = read_histories(job.folder, job.replicate)
@@ -169,7 +152,7 @@ def _run_job(job: TrialTask, joint: JointTraining | None = None) -> Outcome:
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
+def _train(job: TrialTask) -> OutcomeState:
     """Runs or resumes a training until its end, or until it is pruned or its values can no longer change."""
     _make_directory(job)
     latest: list[Row] = []
@@ -182,10 +165,6 @@ def _train(job: TrialTask, joint: JointTraining | None = None) -> OutcomeState:
         if job.replicate is not None and study.method.explain_end is not None:  # which seeds do at rounds of their own
             raise FedrayError("seeds end at different rounds")
         score = make_evaluator(study, runtime, test=False)
-        if joint is not None:
-            net = study.net
-            kind = f"{study.scenario['model']} {study.input_shape} {net.name} {net.objective} {net.outputs}"
-            runtime.worker.engine = joint.wrap_engine(runtime.worker.engine, kind)
 
         def evaluate(progress: Progress) -> list[dict[str, Any]]:
             rows = score(progress)

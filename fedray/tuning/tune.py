@@ -30,9 +30,6 @@ from fedray.runtime.awaited import refuse_unused_wait
 from fedray.runtime.environment import prepare_process
 from fedray.scenario import yaml_text
 from fedray.scenario.schema import Scenario
-from fedray.simulation.engine import choose_study_engine
-from fedray.simulation.rounds import draw_first_state
-from fedray.simulation.study import Study
 from fedray.storage import directory, identity
 from fedray.tuning import optuna_study, study_storage
 from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
@@ -45,8 +42,7 @@ from fedray.tuning.sweep_file import read_sweep
 from fedray.tuning.workers import end_in_worker, make_workers, refuse_idle_actors
 
 log = logging.getLogger("fedray")
-MOST_TOGETHER = 8  # trials that a worker trains side by side, where the sweep file does not say
-CHANGEABLE = ("trials", "jobs", "together", "trial")  # keys that may differ when a sweep is resumed
+CHANGEABLE = ("trials", "jobs", "trial", "together")  # may differ when a sweep is resumed; the last is of old sweeps
 
 
 def run_sweep(
@@ -102,8 +98,7 @@ def run_sweep(
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
         with study_storage.explain_storage(location.storage):
             trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume, begun=begun)
-            together = count_joint_trials(sweep, study, limit, points)
-            state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say, together)
+            state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)
             state.confirm_storage = study_storage.watch_storage(location.storage)
             _train_trials(state, base, address, confirm_place, wait_for=wait_for)
             return write_results(state, report=report)
@@ -140,38 +135,6 @@ def _train_trials(
             run_search(state, submit, confirm_place)
     except KeyboardInterrupt:
         raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None
-
-
-def count_joint_trials(sweep: Sweep, study: Study, limit: int, points: list[dict[str, Any]] | None) -> int:
-    """How many trials each worker trains side by side, while that keeps all `jobs` workers busy.
-
-    It is what the file says. Otherwise it is one where earlier trials decide later ones, and in a grid or at random as
-    many as fill a block of lanes, at most 8.
-
-    Args:
-        sweep: the sweep file.
-        study: the study of its base scenario.
-        limit: how many trials there will be.
-        points: the points of a grid; None for other samplers.
-    """
-    ignored = tuple(f"predict.{name}." for name in sweep.find_inference_keys(sweep.scenario({})))
-    kept = [
-        repr([(key, value) for key, value in point.items() if not f"{key}.".startswith(ignored)])
-        for point in points or ()
-    ]
-    most = -(-(len(set(kept[:limit])) or limit) // sweep.jobs)
-    if sweep.actors:  # the lanes are in other processes
-        return 1
-    if study.client_timeout is not None:  # only a main thread can keep time; trials side by side have their own threads
-        return 1
-    if sweep.together is not None:
-        return min(sweep.together, most)
-    if sweep.sampler.name not in ("grid", "random") or sweep.pruner.name != "none":
-        return 1
-    phase = study.method.phase
-    jobs = len(phase.schedule(0, draw_first_state(study, phase)).client)
-    width = choose_study_engine(study).width
-    return max(1, min(width // max(1, jobs), most, MOST_TOGETHER))
 
 
 def _describe_resume(

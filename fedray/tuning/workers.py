@@ -1,12 +1,4 @@
-"""Where the trainings of a sweep run: in this process, in a pool of processes, or as tasks on a Ray cluster.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> base, folder = read_scenario({"runtime": "inline"}), Path("runs")
-    >>> with make_workers(1, base, address=None, own=UserObjects(), folder=folder) as submit:
-    ...     submit([]).result()
-    []
-"""
+"""Where the trainings of a sweep run: in this process, in a pool of processes, or as tasks on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,6 +15,7 @@ from functools import partial
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
@@ -32,9 +25,9 @@ from fedray.process.notes import say_notes
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.tuning.sweep import Sweep
-from fedray.tuning.trial import Outcome, TrialTask, train_jobs
+from fedray.tuning.trial import Outcome, TrialTask, train_job
 
-Submit = Callable[[list[TrialTask]], "Future[list[Outcome]]"]
+Submit = Callable[[TrialTask], "Future[Outcome]"]
 _OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # which it sends to all that was started from it
 
 
@@ -49,7 +42,7 @@ def make_workers(
     actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Submit]:
-    """A function that submits jobs, which one worker trains side by side; the workers end with the block.
+    """A function that submits a job to a worker; the workers end with the block.
 
     Args:
         number: how many workers there are at a time; a single one is this process.
@@ -66,7 +59,7 @@ def make_workers(
 
         gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
         with run_as_tasks(address, number, gpus, own, folder, actors=actors, wait_for=wait_for) as send:
-            yield lambda jobs: send(train_jobs, jobs)
+            yield lambda job: send(train_job, job)
     elif number == 1:
         yield _train_here
     else:
@@ -81,12 +74,12 @@ def _open_pool(number: int) -> Iterator[Submit]:
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
-    def submit(jobs: list[TrialTask]) -> Future[list[Outcome]]:
+    def start(function: Callable[..., Any], *args: object) -> Future[Any]:
         # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
         try:
             with _hide_script():
-                return pool.submit(train_jobs, jobs)
+                return pool.submit(function, *args)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -97,8 +90,8 @@ def _open_pool(number: int) -> Iterator[Submit]:
     ending.hooks.append(kill_workers)
     try:
         if _registers_names():
-            _try_script(submit)
-        yield submit
+            _try_script(start)
+        yield partial(start, train_job)
         pool.shutdown()
     finally:  # after an error or Ctrl-C there may be some
         ending.hooks.remove(kill_workers)
@@ -127,14 +120,14 @@ def _hide_script() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _try_script(submit: Submit) -> None:
+def _try_script(start: Callable[..., Future[Any]]) -> None:
     """Starts a worker that runs the script for the names that it registers.
 
     Raises:
         BadInput: the worker ended, because the script starts the sweep again.
     """
     try:
-        submit([]).result()
+        start(os.getpid).result()
     except BrokenProcessPool:
         raise BadInput(
             "jobs: each worker runs the script for the names that it registers, and the script starts the sweep again: "
@@ -183,16 +176,14 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
         more = "" if base.runtime == "inline" else ", give --address"
         remedy = f"write overrides: {{runtime: ray}}{more}, or leave trial out"
         raise BadInput(f"{named} needs a cluster, but runtime = {base.runtime}: {remedy}")
-    if sweep.together not in (None, 1):
-        raise BadInput(f"{named} and together = {sweep.together}: trials with actors have no lanes to share: drop one")
     refuse_other_seats(base)
 
 
-def _train_here(jobs: list[TrialTask]) -> Future[list[Outcome]]:
-    """Trains the jobs at once, in this process."""
-    future: Future[list[Outcome]] = Future()
+def _train_here(job: TrialTask) -> Future[Outcome]:
+    """Trains a job at once, in this process."""
+    future: Future[Outcome] = Future()
     try:
-        future.set_result(train_jobs(jobs))
+        future.set_result(train_job(job))
     except FedrayError as error:
         future.set_exception(error)
     return future

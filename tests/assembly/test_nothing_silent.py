@@ -150,7 +150,7 @@ def test_a_run_in_which_nobody_trains_is_said() -> None:
         return lambda _now, _drawn, _m, _state: (nothing, nothing)
 
     with (
-        pytest.warns(ScenarioWarning, match="no client has a training row, so that nothing is trained: give clients"),
+        pytest.warns(ScenarioWarning, match="nobody trains 1 of 1 models in 1 round, and"),
         pytest.warns(FedrayWarning, match="models that took no upload"),
     ):
         fedray.run(KEYS, data=(X, CLASSES), partition=nobody)

@@ -28,8 +28,8 @@ def test_a_class_of_the_test_rows_alone_is_said() -> None:
 
 def test_a_warning_names_the_line_of_the_users_program() -> None:
     """It named a line within fedray."""
-    with pytest.warns(ScenarioWarning, match="all training rows are of class a") as caught:
-        fedray.run(KEYS, data=(X, np.full(60, "a")))
+    with pytest.warns(ScenarioWarning, match="no client has a training row of class c") as caught:
+        fedray.run(KEYS, data=((X[ABC != "c"], ABC[ABC != "c"]), (X[:15], ABC[:15])))
     assert caught[0].filename == __file__
 
 
@@ -40,18 +40,6 @@ def test_classes_whose_rows_are_dealt_to_nobody_are_said() -> None:
     line = r"of classes b, c \(2 classes\), which have 8 of 12 test rows: .* exceed 0.3333: deal such rows to clients"
     with pytest.warns(ScenarioWarning, match=line):
         fedray.run(KEYS, data=(X, ABC), partition=two_thirds)
-
-
-def test_training_rows_of_one_class_are_said() -> None:
-    with pytest.warns(ScenarioWarning, match="all training rows are of class a, so that there is nothing to learn"):
-        fedray.run(KEYS, data=(X, np.full(60, "a")))
-
-
-def test_a_regression_whose_targets_are_all_equal_was_run_in_silence() -> None:
-    with pytest.warns(
-        ScenarioWarning, match=r"all training rows have the target 2\.5, so that there is nothing to learn"
-    ):
-        fedray.run(KEYS, data=(X, np.full(60, 2.5)))
 
 
 def test_nothing_is_said_of_data_that_can_be_learned() -> None:

@@ -170,13 +170,18 @@ def go_on_inline(out: Path, dice: random.Random) -> bool:
     return True
 
 
+def is_dead(folder: Path) -> bool:
+    """Whether nobody uses the folder of a Ray any more: its owner is gone, and all its processes."""
+    return leftovers.is_abandoned(folder) and not leftovers.session_processes(folder)
+
+
 def find_leftovers(place: Path, raylets: set[int], *, killed: bool) -> str:
     """What a command on Ray has left behind; after a kill, what is left once it was cleaned up."""
     if killed:
         deadline = time.monotonic() + GONE_SECONDS
-        while not all(map(leftovers.is_dead, leftovers.find_sessions([place]))) and time.monotonic() < deadline:
+        while not all(map(is_dead, leftovers.find_sessions([place]))) and time.monotonic() < deadline:
             time.sleep(0.2)
-        for folder in filter(leftovers.is_dead, leftovers.find_sessions([place])):
+        for folder in filter(is_dead, leftovers.find_sessions([place])):
             leftovers.remove_session(folder)
     left = [*place.glob(f"{leftovers.PREFIX}*")]
     left += [path for pid in raylets for path in leftovers.SHARED_MEMORY.glob(f"sem.*{pid}-*")]

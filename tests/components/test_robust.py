@@ -92,7 +92,7 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
         robust.median,
         robust.trimmed_mean(f),
     ):
-        found = models_after_round(robust.robust_server(rows, centre, columns=False), bad)
+        found = models_after_round(robust.robust_server(rows, centre), bad)
         assert (found - 1.0).abs().max() < 0.4
     assert (models_after_round(aggregation.mean(rows), bad) - 1.0).abs().max() > 90
 
@@ -100,7 +100,7 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
 @pytest.mark.parametrize("centre", [robust.median, robust.trimmed_mean(1), robust.krum(1, 5)])
 def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Center) -> None:
     x, model = draw_normal(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
-    one = robust.robust_server(aggregation.Rows(1, 4), centre, columns=False)
+    one = robust.robust_server(aggregation.Rows(1, 4), centre)
     after = models_after_round(one, x, 4, model)
     for k in (0, 1, 3):
         mine = x[[j for j in range(9) if model[j] == k]]
@@ -117,7 +117,7 @@ def test_a_diverged_client_is_named_and_not_hidden() -> None:
     x = draw_normal(4, 3, 0)
     x[2, 1] = float("nan")
     with pytest.raises(FedrayError, match=r"rows \[2\]"):
-        robust.robust_server(aggregation.Rows(1, 1), robust.median, columns=True).reduce(uploads(x))
+        robust.robust_server(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
 
 
 def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:

@@ -115,9 +115,7 @@ def test_no_training_depends_on_it() -> None:
 @pytest.mark.parametrize(
     ("column", "values", "why"),
     [
-        ("accuracy", ["high"], "its column accuracy holds no numbers"),
         ("client", [-1], "its column client has the value -1"),
-        ("tier", ["x" * 500], "its column tier has more than 200 names, or names that are too long"),
         ("round", [None], "its column round has empty cells"),
     ],
 )
@@ -136,8 +134,7 @@ def test_a_table_of_somebody_else_is_one_line(column: str, values: list[Any], wh
     part = tmp_path / "client_scores.parquet" / "part-000000001.parquet"
     write_parquet(part, pa.table(kinds))
     assert read_parts(tmp_path, "client_scores") is not None
-    kind = kinds[column].type if values != ["high"] else pa.string()
-    write_parquet(part, pa.table({**kinds, column: pa.array(values, kind)}))
+    write_parquet(part, pa.table({**kinds, column: pa.array(values, kinds[column].type)}))
     with pytest.raises(Damaged, match=why):
         read_parts(tmp_path, "client_scores")
 

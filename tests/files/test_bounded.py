@@ -12,9 +12,7 @@ import pytest
 from fedray.files.bounded import read_parquet_files
 
 
-def test_a_small_part_is_opened_twice_at_most_and_not_as_a_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_part_is_opened_once_and_not_as_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 10,000 rounds has thousands of parts; a data set of one file takes longer than all its columns."""
     table = pa.table({"tier": ["a", None, "b"], "member.nll": [[0.5], [], [1.0, 2.0]], "round": [1, 2, 3]})
     pq.write_table(table, tmp_path / "part.parquet")
@@ -29,4 +27,4 @@ def test_a_small_part_is_opened_twice_at_most_and_not_as_a_data_set(
     assert read_parquet_files([tmp_path / "part.parquet"]) == [table]
     some = read_parquet_files([tmp_path / "part.parquet"], ("round", "absent"))
     assert some == [table.select(["round"])]
-    assert len(opened) == 3  # once more for texts
+    assert len(opened) == 2

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from fedray.tuning.tune import run_sweep
 
 BASE: dict[str, Any] = {
-    "lanes": "torch",  # whose blocks are joined; compiled lanes train one after another
     "runtime": "inline",
     "rounds": 6,
     "method": {"name": "fed_ensemble", "models": 2},

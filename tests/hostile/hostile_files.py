@@ -126,16 +126,6 @@ def _picture(**arrays: Any) -> Harm:
     return harm
 
 
-def _archive_bomb(out: Path) -> None:
-    with (
-        zipfile.ZipFile(out / "pictures.npz", "w", zipfile.ZIP_DEFLATED) as packed,
-        packed.open("confusion.npy", "w", force_zip64=True) as file,
-    ):
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (1 << 29,)})
-        for _ in range(512):
-            file.write(bytes(1 << 20))
-
-
 def _archive_lie(out: Path) -> None:
     """A header that says a terabyte."""
     buffer = io.BytesIO()
@@ -215,29 +205,16 @@ CASES: dict[str, HostileCase] = {
     "identity: a newer format": HostileCase(
         _json("identity.json", lambda tree: {**tree, "format": 9}), "identity.json"
     ),
-    "identity: deep": HostileCase(_write("identity.json", '{"a": ' * 900 + "1" + "}" * 900), "identity.json"),
     "identity: wrong types": HostileCase(_json("identity.json", lambda tree: {**tree, "data": 3}), "identity.json"),
     "identity: a list": HostileCase(_write("identity.json", "[]"), "identity.json"),
     "manifest: 100,000 brackets": HostileCase(_write("manifest.json", "[" * 100_000), "manifest.json"),
-    "manifest: 900 keys deep": HostileCase(_write("manifest.json", '{"a": ' * 900 + "1" + "}" * 900), "manifest.json"),
     "manifest: a script": HostileCase(_write("manifest.json", json.dumps({SCRIPT: SCRIPT})), ""),
     "manifest: half a character": HostileCase(_write("manifest.json", '{"a": "\\ud800"}'), ""),
-    "manifest: a text of 10 MB": HostileCase(_write("manifest.json", json.dumps({"a": LONG})), "manifest.json"),
     "summary: empty": HostileCase(_write("summary.json", ""), "summary.json"),
     "summary: NaN": HostileCase(_write("summary.json", '{"rounds": NaN}'), "summary.json"),
-    "summary: a number of 400 digits": HostileCase(_summary(rounds=10**400), "summary.json"),
-    "summary: rounds are text": HostileCase(_summary(rounds="many"), "summary.json"),
-    "summary: metrics are a list": HostileCase(_summary(metrics=[1, 2]), "summary.json"),
-    "summary: a metric is a text": HostileCase(_summary(metrics={"accuracy": "good"}), "summary.json"),
-    "summary: a mean is a list": HostileCase(
-        _summary(metrics={"accuracy": {"mean": [1], "sd": None, "n": 1}}), "summary.json"
-    ),
-    "summary: totals are missing": HostileCase(_summary(totals={}), "summary.json"),
-    "summary: a total is a text": HostileCase(_summary(totals={"up_bytes": "all"}), "summary.json"),
     "summary: a script as method": HostileCase(_summary(method=SCRIPT), ""),
     "summary: a script as metric": HostileCase(_summary(metrics={SCRIPT: {"mean": 0.5, "sd": None, "n": 1}}), ""),
     "summary: control characters": HostileCase(_summary(method="\x00\x1b[2J\x07"), ""),
-    "summary: a text of 10 MB": HostileCase(_summary(method=LONG), "summary.json"),
     "summary: a directory": HostileCase(_directory("summary.json"), "summary.json"),
     "summary: a link that leads nowhere": HostileCase(_link("summary.json", "/nowhere"), "summary.json"),
     "jobs: a model of 10^9": HostileCase(_column("clients", "model", lambda n: [10**9] * n), PARTS["clients"]),
@@ -251,7 +228,6 @@ CASES: dict[str, HostileCase] = {
     "jobs: seconds are NaN": HostileCase(_column("clients", "sim_seconds", lambda n: [float("nan")] * n), ""),
     "jobs: seconds are infinite": HostileCase(_column("clients", "sim_seconds", lambda n: [float("inf")] * n), ""),
     "jobs: negative bytes": HostileCase(_column("clients", "up_bytes", lambda n: [-(2**60)] * n), PARTS["clients"]),
-    "jobs: no tier": HostileCase(_column("clients", "tier", None), PARTS["clients"]),
     "jobs: no model": HostileCase(_column("clients", "model", None), PARTS["clients"]),
     "jobs: a script as tier": HostileCase(
         _column("clients", "tier", lambda n: [SCRIPT + str(i % 2) for i in range(n)]), ""
@@ -259,7 +235,6 @@ CASES: dict[str, HostileCase] = {
     "jobs: control characters": HostileCase(
         _column("clients", "tier", lambda n: [f"\x00\x1b{i % 2}" for i in range(n)]), ""
     ),
-    "jobs: a tier of 10 MB": HostileCase(_column("clients", "tier", lambda n: [LONG] * n, "zstd"), PARTS["clients"]),
     "jobs: a column more": HostileCase(_column("clients", "evil", lambda n: [LONG] * n, "zstd"), ""),
     "jobs: 30 million equal rows": HostileCase(
         _table("clients", lambda found: _repeat(found.select(["replicate"]), 30_000_000)), PARTS["clients"]
@@ -275,14 +250,6 @@ CASES: dict[str, HostileCase] = {
     "jobs: no directory": HostileCase(_replace("clients.parquet", lambda path: path.touch()), "clients.parquet"),
     "jobs: a link to a directory": HostileCase(_link("clients.parquet", "/tmp"), "clients.parquet"),
     "rounds: no round": HostileCase(_column("rounds", "round", None), PARTS["rounds"]),
-    "rounds: a million worlds": HostileCase(
-        _table("rounds", lambda found: _spread_out(found, 5_000)), "rounds.parquet"
-    ),
-    "rounds: members are text": HostileCase(_column("rounds", "member_accuracy", lambda n: ["a"] * n), PARTS["rounds"]),
-    "rounds: one long member": HostileCase(
-        _column("rounds", "member_accuracy", lambda n: [[0.5] * 3_000_000, *[[0.5]] * (n - 1)]), "rounds.parquet"
-    ),
-    "rounds: accuracy is text": HostileCase(_column("rounds", "accuracy", lambda n: ["good"] * n), PARTS["rounds"]),
     "rounds: accuracy is 10^308": HostileCase(_column("rounds", "accuracy", lambda n: [1e308] * n), ""),
     "rounds: accuracy is NaN": HostileCase(_column("rounds", "accuracy", lambda n: [float("nan")] * n), ""),
     "rounds: a column more": HostileCase(_column("rounds", SCRIPT, lambda n: [1.0] * n), ""),
@@ -295,14 +262,7 @@ CASES: dict[str, HostileCase] = {
     ),
     "pictures: a pickle": HostileCase(_picture(confusion=np.array([{"a": 1}], object)), "pictures.npz"),
     "pictures: only a pickle": HostileCase(_write("pictures.npz", pickle.dumps([1])), "pictures.npz"),
-    "pictures: 512 MB of zeros": HostileCase(_archive_bomb, "pictures.npz"),
     "pictures: a terabyte": HostileCase(_archive_lie, "pictures.npz"),
-    "pictures: text for numbers": HostileCase(_picture(alpha=np.array([["a", "b"]])), "pictures.npz"),
-    "pictures: complex numbers": HostileCase(_picture(alpha=np.ones((6, 5), complex)), "pictures.npz"),
-    "pictures: wrong shapes": HostileCase(_picture(calibration=np.ones((4, 2))), "pictures.npz"),
-    "pictures: no square": HostileCase(_picture(confusion=np.ones((3, 4))), "pictures.npz"),
-    "pictures: a cube": HostileCase(_picture(loss_plane=np.ones((3, 4, 5))), "pictures.npz"),
-    "pictures: one number": HostileCase(_picture(client_scores=np.float64(1.0)), "pictures.npz"),
     "pictures: 4,000 classes": HostileCase(_picture(confusion=np.ones((4000, 4000), np.uint8)), ""),
     "pictures: empty arrays": HostileCase(_picture(loss_plane=np.ones((0, 0)), predictive=np.ones((0, 4))), ""),
     "pictures: NaN": HostileCase(_picture(alpha=np.full((6, 5), np.nan), loss_plane=np.full((9, 9), np.inf)), ""),
@@ -310,7 +270,6 @@ CASES: dict[str, HostileCase] = {
         _picture(label_counts=np.full((6, 10), 1e300), client_scores=np.full(6, -1e300)), ""
     ),
     "pictures: a script as class": HostileCase(_picture(class_names=np.array([SCRIPT] * 10)), ""),
-    "pictures: a class of 10 MB": HostileCase(_picture(class_names=np.array([LONG[:5_000_000]])), "pictures.npz"),
     "pictures: edges of a million nodes": HostileCase(_picture(graph_edges=np.array([[0, 10**6], [1, 2]])), ""),
     "pictures: negative edges": HostileCase(_picture(graph_edges=np.array([[-1, 2]])), "pictures.npz"),
     "pictures: another graph": HostileCase(_picture(graph_edges=np.array([[0, 1]])), ""),
@@ -330,9 +289,3 @@ CASES: dict[str, HostileCase] = {
     "totals: more worlds": HostileCase(_totals(up_bytes=[1, 2, 3]), "progress.json"),
     "totals: metrics are text": HostileCase(_totals(metrics="good"), "progress.json"),
 }
-
-
-def _spread_out(table: pa.Table, rows: int) -> pa.Table:
-    """Rows that share neither world nor round."""
-    some = _repeat(table, rows).drop_columns(["replicate", "round"])
-    return some.append_column("replicate", pa.array(range(rows))).append_column("round", pa.array(range(rows)))

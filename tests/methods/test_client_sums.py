@@ -155,7 +155,7 @@ def scaled(factors: list[float], read: bool = True) -> Callable[[Setting], Metho
             after = base.step(state, stats, t)
             return after._replace(extra={**after.extra, NAME: 2 * state.extra[NAME]})
 
-        return Method("own", replace(phase, server=base._replace(init=init, step=step, columns=False)))
+        return Method("own", replace(phase, server=base._replace(init=init, step=step)))
 
     return compose
 

@@ -17,7 +17,6 @@ import fedray
 from fedray.assembly.memory import estimate_study
 from fedray.assembly.study import build_study
 from fedray.components.partitioned import NATURAL, find_posterior
-from fedray.core.errors import ScenarioWarning
 from fedray.methods import pvi
 from fedray.scenario.loader import read_scenario
 
@@ -65,7 +64,6 @@ def test_the_default_damping_is_one_over_the_clients() -> None:
     assert not torch.equal(train(2)[0], train(2, damping=0.1)[0])
 
 
-@pytest.mark.filterwarnings("ignore::fedray.core.errors.ScenarioWarning")  # of the damping
 def test_on_a_linear_model_with_gaussian_noise_it_comes_to_the_exact_posterior() -> None:
     """By stochastic gradients, whose step falls; what is left are their fluctuations."""
     data, mean, variance = lines()
@@ -171,11 +169,3 @@ def test_what_does_not_combine_is_refused_in_one_line() -> None:
             fedray.run(keys({"server": {key: value}}), report=False)
     with pytest.raises(fedray.BadInput, match=r"server\.weighting.*no mean of several clients"):
         fedray.run(keys({"server": {"weighting": "examples"}}), report=False)
-
-
-def test_a_damping_with_which_changes_add_up_to_more_than_their_mean_is_told() -> None:
-    """Six clients at 1/3; not two of them, and not three for each of two posteriors."""
-    with pytest.warns(ScenarioWarning, match=r"damping = 0\.333333, but 6 clients .* more than 0\.167 its precisions"):
-        fedray.run(keys({"rounds": 1}, damping=1 / 3), report=False)
-    for change in (FEW, {"method": {"models": 2}}):
-        fedray.run(keys({"rounds": 1}, change, damping=1 / 3), report=False)

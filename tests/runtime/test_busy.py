@@ -1,16 +1,13 @@
-"""Which actors a run gets where others use the cluster too, and where it grows."""
+"""Which actors a run gets where others use the cluster too, and where nodes have yet to come."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.busy import ActorKeys, choose_seats, plan_more, seat_actors, take_part
+from fedray.runtime.busy import ActorKeys, choose_seats
 from fedray.runtime.environment import read_share
-from fedray.runtime.placement import plan_actors
 from fedray.runtime.seats import Cluster, Node
 
 ONE = Clients((Tier("all", 50),))
@@ -24,51 +21,29 @@ def cluster(whole: list[float], free: list[float]) -> Cluster:
 def test_a_given_number_of_actors_waits_for_all_its_seats_and_an_open_one_takes_what_is_left() -> None:
     """Three of four CPUs are free; a fourth actor never gets less than a CPU because somebody else is there."""
     busy = cluster([2.0, 2.0], [2.0, 1.0])
-    assert len(choose_seats(ONE, busy, AUTO, asks=False, waits=False).specs) == 3
-    waits = choose_seats(ONE, busy, FOUR, asks=False, waits=False)
+    assert len(choose_seats(ONE, busy, AUTO, waits=False).specs) == 3
+    waits = choose_seats(ONE, busy, FOUR, waits=False)
     assert (waits.specs, waits.why, waits.coming) == ([], "waiting for 4 CPU: other jobs leave 3 CPU", False)
 
 
-def test_a_cluster_that_grows_is_asked_for_a_cpu_an_actor() -> None:
-    """Without a word actors shared the one CPU that was there. What has come is used as soon as it is enough."""
-    for there in (0.0, 1.0):
-        asked = choose_seats(ONE, cluster([there], [there]), FOUR, asks=True, waits=True)
-        assert [(one.num_cpus, one.node) for one in asked.specs] == [(1.0, "")] * 4
-        assert (asked.why, asked.coming) == (f"waiting for 4 CPU: the cluster has {there:g} CPU", True)
-    assert {one.node for one in choose_seats(ONE, cluster([4.0], [4.0]), FOUR, asks=True, waits=True).specs} == {"0"}
-    shared = choose_seats(ONE, cluster([1.0], [1.0]), FOUR, asks=False, waits=True)
-    assert [one.num_cpus for one in shared.specs] == [0.25] * 4, "no node came"
-    first = choose_seats(ONE, cluster([0.0], [0.0]), AUTO, asks=True, waits=True)
-    assert len(first.specs) == 1, "the others join when there is more"
+def test_nodes_that_are_waited_for_are_to_bring_a_cpu_an_actor() -> None:
+    """What has come is used as soon as it is enough; actors share one CPU if that is all there is."""
+    asked = choose_seats(ONE, cluster([0.0], [0.0]), FOUR, waits=True)
+    assert [(one.num_cpus, one.node) for one in asked.specs] == [(1.0, "")] * 4
+    assert (asked.why, asked.coming) == ("waiting for 4 CPU: the cluster has 0 CPU", True)
+    assert {one.node for one in choose_seats(ONE, cluster([4.0], [4.0]), FOUR, waits=True).specs} == {"0"}
+    shared = choose_seats(ONE, cluster([1.0], [1.0]), FOUR, waits=True)
+    assert [one.num_cpus for one in shared.specs] == [0.25] * 4
+    assert len(choose_seats(ONE, cluster([0.0], [0.0]), AUTO, waits=True).specs) == 1
 
 
 def test_a_cluster_without_room_is_refused_unless_nodes_are_waited_for() -> None:
     pinned, none = Clients((Tier("all", 50, resources={"hpc": 1.0}),)), cluster([4.0], [4.0])
     with pytest.raises(BadInput, match="1 actors need 1 hpc, but the cluster has 0"):
-        choose_seats(pinned, none, AUTO, asks=False, waits=False)
-    later = choose_seats(pinned, none, AUTO, asks=False, waits=True)
-    assert (later.specs, later.why, later.coming) == ([], "waiting for 1 hpc: the cluster has 0 hpc", True)
-
-
-CPUS = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=4)
-
-
-@given(before=CPUS, joins=CPUS, parts=st.integers(1, 3))
-def test_actors_that_join_fill_a_grown_cluster_as_a_new_run_would(
-    before: list[float], joins: list[float], parts: int
-) -> None:
-    """None of those there are moves; a run that has a part of the cluster gets its part of what is new."""
-    if not any(before):
-        return
-    alone, all_nodes = cluster(before, before), cluster(before + joins, before + joins)
-    there = choose_seats(ONE, alone, AUTO._replace(parts=parts), asks=False, waits=False).specs
-    held = [sum(one.num_cpus for one in there if one.node == node.name) for node in all_nodes.whole]
-    free = [Node(node.name, {"CPU": node.has["CPU"] - cpus}) for node, cpus in zip(all_nodes.whole, held, strict=True)]
-    planned = take_part(plan_actors(ONE, all_nodes.whole, "auto", "auto"), parts)
-    more = plan_more(planned, there, free)
-    assert len(there) + len(more) == len(planned)
-    assert len(seat_actors(planned, all_nodes.whole, all_of_them=True)) == len(planned)
-    assert plan_more(planned, there + more, free) == []
+        choose_seats(pinned, none, AUTO, waits=False)
+    later = choose_seats(pinned, none, AUTO, waits=True)
+    assert (later.why, later.coming) == ("waiting for 1 hpc: the cluster has 0 hpc", True)
+    assert [one.resources for one in later.specs] == [{"hpc": 1.0}]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "half", "1.5", "", "²", "9" * 12])

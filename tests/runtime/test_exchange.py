@@ -18,7 +18,7 @@ from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
 from fedray.core.exact_sum import ExactSum, exact_sum, merge_stats
 from fedray.core.method import JobRows
-from fedray.core.totals import Totals, cut_columns, sum_bytes, thin
+from fedray.core.totals import Totals, sum_bytes, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import messages
 from fedray.runtime.chunks import Chunk, Queue, cut_chunks
@@ -61,9 +61,8 @@ class Pretended:
 
     def __init__(
         self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0, nodes: str = "",
-        parts: int = 0,
     ) -> None:  # fmt: skip
-        self.scenario, self.laps, self.deaths, self.parts = read_scenario(scenario), laps, deaths, parts
+        self.scenario, self.laps, self.deaths = read_scenario(scenario), laps, deaths
         self.study = build_study(self.scenario)
         self.has_private = bool(self.study.method.phase.own)
         tiers = range(len(self.study.clients.tiers))
@@ -88,19 +87,17 @@ class Pretended:
         )
         self.chunks = max(self.chunks, *(len(queue.chunks) - len(queue.actors) for queue in queues))
         apart = {a for actors in self.nodes for a in actors}
-        return exchange(queues, Calls(handles, lambda _a: None, round_, apart).post, self.wait, self.nodes, self.parts)
+        return exchange(queues, Calls(handles, lambda _a: None, round_, apart).post, self.wait, self.nodes)
 
     def handle(self, a: int) -> Any:
         """An actor as Ray shows it."""
         calls = {name: SimpleNamespace(remote=self.post(a, name)) for name in ("train", "add")}
-        for name in ("train_apart", "add_apart"):
-            apart = SimpleNamespace(remote=lambda *call, name=name: (self.post(a, name)(*call), None))
-            calls[name] = SimpleNamespace(options=lambda apart=apart, **_: apart)
-        return SimpleNamespace(**calls)
+        apart = SimpleNamespace(remote=lambda *call: (self.post(a, "train_apart")(*call), None))
+        return SimpleNamespace(**calls, train_apart=SimpleNamespace(options=lambda **_: apart))
 
     def post(self, a: int, name: str) -> Callable[..., int]:
         def remote(*call: Any) -> int:
-            jobs = None if name.startswith("add") else call[0].jobs
+            jobs = None if name == "add" else call[0].jobs
             self.free[a] += self.speeds[a] * (1.0 if jobs is None else float(jobs.steps.sum()))
             self.posted.append((self.free[a], a, name, pickle.dumps(call)))
             return len(self.posted)
@@ -111,17 +108,15 @@ class Pretended:
         first = min(self.posted, key=lambda one: one[:2])
         self.posted.remove(first)
         _, a, name, message = first
-        if self.dice.random() < self.deaths or (name.startswith("add") and self.adder_deaths > 0):
+        if self.dice.random() < self.deaths or (name == "add" and self.adder_deaths > 0):
             self.actors[a] = self.make(a)
             self.died += 1
-            self.adder_deaths -= name.startswith("add")
+            self.adder_deaths -= name == "add"
             return a, None
         found = pickle.loads(pickle.dumps(getattr(self.actors[a], name)(*pickle.loads(message))))
         if name == "train_apart":
             reply, stored = found
             return a, reply if reply is None else reply._replace(stored=stored)
-        if name == "add_apart":
-            return a, found[0]._replace(stored=found[1:])
         if found is not None and found.stats is not None:
             self.sums += sum_bytes({"sum": found.stats["sum"]}) if "sum" in found.stats else 0
         return a, found
@@ -194,31 +189,6 @@ def test_an_adder_that_dies_changes_no_bit(laps: int) -> None:
     assert actors.died >= 3 and actors.adder_deaths <= 0
 
 
-PARTED = [(case, laps, nodes, parts) for case, laps in ADDED for nodes, parts in (("abc", 3), ("aab", 2), ("abcd", 3))]
-
-
-@pytest.mark.parametrize(("case", "laps", "nodes", "parts"), PARTED)
-def test_columns_that_are_added_on_several_nodes_have_the_same_bits(
-    case: str, laps: int, nodes: str, parts: int
-) -> None:
-    """And each comes to the coordinator once: no more numbers than if all actors were on one node."""
-    scenario = merge_keys(CASES[case], {"clients": {"number": 14}})
-    speeds = (1.0,) * len(nodes)
-    together = Pretended(scenario, speeds, laps=laps, nodes="a" * len(nodes))
-    parted = Pretended(scenario, speeds, laps=laps, nodes=nodes, parts=parts)
-    assert hash_rounds(parted.study, parted) == hash_rounds(together.study, together)
-    assert parted.sums == together.sums
-
-
-@pytest.mark.parametrize("deaths", [0.05, 0.2])
-def test_whoever_dies_while_columns_are_added_changes_no_bit(deaths: float) -> None:
-    study = build_study(read_scenario(CASES["replicates"]))
-    actors = Pretended(CASES["replicates"], UNEVEN, laps=3, deaths=deaths, nodes="abc", parts=3)
-    actors.adder_deaths = 5
-    assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
-    assert actors.died >= 5 and actors.adder_deaths <= 0
-
-
 DIED = 10
 
 
@@ -239,8 +209,7 @@ class Scripted:
             totals = Totals()
             for one in task.sums:
                 totals.add(one)
-            added = thin(totals.stats)
-            return a, messages.Reply(None if task.cuts else added, None, tuple(cut_columns(added, max(1, task.cuts))))
+            return a, messages.Reply(thin(totals.stats), None)
         self.sums[a] += 0.0 if task.chunk is None else 10.0 ** task.chunk.places[0]
         rows = None if task.chunk is None else JobRows(np.zeros(1))
         if not task.sends:
@@ -250,32 +219,16 @@ class Scripted:
         return a, messages.Reply(None, rows, stored)
 
 
-@pytest.mark.parametrize("parts", [0, 2])
-def test_what_is_laid_down_while_another_adds_is_added_later(parts: int) -> None:
+def test_what_is_laid_down_while_another_adds_is_added_later() -> None:
     """Actor 0 adds for its node when actor 2 dies; actor 1 trains the lost job and stores it before 0 has answered.
 
     The new sums were dropped, and their job counted.
     """
     actors = Scripted(3, [0, 1, DIED + 2, 1, 2, 2, 0, 0, 0, 1, 1, 2])
     queue = Queue([0, 1, 2], [Chunk(np.array([j]), np.array([0])) for j in range(3)])
-    stats, rows = exchange([queue], actors.doing.__setitem__, actors.wait, [[0, 1], [2]], parts)
+    stats, rows = exchange([queue], actors.doing.__setitem__, actors.wait, [[0, 1], [2]])
     assert stats["sum"].value().tolist() == [[111.0] * 4]
     assert len(rows.loss) == 3
-
-
-def test_a_part_that_is_lost_is_added_again_and_then_all_is_trained_again() -> None:
-    for lost, trainings in (([0, DIED + 1], 1), ([0, DIED + 1, DIED], 2)):
-        actors = Scripted(2, [0, 1, 0, 1, *lost, *[0, 1] * 4])
-        queue = Queue([0, 1], [Chunk(np.array([j]), np.array([0])) for j in range(2)])
-        trained = list[int]()
-
-        def post(a: int, task: Task, actors: Scripted = actors, trained: list[int] = trained) -> None:
-            trained += [] if task.chunk is None else task.chunk.places.tolist()
-            actors.doing[a] = task
-
-        stats, _ = exchange([queue], post, actors.wait, [[0], [1]], 2)
-        assert stats["sum"].value().tolist() == [[11.0] * 4]
-        assert sorted(trained) == sorted([0, 1] * trainings)
 
 
 COUNTS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 60), st.integers(1, 4))
@@ -348,25 +301,6 @@ def test_totals_are_the_merged_statistics_in_any_order(order: list[int]) -> None
     merged, found = merge_stats(parts)["sum"], totals.stats["sum"]
     assert found.limbs.keys() == merged.limbs.keys()
     assert all(torch.equal(found.limbs[limb], merged.limbs[limb]) for limb in merged.limbs)
-
-
-@given(st.integers(1, 4), st.integers(0, 6), st.booleans())
-def test_totals_are_the_totals_of_their_columns(parts: int, zeros: int, first: bool) -> None:
-    """Also where a row is 0 in some columns only, so that it does not travel with these."""
-    sums = [some_sums(n) for n in range(3)]
-    for limb in (limb for one in sums for limb in one["sum"].limbs.values()):
-        limb[0, :zeros] = 0.0
-        limb[1, slice(None) if first else slice(zeros, None)] = 0.0
-    whole, by_column = Totals(), [Totals() for _ in range(parts)]
-    for one in sums:
-        whole.add(thin(one))
-        for totals, columns in zip(by_column, cut_columns(thin(one), parts), strict=True):
-            totals.add(pickle.loads(pickle.dumps(columns)))
-    joined = Totals()
-    joined.add(*(thin(totals.stats) for totals in by_column))
-    found, right = joined.stats["sum"], whole.stats["sum"]
-    assert found.limbs.keys() == right.limbs.keys()
-    assert all(torch.equal(found.limbs[limb], right.limbs[limb]) for limb in right.limbs)
 
 
 def test_a_reply_has_the_rows_of_its_jobs_only() -> None:

@@ -34,6 +34,11 @@ def make_dead(place: Path, *raylets: int) -> Path:
     return folder
 
 
+def is_dead(folder: Path) -> bool:
+    """Whether nobody uses the folder any more: its owner is gone, and all processes of its Ray."""
+    return leftovers.is_abandoned(folder) and not leftovers.session_processes(folder)
+
+
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory in place of /dev/shm."""
@@ -79,8 +84,8 @@ def test_memory_of_a_raylet_stayed_where_nobody_had_asked_for_its_status(memory:
 
 def test_a_session_that_is_held_is_not_dead(tmp_path: Path) -> None:
     with leftovers.open_session(tmp_path) as folder:
-        assert not leftovers.is_dead(folder)
-    assert leftovers.is_dead(folder)
+        assert not is_dead(folder)
+    assert is_dead(folder)
 
 
 def test_a_session_whose_ray_goes_on_is_not_dead(tmp_path: Path) -> None:
@@ -90,10 +95,10 @@ def test_a_session_whose_ray_goes_on_is_not_dead(tmp_path: Path) -> None:
     try:
         while leftovers.session_processes(folder) != [worker.pid]:
             time.sleep(0.01)
-        assert not leftovers.is_dead(folder)
+        assert not is_dead(folder)
         leftovers.kill_session(folder)
         assert worker.wait(10) == -9
-        assert leftovers.is_dead(folder)
+        assert is_dead(folder)
     finally:
         worker.kill()
 
@@ -116,7 +121,7 @@ def edit(folder: Path, key: str, change: Callable[[Any], Any]) -> None:
 def test_processes_are_known_on_their_machine_only(key: str, change: Any, dead: bool, tmp_path: Path) -> None:
     folder = make_dead(tmp_path)
     edit(folder, key, change)
-    assert leftovers.is_dead(folder) is dead
+    assert is_dead(folder) is dead
 
 
 def test_what_fedray_has_not_marked_is_not_found(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "predict.average": [{"predict.average": "logits"}],
     "predict.conformal.alpha": [{"predict.conformal.alpha": 0.3, "data.hold_out": 0.3}],
     "predict.conformal.score": [{"predict.conformal.score": "aps", "data.hold_out": 0.3}],
-    "predict.conformal.quantile": [{"predict.conformal.quantile": "sketch", "data.hold_out": 0.3}],
+    "predict.conformal.quantile": [{"predict.conformal.quantile": "qq", "data.hold_out": 0.3}],
     "predict.conformal.penalty": [
         {"predict.conformal.penalty": 0.5, "predict.conformal.score": "raps", "data.hold_out": 0.3}
     ],
@@ -190,9 +190,6 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
             "data.hold_out": 0.3,
             "predict.conformal.penalty": 0.5,
         },
-    ],
-    "predict.conformal.relative_error": [
-        {"predict.conformal.relative_error": 0.5, "predict.conformal.quantile": "sketch", "data.hold_out": 0.3}
     ],
     "predict.gamma": [{"predict.gamma": 0.1}],
     "predict.noise": [{"predict.noise": "residual"}],

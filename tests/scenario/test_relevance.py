@@ -70,10 +70,6 @@ SILENT: list[tuple[str, dict[str, Any]]] = [  # the key, and the scenario in whi
     ("model.hidden", {**of("feddf", networks=[{"name": "linear"}]), "model": {"hidden": [8]}}),
     ("predict.conformal.penalty", {"data": {"hold_out": 0.2}, "predict": {"conformal": {"penalty": 0.1}}}),
     ("predict.conformal.k_reg", {"data": {"hold_out": 0.2}, "predict": {"conformal": {"score": "aps", "k_reg": 2}}}),
-    (
-        "predict.conformal.relative_error",
-        {"data": {"hold_out": 0.2}, "predict": {"conformal": {"relative_error": 0.1}}},
-    ),
     ("participation.overcommit", {"participation": {"overcommit": 1.5}}),
     ("participation.staleness_a", {"participation": {"staleness_a": 1.0}}),
     (

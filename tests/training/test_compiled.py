@@ -218,17 +218,6 @@ def test_data_outside_its_bounds_are_an_error_and_nothing_is_read() -> None:
             train_compiled_mlp(net, block._replace(source=source._replace(y=labels)))
 
 
-def test_lanes_with_rates_of_their_own_have_the_bits_of_blocks_with_one_rate() -> None:
-    net = perceptron()
-    for name in ("decay", "momentum", "adam+prox"):
-        block = from_source(net, LOCALS[name])
-        lr, decay, pull = np.array([0.05, 0.01, 0.002]), np.array([0.0, 0.1, 0.01]), np.array([0.3, 0.0, 0.2])
-        mixed = train_compiled_mlp(net, block._replace(lane_rates=blocks.Rates(lr, decay, pull)))
-        for lane in range(3):
-            alone = block._replace(lane_rates=blocks.Rates(*(float(rate[lane]) for rate in (lr, decay, pull))))
-            assert torch.equal(train_compiled_mlp(net, alone).final[lane], mixed.final[lane])
-
-
 def variants(net: Net, dtype: torch.dtype) -> list[Tensor]:
     found = []
     for name in LOCALS:

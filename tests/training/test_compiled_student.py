@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from blocks import convolution, make_block, perceptron
@@ -18,7 +17,6 @@ from fedray.core.method import Local
 from fedray.core.student import Teaching
 from fedray.core.types import Net
 from fedray.models.net import net_of
-from fedray.training.block import Block
 from fedray.training.compiled import train_compiled_mlp
 from fedray.training.compiled_conv import train_compiled_conv
 from fedray.training.compiled_student import ask_compiled, begin_compiled, find_student_kernel
@@ -87,12 +85,8 @@ def test_certain_teachers_are_labels(kind: str) -> None:
     size = block.weight.shape[2]
     teaching = Teaching(x, nn.functional.one_hot(y, net.outputs).float(), size, "adam")
     batches = [s * size + torch.arange(int((block.weight[s, 0] > 0).sum())) for s in range(int(block.steps[0]))]
-    student = begin_compiled(net, block.start[0], teaching)(batches, [_rate_of(block)] * len(batches))
+    student = begin_compiled(net, block.start[0], teaching)(batches, [block.lr] * len(batches))
     assert torch.equal(student, client)
-
-
-def _rate_of(block: Block) -> float:
-    return float(np.asarray(block.rates.lr).reshape(-1)[0])
 
 
 def test_who_agrees_with_the_teachers_stays() -> None:

@@ -66,21 +66,21 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     jobs: dict[Future[Any], training.TrialTask] = {}
     busy: list[int] = []
 
-    def submit(given: list[training.TrialTask]) -> Future[Any]:
+    def submit(job: training.TrialTask) -> Future[Any]:
         future: Future[Any] = Future()
-        (jobs[future],) = given
+        jobs[future] = job
         return future
 
     def wait(flying: Any, **_: Any) -> tuple[set[Future[Any]], None]:
         busy.append(len(flying))
         first = min(flying, key=lambda future: jobs[future].trial)
-        first.set_result(training.train_jobs([jobs[first]]))
+        first.set_result(training.train_job(jobs[first]))
         return {first}, None
 
     monkeypatch.setattr("fedray.tuning.tune.make_workers", lambda *_, **__: nullcontext(submit))
     monkeypatch.setattr(search, "wait", wait)
     space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
-    found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None, together=1)
+    found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None)
     summary, at_once = run({**found, "jobs": 2}, tmp_path / "two")
     assert (summary["trainings"], summary["looked_up"]) == (4, 8)
     assert busy == [2, 2, 2, 1]
@@ -318,7 +318,7 @@ def test_a_trial_that_had_ended_trains_no_further_after_a_kill(end: str, tmp_pat
         where = place if found.pruner.name != "none" else None
         scenario, folder = found.scenario({"local.lr": rate}), tmp_path / "trials" / str(number)
         task = training.TrialTask(number, scenario, folder, found.objectives, UserObjects(), location=where)
-        return training.train_jobs([task])[0]
+        return training.train_job(task)
 
     trial = study.ask()
     study.tell(trial, train(0, 0.3).values)
@@ -407,7 +407,6 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
     found = sweep(
         {"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]},
         sampler="grid",
-        together=1,
         objectives=["personal_accuracy"],
     )
     summary, trials = run(found, tmp_path / "s")
@@ -434,7 +433,7 @@ def test_trials_that_did_equally_well_have_one_value() -> None:
     assert objectives.compute_values([never], worlds[0]) == [float("inf")]
 
 
-@pytest.mark.parametrize(("place", "name", "at"), [(plain, "open_replacement", 9), (training, "run_inline", 1)])
+@pytest.mark.parametrize(("place", "name", "at"), [(plain, "open_replacement", 9), (training, "run_inline", 0)])
 def test_a_full_disk_made_trials_failed_for_good(
     place: Any, name: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,24 +563,12 @@ def test_a_pruned_trial_has_no_standard_error_as_it_has_no_value(tmp_path: Path)
         assert (value is None) == (error is None) == (row["state"] == "pruned")
 
 
-@pytest.mark.parametrize(("values", "side_by_side"), [((True, True), True), ((True, False), False)])
-def test_trials_with_and_without_tf32_do_not_train_side_by_side(
-    values: tuple[bool, bool], side_by_side: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The switch of torch is one for the process: all trials took the value of the one that began last."""
-    seen: list[bool] = []
-
-    def train(_task: training.TrialTask, joint: Any = None) -> training.Outcome:
-        seen.append(joint is not None)
-        return training.Outcome("complete", [1.0])
-
-    monkeypatch.setattr(training, "_run_job", train)
-    tiers = {"gpu": {"num_gpus": 1}}
-    tasks = [
-        training.TrialTask(
-            number, read_scenario({"clients": {"number": 4, "tf32": tf32, "tiers": tiers}}), Path(), (), UserObjects()
-        )
-        for number, tf32 in enumerate(values)
-    ]
-    assert len(training.train_jobs(tasks)) == 2
-    assert seen == [side_by_side] * 2
+def test_a_directory_of_another_training_is_not_taken_for_the_trials(tmp_path: Path) -> None:
+    goal = (objectives.read_objective("", "accuracy"),)
+    one, two = (read_scenario({**BASE, "data": {**BASE["data"], "hold_out": 0.2}, "seed": seed}) for seed in (1, 2))
+    first, other = (training.TrialTask(0, which, tmp_path / "trial", goal, UserObjects()) for which in (one, two))
+    alone = training.train_job(training.TrialTask(0, two, tmp_path / "alone", goal, UserObjects()))
+    training.train_job(first)
+    found = training.train_job(other)
+    assert alone.state == found.state == "complete" and found.values == alone.values
+    assert read_scenario(tmp_path / "trial" / "scenario.yaml") == two

@@ -1,4 +1,4 @@
-"""Where trials train: actors of a trial need a cluster, a CPU each, and no company in the lanes."""
+"""Where trials train: actors of a trial need a cluster and a CPU each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def confirm(keys: dict[str, Any], address: str | None = None) -> int:
     [
         ({}, "trial.actors = 2 needs a cluster, but runtime = inline: write overrides: {runtime: ray}, or leave"),
         ({"overrides": {"runtime": "auto"}}, "but runtime = auto: write overrides: {runtime: ray}, give --address, or"),
-        ({"overrides": {"runtime": "ray"}, "together": 2}, "together = 2: trials with actors have no lanes to share"),
         (
             {"overrides": {"runtime": "ray", "clients.tiers": {"lab": {"num_gpus": 1}}}},
             "clients.tiers.lab: the actors of a trial have a CPU each: drop num_gpus",
@@ -49,7 +48,7 @@ def test_actors_that_cannot_train_are_one_line(keys: dict[str, Any], line: str) 
 
 
 def test_on_a_cluster_trials_may_span_actors() -> None:
-    assert confirm({"overrides": {"runtime": "ray"}, "together": 1}) == 2
+    assert confirm({"overrides": {"runtime": "ray"}}) == 2
     assert confirm({"overrides": {"runtime": "auto"}}, address="auto") == 2
 
 

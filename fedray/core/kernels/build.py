@@ -4,12 +4,6 @@
 needs no package but this file, so that an isolated build can use it. The compiler is the `ziglang` wheel where it is
 installed, because it is the same one on every machine and builds for old versions of the C library; otherwise the
 system's `cc`, `gcc` or `clang`. All of them give the same bits: the sources fix the order of every sum.
-
-Example:
-    >>> sorted(path.name for path in find_sources())[:2]
-    ['conv.c', 'cpu.c']
-    >>> len(hash_sources())
-    16
 """
 
 from __future__ import annotations

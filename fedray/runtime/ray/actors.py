@@ -2,10 +2,6 @@
 
 Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
 address, so it can be sent again.
-
-Example:
-    >>> MOST_EARLY_DEATHS, EARLY_SECONDS  # then it is the actor's start that kills it
-    (20, 300.0)
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,12 +19,12 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 
 from fedray.assembly.user_objects import UserObjects
 from fedray.core import native
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.core.method import JobRows
 from fedray.core.types import Stats
-from fedray.runtime import busy, environment, placement
+from fedray.runtime import busy, environment
 from fedray.runtime.chunks import Queue
-from fedray.runtime.exchange import exchange, plan_adding, share_nodes
+from fedray.runtime.exchange import choose_adding, exchange, share_nodes
 from fedray.runtime.misfit import describe_missing
 from fedray.runtime.ray.client_actor import ClientActor
 from fedray.runtime.ray.cluster import (
@@ -45,8 +40,7 @@ from fedray.runtime.ray.cluster import (
 from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.ray.exchange import Calls, Round
 from fedray.runtime.ray.naming import name_actors
-from fedray.runtime.ray.newcomers import Newcomers
-from fedray.runtime.ray.seats import PATIENCE, Reservation, read_cluster, reserve, take_seats
+from fedray.runtime.ray.seats import PATIENCE, Reservation, read_cluster, take_seats
 from fedray.runtime.seats import ActorSpec
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
@@ -56,7 +50,6 @@ MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and aga
 SAY_SECONDS = 3.0  # between two lines about how many actors are up
 LOOK_SECONDS = 1.0  # between two looks at the cluster: has it lost the node that an actor waits for?
 ADD_BYTES = 1 << 20  # of the sums of a model, from which on those of a node are added up there
-GROW_SECONDS = 2.0  # between two looks whether there is room for further actors
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
 
@@ -71,7 +64,6 @@ class ClientActors:
         run: Name of the run.
         take_peer_calls: Whether the actors call each other while they work.
         given: Seats that somebody else has reserved for the run; None: it looks for its own.
-        recoveries: Deaths of actors from which the run has recovered.
         seconds: How long the last exchange took; infinity before the first.
         traffic: Bytes of models and of sums in the last exchange.
         actors: The actors, by number.
@@ -92,15 +84,13 @@ class ClientActors:
     ) -> None:
         self.scenario, self.own, self.study = scenario, own, study
         self.on_death, self.run, self.take_peer_calls, self.given = on_death, run, take_peer_calls, given
-        self.recoveries, self.seconds, self.traffic = 0, math.inf, [0, 0]
+        self.seconds, self.traffic = math.inf, [0, 0]
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
         keys = scenario.clients
         self.keys = busy.ActorKeys(keys.per_actor, keys.actors, environment.read_share())
-        self._seats: list[Reservation] = []
+        self._seats: Reservation | None = None
         self._shared: tuple[Any, ...] = ()
-        self._newcomers: Newcomers | None = None
-        self._joins, self._next_look = True, 0.0  # whether further actors may join, and when it is looked for room
         self._began = False  # whether there were actors before
         self._agreed = False  # whether all actors had the same kernels when they began
 
@@ -114,9 +104,11 @@ class ClientActors:
             self.close()
             self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
             choose = partial(busy.choose_seats, self.study.clients, keys=self.keys)
-            seats = take_seats(choose, waits=self._began) if self.given is None else self.given
-            self._seats.append(seats)
-            self.actors, self.specs = self._make(seats), seats.find_nodes()
+            self._seats = take_seats(choose, waits=self._began) if self.given is None else self.given
+            names = name_actors(self.study.clients.tiers[spec.tier].name for spec in self._seats.specs)
+            called: dict[str, Any] = {"run": self.run, "names": names, "peers": self.take_peer_calls}
+            self.actors = make_actors(ClientActor, self._seats, self._shared, **called)
+            self.specs = self._seats.find_nodes()
             try:
                 self.wait_for(range(len(self.actors)))
                 waiting = False
@@ -129,13 +121,6 @@ class ClientActors:
         if not self._agree_on_kernels():
             self.scenario = replace(self.scenario, lanes="torch")
             self.start()
-
-    def _make(self, seats: Reservation) -> list[Any]:
-        """Makes actors beside those there are."""
-        first, tiers = len(self.actors), self.study.clients.tiers
-        names = name_actors(tiers[spec.tier].name for spec in [*self.specs[:first], *seats.specs])[first:]
-        peers = self.take_peer_calls
-        return make_actors(ClientActor, seats, self._shared, run=self.run, names=names, peers=peers, first=first)
 
     def _agree_on_kernels(self) -> bool:
         """Whether all actors compute the same bits; False where the run, not yet begun, should go without kernels."""
@@ -150,43 +135,6 @@ class ClientActors:
                 "with lanes: torch"
             )
         return self._agreed
-
-    def has_grown(self) -> bool:
-        """Tells whether further actors are ready to join, where nodes joined or other jobs ended; it starts such ones.
-
-        It never waits: actors start while the others train. Where the scenario fixes the actors there are no others.
-        """
-        if self.keys.fixed or self.given or not self._joins or time.monotonic() < self._next_look:
-            return False
-        self._next_look = time.monotonic() + GROW_SECONDS
-        if self._newcomers is None:
-            self._newcomers = self._invite()
-        state = self._newcomers.look() if self._newcomers else "starting"
-        if state == "failed" and self._newcomers:
-            self._joins = not self._newcomers.differ
-            self._newcomers.close()
-            self._newcomers = None
-        return state == "ready"
-
-    def _invite(self) -> Newcomers | None:
-        """Actors beside those there are, where there is room for some."""
-        cluster = read_cluster()
-        with suppress(BadInput):  # nodes are lost
-            planned = placement.plan_actors(self.study.clients, cluster.whole, "auto", "auto")
-            more = busy.plan_more(busy.take_part(planned, self.keys.parts), self.specs, cluster.free)
-            if more:
-                kernels = None if self.scenario.lanes == "torch" else native.hash_library()
-                return Newcomers(reserve(more), self._make, kernels)
-        return None
-
-    def join(self) -> None:
-        """Takes the further actors beside those there are; homes of clients change."""
-        new, self._newcomers = self._newcomers, None
-        if new is None:  # all actors were made anew meanwhile
-            return
-        self.specs, self.actors = self.specs + new.seats.find_nodes(), self.actors + new.actors
-        self._seats.append(new.seats)
-        log.info("training: %s further actors joined, %s in all", len(new.actors), len(self.actors))
 
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors answer; raises an error that names the actor if it does not."""
@@ -243,12 +191,11 @@ class ClientActors:
             keeps: Whether uploads are sent as they are, and not sums of them.
         """
         began = time.monotonic()
-        row_bytes = 8 * round_.state.models.shape[1]
-        small = keeps or row_bytes < ADD_BYTES
+        small = keeps or 8 * round_.state.models.shape[1] < ADD_BYTES
         apart = [] if small else share_nodes(self.specs, ray.get_runtime_context().get_node_id())
-        nodes, parts = plan_adding(apart, queues, row_bytes)
+        nodes = choose_adding(apart, queues)
         calls = Calls(self.actors, self._recover, round_, {a for actors in nodes for a in actors})
-        trained = exchange(queues, calls.post, calls.wait, nodes, parts)
+        trained = exchange(queues, calls.post, calls.wait, nodes)
         self.seconds, self.traffic = time.monotonic() - began, calls.traffic
         return trained
 
@@ -277,15 +224,12 @@ class ClientActors:
     def _recover(self, a: int) -> None:
         """Waits until an actor that has died is there again, and tells the runtime."""
         self.wait_for([a])
-        self.recoveries += 1
         self.on_death()
 
     def close(self) -> None:
         """Ends the actors and gives their seats back."""
-        if self._newcomers is not None:
-            self._newcomers.close()
         for actor in self.actors:
             ray.kill(actor)
-        for seats in self._seats:
-            seats.release()
-        self._newcomers, self.actors, self._seats = None, [], []
+        if self._seats is not None:
+            self._seats.release()
+        self.actors, self._seats = [], None

@@ -1,11 +1,4 @@
-"""A client actor: the clients that live in one process. It is a plain class; `cluster.make_actors` makes it an actor.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"data": {"name": "cubic"}, "model": {"name": "linear"}, "clients": {"number": 2}})
-    >>> ClientActor(scenario, UserObjects(), index=0, gpus=0, cpus=1).facts()["lanes_independent"]
-    True
-"""
+"""The clients that live in one process: a plain class, which `cluster.make_actors` makes an actor of Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +15,7 @@ from fedray.assembly.user_objects import UserObjects, explaining_own_objects
 from fedray.core import native
 from fedray.core.errors import Lost
 from fedray.core.exact_sum import merge_stats
-from fedray.core.totals import Totals, cut_columns, thin
+from fedray.core.totals import Totals, thin
 from fedray.core.types import FloatArray, IntArray, Stats
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, messages
@@ -129,11 +122,6 @@ class ClientActor:
         for one in sums:
             totals.add(one)
         return messages.Reply(thin(totals.stats), None)
-
-    def add_apart(self, parts: int, *sums: Stats) -> tuple[messages.Reply | Stats, ...]:
-        """As `add`, but what it sends stays here, cut into parts of columns: an answer, and then an object each."""
-        reply = self.add(*sums)
-        return (reply._replace(stats=None), *cut_columns(reply.stats or {}, parts))
 
     @cached_property
     def holder(self) -> ModelHolder:

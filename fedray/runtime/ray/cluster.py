@@ -65,7 +65,7 @@ def describe_cluster() -> str:
 
 
 def make_actors(
-    kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, names: list[str], peers: bool, first: int
+    kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, names: list[str], peers: bool
 ) -> list[Any]:
     """Makes actors of a class.
 
@@ -76,7 +76,6 @@ def make_actors(
         run: Name of the run.
         names: What each actor is called.
         peers: Whether actors take calls of each other (in the concurrency group PEER_CALLS) while they work.
-        first: The number of the first of them.
     """
     remote: Any = ray.remote
     actor = remote(concurrency_groups={PEER_CALLS: 2})(kind) if peers else remote(kind)
@@ -90,7 +89,7 @@ def make_actors(
             runtime_env=worker_environment(),
             scheduling_strategy=seats.strategy(a),
             **named,
-        ).remote(*shared, first + a, spec.num_gpus, spec.num_cpus, name=name)
+        ).remote(*shared, a, spec.num_gpus, spec.num_cpus, name=name)
         for a, (spec, name, named) in enumerate(zip(seats.specs, names, name_options(run, names), strict=True))
     ]
 

@@ -2,9 +2,6 @@
 
 Ray itself may wait for half an hour for an answer of a machine whose Ray has died. So a connection looks at the
 processes of a Ray that fedray started, and elsewhere asks whether this machine's node is still known.
-
-Example:
-    >>> Connection(Path("/folder")).check()  # none of its processes has ended
 """
 
 from __future__ import annotations
@@ -136,7 +133,8 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
             if connection.gone:
                 _abandon()
             else:
-                ray.shutdown()
+                with keep_quiet():
+                    ray.shutdown()
 
 
 def _abandon() -> None:
@@ -233,6 +231,6 @@ def _stop(folder: Path) -> None:
     for name, processes in dict(node.all_processes if node else {}).items():
         for one in processes if name not in NEEDED else []:
             one.process.kill()
-    with suppress(Exception):
+    with suppress(Exception), keep_quiet():
         ray.shutdown()
     leftovers.kill_session(folder)

@@ -2,12 +2,6 @@
 
 An actor dies with the process that made it. The driver makes the coordinator, and makes it again if it dies; the new
 one goes on from the newest checkpoint. A driver that dies takes all actors with it, and `fedray resume` goes on.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"data": {"name": "cubic"}, "clients": {"number": 2}})
-    >>> Coordinator(scenario, UserObjects(), "runs/example").progress()
-    []
 """
 
 from __future__ import annotations
@@ -40,7 +34,6 @@ from fedray.runtime.ray.cluster import (
 )
 from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, KeepsDying, RayDied, open_ray
 from fedray.runtime.ray.driver_world import send_modules, worker_environment
-from fedray.runtime.ray.gauges import set_gauges
 from fedray.runtime.ray.naming import name_options
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.ray.seats import PATIENCE, wait_for_resources
@@ -94,7 +87,6 @@ class Coordinator:
                 study = build_study(scenario, self.own)
             loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
             watch = log_snapshots(self.snapshots.append, loggers)
-            watch = set_gauges(watch, self.out.name, runtime.counts, self._keep_note)
             digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
 

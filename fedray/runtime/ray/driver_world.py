@@ -3,10 +3,6 @@
 A worker starts in another directory than the driver, with the variables of the Ray that starts it, and maybe on a
 machine that has none of the user's files. So the paths among the variables are sent in full, the coordinator works in
 the driver's directory, and the user's modules travel through Ray (`py_modules`).
-
-Example:
-    >>> "PYTHONPATH" in worker_environment()["env_vars"]
-    True
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Calls:
     def post(self, a: int, task: Task) -> None:
         """Calls an actor."""
         if task.sums:
-            self._post_sums(a, task)
+            self._pending[self.actors[a].add.remote(*task.sums)] = a, None
             return
         t, jobs = self.round[:2]
         if task.chunk is None:
@@ -92,15 +92,6 @@ class Calls:
         else:
             answer, stored = self.actors[a].train.remote(order, *pages), None
         self._pending[answer] = a, stored
-
-    def _post_sums(self, a: int, task: Task) -> None:
-        """Has sums added up, and sent or stored in parts."""
-        if task.cuts:
-            add = self.actors[a].add_apart.options(num_returns=1 + task.cuts)
-            answer, *cut = add.remote(task.cuts, *task.sums)
-            self._pending[answer] = a, tuple(cut)
-        else:
-            self._pending[self.actors[a].add.remote(*task.sums)] = a, None
 
     def _held(self, numbers: IntArray) -> IntArray | None:
         """The rows of some pages; None where they are all."""

@@ -2,10 +2,6 @@
 
 An actor that hands a model on keeps its copy until the next hand-over of that model is acknowledged too, so that it can
 send the model again when the receiver dies. The coordinator's side is in `fedray.runtime.ray.random_walk`.
-
-Example:
-    >>> Report(missing=[(0, 2)], rows=None, unacknowledged=[]).missing
-    [(0, 2)]
 """
 
 from __future__ import annotations

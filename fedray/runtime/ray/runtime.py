@@ -1,11 +1,7 @@
 """The Ray runtime as the round loop sees it: it broadcasts the models of a round and gets reduced statistics back.
 
-The clients live in actors (`fedray.runtime.ray.actors`). Where nodes come or go, the actors are replaced between two
+The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
 calls: how clients are packed into actors never changes a bit.
-
-Example:
-    >>> to_tensors({(0, 0): np.array([0.5])})
-    {(0, 0): tensor([0.5000], dtype=torch.float64)}
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from fedray.runtime.exchange import choose_laps
 from fedray.runtime.ray.actors import Call, ClientActors
 from fedray.runtime.ray.cluster import retry_on_cluster_change
 from fedray.runtime.ray.exchange import Round
-from fedray.runtime.ray.gauges import RunCounts
 from fedray.runtime.ray.random_walk import RandomWalks
 from fedray.runtime.ray.seats import Reservation
 from fedray.runtime.worker_info import join_worker_facts
@@ -68,7 +63,6 @@ class RayRuntime:
         self, scenario: Scenario, own: UserObjects, study: Study, run: str, *, seats: Reservation | None = None
     ) -> None:
         self.study = study
-        self._jobs = 0
         self.has_private = bool(study.method.phase.own)
         walk = study.method.phase.walk is not None
         named: dict[str, Any] = {"run": run, "take_peer_calls": walk, "given": seats}
@@ -111,17 +105,8 @@ class RayRuntime:
     @retry_on_cluster_change
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
-        done = self._train(t, jobs, state, phase)
-        self._jobs += len(jobs.size)  # once, also where the nodes change and it is called again
-        return done
-
-    def _train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         if self.walks is not None:
             return self.walks.train(t, jobs, state)
-        if self.clients.has_grown():
-            private = self.private()
-            self.clients.join()
-            self.restore(private)
         row_bytes, whole = state.models[0].nbytes, reads_all_rows(self.study, phase, state)
         queues = cut_chunks(
             self.study.clients,
@@ -224,10 +209,6 @@ class RayRuntime:
             private, partial(placement.assign_homes, self.study.clients, self.clients.specs), len(self.actors)
         )
         self.clients.call_each([(a, self.actors[a].restore, (part,)) for a, part in enumerate(parts)])
-
-    def counts(self) -> RunCounts:
-        """What there is to say of the run in figures."""
-        return RunCounts(self._jobs, self.clients.recoveries)
 
     def close(self) -> None:
         """Ends the actors."""

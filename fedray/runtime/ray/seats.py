@@ -9,7 +9,6 @@ Example:
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -20,8 +19,6 @@ from typing import Any, NamedTuple
 
 import ray
 import ray._private.state as ray_state
-from ray._private import ray_constants
-from ray.experimental import internal_kv
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -36,10 +33,9 @@ LOOK_SECONDS = 0.5  # between two looks at the cluster
 SILENT_SECONDS = 8.0  # of waiting before it is said; what is said is shown two seconds later
 SETTLE_SECONDS = 0.5  # in which Ray learns what a run that has just ended gives back
 MOST_LOOKS = 6  # at a cluster where other jobs begin and end all the time
-ASK_SECONDS = 600.0  # for which nodes are asked for while none comes
+MOST_BUNDLES = 10_000  # that are asked for of a resource
 GB = 1e9  # bytes
 OWN = "fedray seats"  # how the names of placement groups begin
-PLAIN = "node_", "local.cluster."  # how Ray names the nodes of clusters that do not grow
 
 
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
@@ -75,24 +71,6 @@ def read_settled_cluster() -> Cluster:
         time.sleep(SETTLE_SECONDS)
         before, now = now, read_cluster()
     return now
-
-
-def grows_by_demand() -> bool:
-    """Whether the cluster has an autoscaler that starts nodes for what is waiting."""
-    kv: Any = internal_kv
-    with suppress(Exception):  # Ray's own report, which has no promise of its form
-        text = kv._internal_kv_get(ray_constants.DEBUG_AUTOSCALING_STATUS)
-        report = json.loads(text)["autoscaler_report"] if text else _read_newer_report()
-        return any(not name.startswith(PLAIN) for name in report["active_nodes"])
-    return False
-
-
-def _read_newer_report() -> dict[str, Any]:
-    """The report of Ray's second autoscaler."""
-    from ray.autoscaler.v2.sdk import get_cluster_status
-
-    status = get_cluster_status(ray.get_runtime_context().gcs_address)
-    return {"active_nodes": [node.ray_node_type_name for node in [*status.active_nodes, *status.idle_nodes]]}
 
 
 class Reservation(NamedTuple):
@@ -175,22 +153,22 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
     """Reserves the seats of a run's actors, and waits where other jobs hold them or nodes have yet to come.
 
     Args:
-        choose: As `choose_seats`, of (cluster, asks, waits).
-        waits: Whether nodes are waited for that the cluster does not start by itself, since the run had begun.
+        choose: As `choose_seats`, of (cluster, waits).
+        waits: Whether nodes are waited for, since the run had begun. Ray is asked for their seats meanwhile, so that an
+            autoscaler starts them.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
         FedrayError: Nodes did not come.
     """
     release_orphans()
-    began = joined = time.monotonic()
-    held, said, cluster, grows = None, "", read_settled_cluster(), grows_by_demand()
+    began = time.monotonic()
+    held, said, cluster = None, "", read_settled_cluster()
     try:
         while True:
-            asks = grows and time.monotonic() - joined < ASK_SECONDS
-            choice = choose(cluster=cluster, asks=asks, waits=waits or grows)
+            choice = choose(cluster=cluster, waits=waits)
             held = _replace_reservation(held, choice.specs)
-            if held is not None and held.is_ready(LOOK_SECONDS):
+            if held is not None and held.is_ready(LOOK_SECONDS) and not choice.coming:
                 return held
             if held is None:
                 time.sleep(LOOK_SECONDS)
@@ -200,8 +178,7 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
                 log.info("%s", said)
             if choice.coming and waited > PATIENCE:
                 raise FedrayError(choice.why.replace("waiting for", f"waited {PATIENCE:g} s for"))
-            nodes, cluster = len(cluster.whole), read_cluster()
-            joined = time.monotonic() if len(cluster.whole) > nodes else joined
+            cluster = read_cluster()
     except BaseException:
         _replace_reservation(held, [])
         raise
@@ -219,23 +196,37 @@ def _replace_reservation(held: Reservation | None, specs: list[ActorSpec]) -> Re
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have what they are waited for, and says what is still missing.
 
+    Ray is asked for it meanwhile in bundles of one each, so that an autoscaler starts nodes.
+
     Args:
         wanted: Amounts by Ray's names, all nodes together; `nodes` are counted.
 
     Raises:
         FedrayError: They did not come in time.
     """
-    began, said = time.monotonic(), ""
-    while True:
-        cluster = read_cluster()
-        has = {**add_up(cluster.whole), "nodes": float(len(cluster.whole))}
-        short = {name: has.get(name, 0.0) for name, amount in wanted.items() if has.get(name, 0.0) < amount}
-        if not short:
-            return
-        why = f"{describe_amounts({name: wanted[name] for name in short})}: the cluster has {describe_amounts(short)}"
-        if why != said:
-            said = why
-            log.info("waiting for %s", why)
-        if time.monotonic() - began > PATIENCE:
-            raise FedrayError(f"waited {PATIENCE:g} s for {why}")
-        time.sleep(LOOK_SECONDS)
+    began, said, held = time.monotonic(), "", None
+    bundles = [
+        ActorSpec(0, 0.0, 0.0, {name: min(1.0, amount)})
+        for name, amount in wanted.items()
+        if name != "nodes"
+        for _ in range(min(MOST_BUNDLES, math.ceil(amount)))
+    ]
+    try:
+        while True:
+            cluster = read_cluster()
+            has = {**add_up(cluster.whole), "nodes": float(len(cluster.whole))}
+            short = {name: has.get(name, 0.0) for name, amount in wanted.items() if has.get(name, 0.0) < amount}
+            if not short:
+                return
+            held = held or reserve(bundles)
+            lacking = describe_amounts({name: wanted[name] for name in short})
+            why = f"{lacking}: the cluster has {describe_amounts(short)}"
+            if why != said:
+                said = why
+                log.info("waiting for %s", why)
+            if time.monotonic() - began > PATIENCE:
+                raise FedrayError(f"waited {PATIENCE:g} s for {why}")
+            time.sleep(LOOK_SECONDS)
+    finally:
+        if held is not None:
+            held.release()

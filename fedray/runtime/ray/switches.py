@@ -1,9 +1,4 @@
-"""Settings that fedray makes in Ray before it starts or joins one: its address, what workers import, its messages.
-
-Example:
-    >>> own_job()._client_job
-    True
-"""
+"""Settings that fedray makes in Ray before it starts or joins one: its address, what workers import, its messages."""
 
 from __future__ import annotations
 
@@ -82,7 +77,10 @@ def mute_stderr() -> Iterator[None]:
 
 @contextmanager
 def keep_quiet() -> Iterator[None]:
-    """Keeps Ray from saying what a user cannot act on, and from taking the program's signals."""
+    """Keeps Ray from saying what a user cannot act on, and from taking the program's signals: when it starts and ends.
+
+    Its C++ parts take SIGTERM then. Setting Python's own handlers again sets those of the system, too.
+    """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if not is_verbose():
         untyped: Any = ray_worker

@@ -24,7 +24,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import Clients
 from fedray.runtime.misfit import describe_wait
 from fedray.runtime.placement import plan_actors
-from fedray.runtime.ray.seats import SILENT_SECONDS, Reservation, grows_by_demand, read_cluster, reserve
+from fedray.runtime.ray.seats import SILENT_SECONDS, Reservation, read_cluster, reserve
 from fedray.runtime.seats import ACTOR_GB, MEMORY, ActorSpec, Cluster, Node, add_up, describe_amounts, find_seats
 
 log = logging.getLogger("fedray")
@@ -67,19 +67,19 @@ def list_needs(actors: int, cluster: Cluster) -> list[ActorSpec]:
 
 
 def confirm_room(actors: int) -> None:
-    """Refuses trials of so many actors on a cluster that cannot hold one of them, and does not grow.
+    """Refuses trials of so many actors on a cluster that cannot hold one of them.
 
     Raises:
         BadInput: Says what there is.
     """
     cluster = read_cluster()
     [need] = list_needs(1, cluster)
-    if actors and find_seats([need.needs], [actors], cluster.whole) is None and not grows_by_demand():
+    if actors and find_seats([need.needs], [actors], cluster.whole) is None:
         each, there = need.needs, add_up(cluster.whole)
         has = describe_amounts({name: there.get(name, 0.0) for name in each})
         raise BadInput(
             f"trial.actors = {actors}: each needs {describe_amounts(each)}, but the cluster has {has}: lower it, or "
-            "add nodes"
+            f"add nodes; --wait-for CPU={actors} waits for them"
         )
 
 

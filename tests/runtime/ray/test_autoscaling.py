@@ -22,6 +22,7 @@ import pytest
 from on_ray import hashes, inline, run
 
 from fedray.bench.measure import list_tree
+from fedray.core.errors import BadInput
 from fedray.runtime.addresses import answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -113,9 +114,11 @@ def growing() -> Iterator[str]:
             head.wait()
 
 
-def test_actors_that_a_run_wants_bring_their_nodes(growing: str) -> None:
-    """Seats never exceeded what existed, so that nothing was ever asked for: one actor of 0 CPU ran on the head."""
-    done = run({"clients": {"actors": MOST}}, address=growing)
+def test_what_a_run_waits_for_is_brought_by_an_autoscaler(growing: str) -> None:
+    """Nothing was asked for, so that no node came. Without `wait_for` one line names it."""
+    with pytest.raises(BadInput, match=f"the cluster has 0: .*--wait-for CPU={MOST} waits"):
+        run({"clients": {"actors": MOST, "tiers": {"all": {"num_cpus": 1}}}}, address=growing)
+    done = run({"clients": {"actors": MOST}}, address=growing, wait_for={"CPU": MOST})
     assert hashes(done) == inline()
     facts = json.loads((done.path / "manifest.json").read_text())
     assert facts["actors"] == MOST

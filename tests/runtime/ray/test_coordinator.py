@@ -61,7 +61,6 @@ def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_
 
     monkeypatch.setattr(coordinator, "RayRuntime", Disagreeing)
     monkeypatch.setattr(coordinator, "run_session", keep)
-    monkeypatch.setattr(coordinator, "set_gauges", lambda watch, *_given: watch)
     monkeypatch.setattr(coordinator, "log", logging.getLogger("fedray.test"))
     keys = read_scenario(of_method("fedbe", {"lanes": "auto"}))
     coordinator.Coordinator(keys, UserObjects(), str(tmp_path)).run()

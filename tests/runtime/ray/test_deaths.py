@@ -43,7 +43,7 @@ def clients_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[ClientAc
     """One client actor, and a method of it."""
     clients = ClientActors.__new__(ClientActors)
     method = SimpleNamespace(remote=lambda *_arguments: None)
-    clients.actors, clients.specs, clients.recoveries = [SimpleNamespace(ready=method)], [], 0
+    clients.actors, clients.specs = [SimpleNamespace(ready=method)], []
     clients.on_death = lambda: None
     monkeypatch.setattr("ray.get", Answers(*answers).get)
     monkeypatch.setattr("fedray.runtime.ray.actors.time.sleep", lambda _seconds: None)
@@ -52,10 +52,12 @@ def clients_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[ClientAc
 
 @pytest.mark.parametrize("error", [FULL, WorkerCrashedError(), LocalRayletDiedError()])
 def test_a_kill_by_the_memory_monitor_was_a_traceback(error: RayError, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call is made again once the actor is there again, and counted as a recovery."""
+    """The call is made again once the actor is there again, and the runtime is told."""
     clients, method = clients_of(monkeypatch, error, error, "ready", "answer")
+    told: list[bool] = []
+    clients.on_death = lambda: told.append(True)
     assert clients.call_each([(0, method, ())]) == ["answer"]
-    assert clients.recoveries == 1
+    assert told == [True]
 
 
 def test_an_actor_that_always_dies_while_it_starts_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

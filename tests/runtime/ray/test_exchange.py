@@ -1,4 +1,4 @@
-"""Sums that are added on their nodes, or by columns, by real actors on three nodes beside the coordinator's."""
+"""Sums that are added on their nodes by real actors on three nodes beside the coordinator's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from small import scenario
 
 from fedray.assembly.study import build_study
 from fedray.assembly.user_objects import UserObjects
-from fedray.runtime import exchange
 from fedray.runtime.exchange import share_nodes
 from fedray.runtime.inline import Inline
 from fedray.runtime.ray import actors as ray_actors
@@ -22,7 +21,7 @@ from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-LARGE = {"model": {"hidden": [700]}}  # each of three parts of a sum is more than Ray sends to the coordinator unasked
+LARGE = {"model": {"hidden": [700]}}  # a sum is more than Ray sends to the coordinator unasked
 KEYS = read_scenario(scenario({"method": {"models": 1}, "clients": {"number": 16, "actors": 4}, **LARGE}))
 
 
@@ -54,39 +53,27 @@ def hash_rounds(made: Any, rounds: int = 2) -> list[bytes]:
     return out
 
 
-@pytest.mark.parametrize(("least", "quarters"), [(4, 3), (3, 1)], ids=["one sum a node", "each column once"])
-def test_what_comes_to_the_coordinator_instead_of_four_sums(
-    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch, least: int, quarters: int
-) -> None:
-    """Three nodes send one sum each; where columns begin with three nodes, they send one altogether."""
+def test_three_nodes_send_one_sum_each_instead_of_four(runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = hash_rounds(Inline(build_study(KEYS)))
     assert hash_rounds(runtime) == alone
     dealt = runtime.clients.traffic[1]
     monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
-    monkeypatch.setattr(exchange, "LEAST_PARTS", least)
     assert hash_rounds(runtime) == alone
-    assert runtime.clients.traffic[1] == dealt * quarters // 4
+    assert runtime.clients.traffic[1] == dealt * 3 // 4
 
 
-@pytest.mark.parametrize("least", [3, 4])
-def test_an_adder_that_is_killed_changes_no_bit(
-    runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch, least: int
-) -> None:
-    """Of a node, or of a part of the columns: what has lain on its node is gone with it."""
+def test_an_adder_that_is_killed_changes_no_bit(runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     killed, honest = list[int](), ray_exchange.Calls.post
 
     def post(calls: Any, a: int, task: Any) -> None:
-        if task.sums and (task.part is not None) == (least == 3) and len(killed) < 2:
+        if task.sums and len(killed) < 2:
             killed.append(ray.get(calls.actors[a].ready.remote()))
             os.kill(killed[-1], signal.SIGKILL)
         honest(calls, a, task)
 
     monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
-    monkeypatch.setattr(exchange, "LEAST_PARTS", least)
     monkeypatch.setattr(ray_exchange.Calls, "post", post)
-    before = runtime.clients.recoveries
     assert hash_rounds(runtime) == hash_rounds(Inline(build_study(KEYS)))
     assert len(set(killed)) == 2
-    assert runtime.clients.recoveries >= before + 2

@@ -11,14 +11,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from on_ray import PRIVATE, hashes, inline, run
+from on_ray import hashes, inline, run
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
-from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
 from fedray.runtime.busy import ActorKeys, Choice, choose_seats
@@ -167,6 +165,8 @@ def test_a_run_begins_when_the_nodes_are_there(two: Any, seats: Any, caplog: pyt
         done = beside.submit(seats.wait_for_resources, {"lab": 3.0, "nodes": 3.0})
         time.sleep(0.5)
         assert not done.done()
+        groups = [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
+        assert [(one["state"], len(one["bundles"])) for one in groups] == [("PENDING", 3)], "an autoscaler sees it"
         node = two.add_node(num_cpus=0, resources={"lab": 3})  # nodes are started from the main thread only
         done.result(60)
     assert "waiting for 3 lab, 3 nodes: the cluster has 0 lab, 2 nodes" in caplog.messages
@@ -192,38 +192,6 @@ def test_seats_of_a_coordinator_that_was_killed_are_given_back(seats: Any) -> No
     assert free_cpus(seats) == 0.0
     mine = seats.take_seats(ask(4, 1.0), waits=False)
     mine.release()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", [{}, PRIVATE], ids=["nothing", "private state"])
-def test_actors_of_a_node_that_joins_train_beside_those_there_are(
-    two: Any, change: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """All were made anew, ten times their start-up later. What clients keep moves to their new homes."""
-    enough = tmp_path / "enough"
-
-    def wait(_round: int, _scores: Any, _models: Any) -> None:  # long rounds, until actors have joined
-        time.sleep(0.0 if enough.exists() else 0.2)
-
-    def find() -> set[int]:
-        return {one.id for one in list_tree() if one.command.startswith("ray::ClientActor")}
-
-    long: dict[str, Any] = {"rounds": 2000, "evaluate": {"every": 1000}, "checkpoint": {"every": 10}}
-    with ThreadPoolExecutor(1) as beside, caplog.at_level(logging.INFO, logger="fedray"):
-        done = beside.submit(run, long, change, callbacks=wait, out=tmp_path / "run")
-        while not list((tmp_path / "run" / "checkpoints").glob("round-*")) and not done.done():
-            time.sleep(0.1)
-        before = find()
-        node = two.add_node(num_cpus=2)  # from the main thread only
-        began = time.monotonic()
-        while not any("further actors joined" in line for line in caplog.messages) and not done.done():
-            time.sleep(0.1)
-        print(f"a node was used {time.monotonic() - began:.1f} s after it was there")
-        assert before <= find() and len(before) == 4
-        enough.touch()
-    assert "training: 2 further actors joined, 6 in all" in caplog.messages
-    assert hashes(done.result()) == inline(long, change)
-    two.remove_node(node)
 
 
 @pytest.mark.slow

@@ -1,38 +1,117 @@
-"""Files of FedScale and MobiPerf as the rows of a trace (`clients.trace`), for `fedray traces`.
+"""Converts device traces of FedScale and MobiPerf to a file for `clients.trace`; fedray itself is not needed.
 
-Example:
-    >>> rows = convert_fedscale({7: {"computation": 100.0, "communication": 8000.0}})
-    >>> {name: values.tolist() for name, values in rows.items()}
-    {'client': [0], 'seconds_per_sample': [0.3], 'uplink': [1000000.0], 'downlink': [1000000.0]}
+    python tools/traces.py fedscale client_device_capacity client_behave_trace --out trace.parquet --clients 1000
+    python tools/traces.py mobiperf 2018-01/*.json --out trace.parquet
+
+FedScale's files are pickles. They are read as data, and nothing in them is run: the instructions of a file are listed
+by `pickletools`, and only those that make numbers, text, lists, tuples and dicts are followed; any other one, such as a
+class, is refused.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import pickletools
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from fedray.core.errors import BadInput
-from fedray.files.pickled_data import read_pickled_data
-from fedray.simulation.devices import DAY
+import pandas as pd
 
 TRAINING = 3.0  # a training step takes three inferences: `augmentation_factor` of FedScale's simulator
+DAY = 86_400.0  # seconds
+MOST_STEPS = 200_000_000  # of a pickle
 Rows = dict[str, Any]  # columns, `[n]` each
+_VALUES = {  # instructions that carry their value
+    "BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE",
+    "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING",
+}  # fmt: skip
+_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY: dict[str, Any] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_PUT, _GET = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_GATHER: dict[str, Callable[[list[Any]], Any]] = {  # instructions that make one object of all that is above a mark
+    "DICT": lambda values: dict(zip(values[::2], values[1::2])),
+    "LIST": list,
+    "TUPLE": tuple,
+}
+
+
+def read_pickled_data(content: bytes) -> Any:
+    """The plain data of a pickle.
+
+    Raises:
+        ValueError: It holds anything else, or is damaged.
+    """
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    for step, (instruction, argument, _) in enumerate(pickletools.genops(content)):
+        name = instruction.name
+        if step > MOST_STEPS:
+            raise ValueError("it is too long")
+        if name == "STOP":
+            break
+        try:
+            _follow(name, argument, stack, marks, memo)
+        except (IndexError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"it is damaged at {name}") from None
+    if len(stack) != 1:
+        raise ValueError("it is no single object")
+    return stack[0]
+
+
+def _follow(name: str, argument: Any, stack: list[Any], marks: list[int], memo: dict[int, Any]) -> None:
+    """Follows one instruction."""
+    if name in _VALUES:
+        stack.append(argument)
+    elif name in _CONSTANTS:
+        stack.append(_CONSTANTS[name])
+    elif name in _EMPTY:
+        stack.append(_EMPTY[name]())
+    elif name == "MARK":
+        marks.append(len(stack))
+    elif name == "MEMOIZE":
+        memo[len(memo)] = stack[-1]
+    elif name in _PUT:
+        memo[int(argument)] = stack[-1]
+    elif name in _GET:
+        stack.append(memo[int(argument)])
+    elif name in _TUPLES:
+        stack[-_TUPLES[name] :] = [tuple(stack[-_TUPLES[name] :])]
+    elif name in ("SETITEM", "APPEND"):
+        _fill(stack, len(stack) - (2 if name == "SETITEM" else 1))
+    elif name in ("SETITEMS", "APPENDS"):
+        _fill(stack, marks.pop())
+    elif name in _GATHER:
+        start = marks.pop()
+        stack[start:] = [_GATHER[name](stack[start:])]
+    elif name not in ("PROTO", "FRAME"):
+        raise ValueError(f"it holds {name}{'' if argument is None else f' {argument!r}'}, which is no plain data")
+
+
+def _fill(stack: list[Any], start: int) -> None:
+    """Puts the values behind a place of the stack into the dict or the list below them."""
+    values, below = stack[start:], stack[start - 1]
+    del stack[start:]
+    if isinstance(below, dict):
+        below.update(zip(values[::2], values[1::2], strict=True))
+    elif isinstance(below, list):
+        below.extend(values)
+    else:
+        raise TypeError
 
 
 def read_objects(path: Path) -> Any:
     """The content of a JSON file, a file of a JSON object a line, or a pickle of plain data, which is not unpickled.
 
     Raises:
-        BadInput: It is none of these, or cannot be read.
+        ValueError: It is none of these, or cannot be read.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: it cannot be read ({error.strerror}): name the file of the trace") from None
+    content = path.read_bytes()
     try:
         if content.lstrip()[:1] not in (b"{", b"["):
             return read_pickled_data(content)
@@ -42,7 +121,7 @@ def read_objects(path: Path) -> Any:
             return [json.loads(line) for line in content.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:100]
-        raise BadInput(
+        raise ValueError(
             f"{path}: it is neither JSON nor a pickle of plain data ({why}): name the file as it came"
         ) from None
 
@@ -60,7 +139,7 @@ def convert_fedscale(capacity: Any, behaviour: Any = None, clients: int | None =
         clients: How many of the clients are taken; None: all.
 
     Raises:
-        BadInput: They do not have this form.
+        ValueError: They do not have this form.
     """
     try:
         entries = [capacity[key] for key in sorted(capacity)][:clients]
@@ -73,7 +152,7 @@ def convert_fedscale(capacity: Any, behaviour: Any = None, clients: int | None =
         kept = [behaviour[key] for key in sorted(behaviour)]
         windows = [_read_behaviour(kept[i % len(kept)]) for i in range(len(entries))]
     except (TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError) as error:
-        raise BadInput(
+        raise ValueError(
             f"the files are not those of FedScale ({type(error).__name__}: {error}): give client_device_capacity, and "
             "client_behave_trace behind it"
         ) from None
@@ -115,7 +194,7 @@ def convert_mobiperf(records: Iterable[Mapping[str, Any]], clients: int | None =
         clients: How many of the devices are taken; None: all.
 
     Raises:
-        BadInput: None of them is a throughput.
+        ValueError: None of them is a throughput.
     """
     devices: dict[str, list[tuple[float, str, float]]] = {}
     for place, record in enumerate(records):
@@ -125,7 +204,7 @@ def convert_mobiperf(records: Iterable[Mapping[str, Any]], clients: int | None =
             devices.setdefault(key, []).append(found)
     chosen = [one for _, one in sorted(devices.items()) if any(kind != "latency" for _, kind, _ in one)][:clients]
     if not chosen:
-        raise BadInput("the files are not those of MobiPerf: no record has tcp_speed_results: give its JSON files")
+        raise ValueError("the files are not those of MobiPerf: no record has tcp_speed_results: give its JSON files")
     parts = [_list_links(client, series) for client, series in enumerate(chosen)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -173,3 +252,49 @@ def _list_links(client: int, series: Sequence[tuple[float, str, float]]) -> Rows
         "downlink": downlink,
         "latency": latency,
     }
+
+
+def write_trace(rows: Rows, out: Path) -> None:
+    """Writes a trace by the ending of its name."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"--out {out}: a trace is a table: give a name that ends with .csv or .parquet")
+    frame = pd.DataFrame(rows)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".csv":
+        frame.to_csv(out, index=False, float_format="%.9g")
+    else:
+        frame.to_parquet(out, index=False)
+    print(f"{out}: {frame['client'].nunique():,} clients, {len(frame):,} rows, columns {', '.join(frame)}")
+
+
+def main() -> None:
+    """The program; what is wrong is one line and status 2."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    fedscale = kinds.add_parser("fedscale", help="client_device_capacity, and client_behave_trace if it is given")
+    fedscale.add_argument("capacity", type=Path)
+    fedscale.add_argument("behaviour", type=Path, nargs="?")
+    mobiperf = kinds.add_parser("mobiperf", help="JSON files: bandwidths and latencies that change over time")
+    mobiperf.add_argument("files", type=Path, nargs="+")
+    for kind in (fedscale, mobiperf):
+        kind.add_argument("--out", type=Path, required=True, help="the trace, .csv or .parquet")
+        kind.add_argument("--clients", type=int, help="how many clients are taken (default: all)")
+    given = parser.parse_args()
+    if given.clients is not None and given.clients < 1:
+        parser.error(f"--clients {given.clients}: give at least 1")
+    try:
+        if given.kind == "fedscale":
+            kept = None if given.behaviour is None else read_objects(given.behaviour)
+            rows = convert_fedscale(read_objects(given.capacity), kept, given.clients)
+        else:
+            found = [read_objects(path) for path in given.files]
+            records = [record for one in found for record in (one if isinstance(one, list) else [one])]
+            rows = convert_mobiperf(records, given.clients)
+        write_trace(rows, given.out)
+    except (OSError, ValueError) as error:
+        print(f"traces: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
