@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.assembly.other_data import open_alike
+from fedray.assembly.other_data import NOISE, open_alike
 from fedray.assembly.students import choose_students
 from fedray.assembly.user_objects import UserObjects, name_own_method
 from fedray.components.distillation import Distil, train_student
@@ -35,7 +35,7 @@ from fedray.scenario.schema import Scenario
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], address) -> student [d]
 Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, address) -> their rows `[d]`
 ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
-WITHHELD, NOISE = "withheld", "noise"
+WITHHELD = "withheld"
 _MOST_INPUTS = 10_000  # of noise or another data set, where an own method does not say it (`input_rows`)
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.scenario import names
-from fedray.scenario.nested import DEFAULT_NAMES, Path, dotted_key
+from fedray.scenario.nested import DEFAULT_NAMES, KeyPath, dotted_key
 from fedray.scenario.options import list_keys
 from fedray.scenario.schema import section_fields, section_types
 from fedray.scenario.unknown_keys import explain_unknown_key
 
-_KINDS: dict[Path, names.NameKind] = {  # what a section names, whose options stand beside the name
+_KINDS: dict[KeyPath, names.NameKind] = {  # what a section names, whose options stand beside the name
     ("method",): "method",
     ("data",): "data",
     ("data", "partition"): "partition",
@@ -45,7 +45,7 @@ def refuse_unknown_nulls(trees: Sequence[Mapping[str, Any]], own: Collection[str
         _check_section(tree, (), trees, own)
 
 
-def _check_section(section: Mapping[str, Any], path: Path, trees: Sequence[Any], own: Collection[str]) -> None:
+def _check_section(section: Mapping[str, Any], path: KeyPath, trees: Sequence[Any], own: Collection[str]) -> None:
     """The keys of a section and of those in it."""
     place = "clients.tiers.*" if path[:2] == ("clients", "tiers") and len(path) == 3 else ".".join(path)
     for key, value in section.items():
@@ -55,7 +55,7 @@ def _check_section(section: Mapping[str, Any], path: Path, trees: Sequence[Any],
             _check_null(key, path, section_fields(place), trees, own)
 
 
-def _check_null(key: str, path: Path, fields: tuple[str, ...], trees: Sequence[Any], own: Collection[str]) -> None:
+def _check_null(key: str, path: KeyPath, fields: tuple[str, ...], trees: Sequence[Any], own: Collection[str]) -> None:
     kind = _KINDS.get(path)
     given = [_find_section(tree, path) for tree in trees]
     if key in fields or (kind is not None and (kind in own or any(part.get("object") is not None for part in given))):
@@ -70,7 +70,7 @@ def _check_null(key: str, path: Path, fields: tuple[str, ...], trees: Sequence[A
     raise BadInput(explain_unknown_key(dotted_key(path), key, known, owner))
 
 
-def _find_names(path: Path, given: Sequence[Mapping[str, Any]]) -> list[tuple[names.NameKind, str]]:
+def _find_names(path: KeyPath, given: Sequence[Mapping[str, Any]]) -> list[tuple[names.NameKind, str]]:
     """The known names that a section has in one of the trees, the last one last."""
     if path == ("local",):
         return [found for part in given for found in names.list_own_rules(part)]
@@ -81,7 +81,7 @@ def _find_names(path: Path, given: Sequence[Mapping[str, Any]]) -> list[tuple[na
     return [(_KINDS[path], name) for name in named if isinstance(name, str) and names.is_known(_KINDS[path], name)]
 
 
-def _find_section(tree: Any, path: Path) -> Mapping[str, Any]:
+def _find_section(tree: Any, path: KeyPath) -> Mapping[str, Any]:
     for key in path:
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree if isinstance(tree, Mapping) else {}

@@ -16,16 +16,16 @@ from fedray.scenario.methods import trains_one_model
 from fedray.scenario.yaml_text import MOST_VALUES
 
 Tree = dict[str, Any]
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 MOST_DEPTH = 12
-_KEPT: dict[Path, tuple[str, ...]] = {  # what outlives a change of `name` in a section
+_KEPT: dict[KeyPath, tuple[str, ...]] = {  # what outlives a change of `name` in a section
     ("method",): (),
     ("data",): ("root", "fold", "hold_out", "partition"),
     ("data", "partition"): (),
     ("participation", "selection"): (),
     ("model",): ("objective",),
 }
-DEFAULT_NAMES: dict[Path, str] = {  # of a section that does not say its name
+DEFAULT_NAMES: dict[KeyPath, str] = {  # of a section that does not say its name
     ("method",): "fed_ensemble",
     ("data",): "digits",
     ("data", "partition"): "iid",
@@ -34,13 +34,13 @@ DEFAULT_NAMES: dict[Path, str] = {  # of a section that does not say its name
 }
 
 
-def dotted_key(path: Path) -> str:
+def dotted_key(path: KeyPath) -> str:
     """`("clients", "tiers")` -> `clients.tiers`; odd keys are quoted, a list entry is `table[0]`."""
     parts = [p if p.startswith("[") or (p.isprintable() and len(p) <= 60) else quote_value(p) for p in path]
     return ".".join(parts).replace(".[", "[")
 
 
-def to_plain_values(value: Any, path: Path = (), count: list[int] | None = None) -> Any:
+def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = None) -> Any:
     """A copy made of dict, list, str, int, float, bool and None only, bounded in size and depth.
 
     Args:
@@ -74,7 +74,7 @@ def to_plain_values(value: Any, path: Path = (), count: list[int] | None = None)
     )
 
 
-def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()) -> Tree:
+def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """`base` with the keys of `over`, section by section.
 
     None removes a key, so that its default returns. Another `name` starts a section with options afresh. Of two keys
@@ -109,18 +109,18 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: Path = ()
     return out
 
 
-def name_pair(path: Path) -> tuple[str, str]:
+def name_pair(path: KeyPath) -> tuple[str, str]:
     """The two keys of a section that exclude each other."""
     if len(path) == 3 and path[:2] == ("clients", "tiers"):
         return "share", "number"
-    pairs: dict[Path, tuple[str, str]] = {
+    pairs: dict[KeyPath, tuple[str, str]] = {
         ("local",): ("epochs", "steps"),
         ("participation",): ("per_round", "fraction"),
     }
     return pairs.get(path, ("", ""))
 
 
-def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> bool:
+def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) -> bool:
     """Whether `over` gives a section with options another name.
 
     Args:
@@ -132,7 +132,7 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: Path) -> 
     return path in _KEPT and all(isinstance(name, str) for name in names) and names[0] != names[1]
 
 
-def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: Path = ()) -> Tree:
+def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """What to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks.
 
     Args:
@@ -191,7 +191,7 @@ def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:
     return out
 
 
-def _key(key: object, path: Path) -> str:
+def _key(key: object, path: KeyPath) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         key = _safely_shown(key)
     if not isinstance(key, str) or len(key) > 200 or not _encodable(key):

@@ -19,7 +19,7 @@ from fedray.core.errors import BadInput
 from fedray.scenario.explicit import is_dump
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.nested import Path, Tree, find_changes, flatten, merge_keys
+from fedray.scenario.nested import KeyPath, Tree, find_changes, flatten, merge_keys
 from fedray.scenario.relevance import find_idle_keys
 from fedray.scenario.schema import Scenario
 
@@ -51,7 +51,7 @@ def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) ->
     return tree
 
 
-def _list_paths(tree: Mapping[str, Any], path: Path = ()) -> Iterator[Path]:
+def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
     """All sections and keys, a section before its keys."""
     for key, value in tree.items():
         here = (*path, key)
@@ -61,7 +61,7 @@ def _list_paths(tree: Mapping[str, Any], path: Path = ()) -> Iterator[Path]:
             yield from _list_paths(value, here)
 
 
-def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Path]:
+def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[KeyPath]:
     """The keys of a tree that a method sets by itself, outside of its section, and the sections that hold no others."""
     shared = [key for key in flatten(tree) if key in flatten(defaults) and not key.startswith("method.")]
     sections = {key.rpartition(".")[0] for key in shared} | {key.split(".")[0] for key in shared} | {"clients.tiers"}
@@ -69,7 +69,7 @@ def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[P
     return [tuple(key.split(".")) for key in (*sorted(whole), *shared)]
 
 
-def _without(tree: Mapping[str, Any], path: Path) -> Tree:
+def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
     """The tree without a section or a key; the same where it has none."""
     out = dict(tree)
     if path[0] in out and len(path) == 1:
