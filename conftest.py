@@ -18,7 +18,7 @@ os.fsync = lambda fd: None  # noqa: ARG005
 @pytest.fixture(scope="session", autouse=True)
 def _unnamed_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs without `out` lie in pytest's own folder, which pytest clears."""
-    from fedray.files import out_folder
+    from fedray.files import plain as out_folder
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(out_folder, "mkdtemp", partial(tempfile.mkdtemp, dir=tmp_path_factory.mktemp("unnamed")))

@@ -5,9 +5,7 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from fedray.process.ending import end_on_signals, list_signals
-from fedray.process.quickly import exit_quickly
-from fedray.process.streams import open_streams, settle_streams
+from fedray.process.session import end_on_signals, exit_quickly, list_signals, open_streams, settle_streams
 
 
 def main() -> None:

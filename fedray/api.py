@@ -15,20 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedray.assembly.own_rules import take_rules
-from fedray.assembly.own_training import check_training, take_training
-from fedray.assembly.user_objects import UserObjects, check_objects, refuse_unnamed_options
+from fedray.assembly.own_training import check_training, take_rules, take_training
+from fedray.assembly.registry import UserObjects, check_objects, refuse_unnamed_options
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
 from fedray.data.adaptation import names_data, take_data_options
 from fedray.experiments.live import show_if_wanted
-from fedray.experiments.predict import Prediction
 from fedray.experiments.reopen import read_data_options
-from fedray.experiments.results import Run
+from fedray.experiments.results import Prediction, Run
 from fedray.experiments.run import resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
-from fedray.files.out_folder import choose_out
-from fedray.files.plain import expand_user_path
+from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario

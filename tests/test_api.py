@@ -20,7 +20,7 @@ import fedray
 from fedray.api import OBJECTS
 from fedray.core.errors import BadInput
 from fedray.data.types import Split, classification
-from fedray.files import out_folder
+from fedray.files import plain as out_folder
 from fedray.runtime import stacking
 from fedray.storage import checkpoint
 
@@ -96,7 +96,7 @@ def test_predict_reads_its_checkpoint_and_builds_its_worker_once(
 
         monkeypatch.setattr(name, counted)
 
-    count("fedray.storage.study_checkpoint.load_checkpoint", checkpoint.load_checkpoint)
+    count("fedray.storage.checkpoint.load_checkpoint", checkpoint.load_checkpoint)
     count("fedray.runtime.inline.make_worker", stacking.make_worker)
     opened = fedray.load(run.path)
     x = opened.study.split("test", 0)[0][:5]

@@ -17,12 +17,11 @@ from md_pieces import begin_sentence, read_attributes, write_table, write_value
 from pydantic import PlainValidator
 
 from fedray.scenario.classifiers import CLASSIFIERS
-from fedray.scenario.data import DATA_SPECS
+from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import flatten
-from fedray.scenario.partition import CLIENT_KINDS, PARTITION_SPECS
 from fedray.scenario.relevance import is_read
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS

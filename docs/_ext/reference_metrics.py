@@ -12,8 +12,8 @@ import yaml
 from md_pieces import begin_sentence
 
 from fedray.core.scores import NUMBERED, find_score
-from fedray.files.columns import Column
-from fedray.metrics.catalogue import SCORES
+from fedray.files.tables import Column
+from fedray.metrics.scores import SCORES
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 FORMULAS: dict[str, str] = yaml.safe_load((REFERENCE / "metrics.yaml").read_text())

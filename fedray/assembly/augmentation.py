@@ -15,19 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.assembly.own_fields import require, require_function
+from fedray.assembly.own_results import require, require_function
 from fedray.assembly.own_training import find_code, find_function, name_thing
 from fedray.core import rng
-from fedray.core.augmentation import Augmentation, AugmentationForm
 from fedray.core.errors import BadInput
+from fedray.core.local import Augmentation, AugmentationForm
 from fedray.core.types import Net
 from fedray.data.augmentation import AUGMENTATIONS, PADDED
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
-from fedray.own_code.nested import list_nested
+from fedray.own_code.source_code import list_nested
 from fedray.own_code.user_code import describe_exception, name_type, takes_positional
 from fedray.scenario import names
-from fedray.training.augmentation import Steps, change_batches
+from fedray.training.block import Steps, change_batches
 
 _TRIED = 16  # rows
 _SHRUNK = 20.0  # ToTensor divides by 255, and with a Normalize behind it by 50 or more

@@ -12,9 +12,9 @@ Example:
 from __future__ import annotations
 
 from fedray.assembly import memory
-from fedray.assembly.data_memory import Need
-from fedray.assembly.devices import invited_per_tier
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.clients import invited_per_tier
+from fedray.assembly.memory import Need
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Net
 from fedray.data.types import Dataset

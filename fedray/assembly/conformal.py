@@ -9,8 +9,7 @@ import numpy as np
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS
 from fedray.data.shards import Shards
-from fedray.metrics.conformal import ConformalRule, find_pooled_rank
-from fedray.metrics.fedcp_qq import choose_ranks
+from fedray.metrics.conformal import ConformalRule, choose_ranks, find_pooled_rank
 from fedray.scenario.conformal import ConformalKeys
 
 

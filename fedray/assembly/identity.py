@@ -12,20 +12,17 @@ from typing import Any
 from torch import nn
 
 from fedray.assembly.own_training import OwnTraining, functions_of, list_training_code, list_training_names
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.components.schedule import KINDS
 from fedray.components.selection import find_selection
 from fedray.core.types import Net
 from fedray.data import catalogue
-from fedray.data.digest import hash_shards, sum_up
-from fedray.data.flower import is_partitioner
-from fedray.data.own_partition import find_partition
+from fedray.data.own_partition import find_partition, is_partitioner
+from fedray.data.shards import hash_shards, sum_up
 from fedray.methods import METHODS
 from fedray.models.catalogue import model_maker
-from fedray.own_code.called_code import hash_called, hash_module_file
-from fedray.own_code.nested import list_nested
 from fedray.own_code.read_values import hash_bytecode, hash_values
-from fedray.own_code.source_code import hash_code, name_callable
+from fedray.own_code.source_code import hash_called, hash_code, hash_module_file, list_nested, name_callable
 from fedray.own_code.user_modules import hash_modules
 from fedray.scenario import names
 from fedray.scenario.schema import Scenario

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core import rng
-from fedray.models.mlp import RBF
+from fedray.models.nets import RBF
 
 
 class LayerOutputs(NamedTuple):

@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedray.assembly.user_objects import UserObjects
-from fedray.models.flat_weights import wrap_networks
-from fedray.models.mean_field import MeanField
-from fedray.models.partitioned import Partitioned
+from fedray.assembly.registry import UserObjects
+from fedray.models.weights import MeanField, Partitioned, wrap_networks
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study

@@ -1,25 +1,19 @@
-"""What a scenario needs in memory, estimated before any of it is taken.
-
-Every key has a range, but products of keys have none: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client of
-10^12 rows. `estimate_scenario` estimates what follows from the keys alone, `check_network_memory` what the models take,
-before the first one is made, and `estimate_study` everything. A scenario that this machine cannot hold is refused with
-a message that names the keys which decide its size.
-"""
+"""What a scenario needs in memory, estimated before any of it is taken."""
 
 from __future__ import annotations
 
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.assembly.data_memory import Need, estimate_generated_data, estimate_rows
-from fedray.assembly.devices import invited_per_tier
+from fedray.assembly.clients import invited_per_tier
 from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.assembly.mean_field import count_draws
 from fedray.core.errors import BadInput
@@ -27,15 +21,103 @@ from fedray.core.fitting import count_kept
 from fedray.core.measured import Curvature
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
+from fedray.data.synthetic import POOL_NUMBERS
+from fedray.data.types import Dataset
 from fedray.models.net import layout_of
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
-from fedray.simulation.engine import choose_study_engine
-from fedray.simulation.study import Study
+from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.choice import Engine
 from fedray.training.curvature import MAPPED_NUMBERS, count_gradients
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Estimates of what the rows of a data set need in memory: computed data, copies, rows that differ by client.
+
+
+class Need(NamedTuple):
+    """Some memory that a run needs.
+
+    Attributes:
+        what: what it is for, in words.
+        keys: the keys of the scenario that decide its size.
+        bytes: its size.
+    """
+
+    what: str
+    keys: str
+    bytes: float
+
+
+def estimate_generated_data(scenario: Scenario, number: int) -> list[Need]:
+    """Data sets that are computed, not read: nothing for the others.
+
+    Args:
+        scenario: the scenario.
+        number: clients N.
+    """
+    keys: Mapping[str, Any] = scenario.data.options
+    if scenario.data.name in ("sine", "interval", "cubic"):
+        rows = int(keys.get("clients", number)) * int(keys.get("samples", 16))
+        return [Need(f"{rows:,} rows", "data.clients x data.samples", 64.0 * rows)]
+    if scenario.data.name != "synthetic":
+        return []
+    features, classes, samples = keys["features"], keys["classes"], keys["samples"]
+    pool, known = max(1024, min(65_536, POOL_NUMBERS // features)), min(number, EVALUATED_CLIENTS)
+    tail = keys["spread"] * math.sqrt(2 * math.log(max(number, 2)))  # the largest of N normal numbers
+    largest, row = samples * math.exp(min(tail, 600.0)), 12.0 * features + 64
+    held = known * samples * scenario.data.hold_out
+    return [
+        Need(f"{keys['test']:,} test rows", "data.test x data.features", row * keys["test"]),
+        Need(f"{classes:,} means and {pool:,} rows of noise", "data.features", 12.0 * (classes + pool) * features),
+        Need(f"label counts of {known:,} clients", "data.classes x clients.number", 16.0 * known * classes),
+        Need(f"a client of {largest:,.3g} rows", "data.samples, data.spread, data.features", row * largest),
+        Need(f"{held:,.3g} withheld rows", "data.hold_out x data.samples x clients.number", row * held),
+    ]
+
+
+def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
+    """The tables that say which client holds which rows, copies of all rows, and rows that are changed world by world.
+
+    Args:
+        scenario: its partition says how the rows of clients differ.
+        data: the data set.
+        worlds: worlds R, replicates x folds.
+        copied: whether `data` has the copies of `data.partition.copies` already.
+
+    Example:
+        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.scenario.loader import read_scenario
+        >>> partition = {"name": "iid", "rotation": 4, "copies": True}
+        >>> scenario = read_scenario({"data": {"partition": partition}})
+        >>> [need.what for need in estimate_rows(scenario, load_data("digits"), worlds=2)]
+        ['2 partitions of 5,752 rows', '4 copies of 1,797 rows']
+    """
+    keys: Mapping[str, Any] = scenario.data.partition.options
+    groups = max(keys.get("rotation") or 1, keys.get("permute_labels") or 1) if keys.get("copies") else 1
+    more = 1 if copied else groups
+    rows, tested = more * len(data.train.y), more * len(data.test.y)
+    needs = [Need(f"{worlds:,} partitions of {rows:,} rows", "replicates x data", 48.0 * rows * worlds)]
+    row = data.train.x.nbytes / max(1, len(data.train.x))  # bytes
+    if groups > 1:
+        both = rows + tested
+        what = f"{groups} copies of {both // groups:,} rows"
+        needs.append(Need(what, "data.partition.copies x data", (row + 8.0) * both))
+    turned = (bool(keys.get("rotation")) and groups == 1) or bool(keys.get("feature_noise"))
+    changed = row * turned + 8.0 * bool(keys.get("permute_labels"))
+    if changed:
+        needs.append(
+            Need(f"{worlds:,} x {rows:,} rows of shifted clients", "replicates x data", changed * rows * worlds)
+        )
+    return needs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Every key has a range, but products of keys have none: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client
+# of 10^12 rows. `estimate_scenario` estimates what follows from the keys alone, `check_network_memory` what the
+# models take, before the first one is made, and `estimate_study` everything. A scenario that this machine cannot hold
+# is refused with a message that names the keys which decide its size.
 
 SIZED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from

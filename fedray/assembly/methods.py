@@ -7,39 +7,39 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any, cast
 
-from fedray.assembly.architectures import make_architectures, refuse_outputs
 from fedray.assembly.asynchronous import add_groups, count_buffered
+from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
 from fedray.assembly.compression import make_compression
-from fedray.assembly.devices import invited_per_tier
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
 from fedray.assembly.fens import make_fens
 from fedray.assembly.lone_rows import warn_of_lone_rows
-from fedray.assembly.models import make_network
-from fedray.assembly.own_keys import refuse_unread_code, warn_of_idle_keys, warn_of_unread_keys
-from fedray.assembly.own_methods import guard_method
-from fedray.assembly.own_pieces import warn_of_unread_pieces
+from fedray.assembly.models import make_architectures, make_network, refuse_outputs
+from fedray.assembly.own_methods import (
+    guard_method,
+    refuse_unread_code,
+    warn_of_idle_keys,
+    warn_of_unread_keys,
+    warn_of_unread_pieces,
+)
 from fedray.assembly.posterior_samples import make_samples
 from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
-from fedray.assembly.selection import expect_seconds, keep_losses, make_participation, measure_sizes
+from fedray.assembly.registry import UserObjects, name_own_method
 from fedray.assembly.slices import cut_network, refuse_unread_widths
 from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
-from fedray.assembly.user_objects import UserObjects, name_own_method
-from fedray.components.adaptive import remember_losses
-from fedray.components.own_schedule import guard_schedule
-from fedray.components.schedule import KINDS, Assignment
+from fedray.components.memory import remember_losses
+from fedray.components.schedule import KINDS, Assignment, guard_schedule
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import RateSchedule
 from fedray.core.method import Local, Method
 from fedray.core.types import EVALUATED_ROWS, Net
-from fedray.data.held_labels import count_held_labels
-from fedray.data.shards import Shards
+from fedray.data.shards import Shards, count_held_labels
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
-from fedray.models.row_mixing import mixes_rows
+from fedray.models.trial import mixes_rows
 from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
@@ -50,8 +50,7 @@ from fedray.scenario.schema import Scenario
 from fedray.scenario.stacks import is_stack
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
-from fedray.simulation.engine import choose_study_engine
-from fedray.simulation.study import Study
+from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.choice import SLOWER
 
 

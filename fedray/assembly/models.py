@@ -1,18 +1,10 @@
-"""The network of a study, sized for its data.
-
-Example:
-    >>> from fedray.assembly.user_objects import UserObjects
-    >>> from fedray.data.catalogue import load_data
-    >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"model": {"name": "linear"}})
-    >>> make_network(scenario, load_data("digits"), UserObjects(), worlds=1).layout.d  # 64 x 10 weights, 10 biases
-    650
-"""
+"""The network of a study, sized for its data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,17 +13,25 @@ from torch import Tensor, nn
 from fedray.assembly import memory
 from fedray.assembly.mean_field import add_gaussians
 from fedray.assembly.posterior_samples import add_samples
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
+from fedray.components.distillation import TORCH, ask_model, use_torch
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import Net, Objective
+from fedray.core.method import EngineOf, StudentEngine
+from fedray.core.types import Clients, Lanes, Members, Net, Objective
 from fedray.data.types import Dataset
 from fedray.models.catalogue import MODEL_NAMES, model_maker
 from fedray.models.dropout import find_dropout
 from fedray.models.net import net_of
+from fedray.models.stacking import Base, Stack
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.schema import Scenario
+from fedray.scenario.schema import ModelKeys, Scenario
+from fedray.simulation.study import Study
+from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, find_student_kernel
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The network of a study, sized for its data.
 
 TRIAL_ROWS = 8  # on which a network is tried
 
@@ -47,6 +47,14 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 
     Raises:
         BadInput: the network does not fit the data, or this machine cannot hold the models.
+
+    Example:
+        >>> from fedray.assembly.registry import UserObjects
+        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"model": {"name": "linear"}})
+        >>> make_network(scenario, load_data("digits"), UserObjects(), worlds=1).layout.d  # 64 x 10 weights, 10 biases
+        650
     """
     objective = _choose_objective(scenario, data)
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
@@ -116,3 +124,111 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
         return torch.from_numpy(stored[:: max(1, len(stored) // TRIAL_ROWS)][:TRIAL_ROWS].astype(np.int64))
     numbers = rng.normal(rng.keys(0, "trial"), TRIAL_ROWS * math.prod(data.input_shape))
     return 0.1 * torch.from_numpy(numbers).view(TRIAL_ROWS, *data.input_shape).float()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The architectures among FedDF's clients, from a scenario: which networks there are, and which client has which.
+
+
+def make_architectures(scenario: Scenario, classes: int, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
+    """One base for each of `method.networks`, with the clients that have it; nobody joins their answers but the mean.
+
+    Args:
+        scenario: the scenario.
+        classes: C of the data; 0 for regression.
+        clients: the population.
+        network: makes the network of a scenario.
+
+    Raises:
+        BadInput: there are no classes, or more networks than clients. That of a tier without clients is the server's.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.scenario.loader import read_scenario
+        >>> networks = [{"name": "mlp", "hidden": [8]}, {"name": "linear"}]
+        >>> scenario = read_scenario({"method": {"name": "feddf", "networks": networks}})
+        >>> net = build_net("linear", (4,), 10, "cross_entropy")
+        >>> stack = make_architectures(scenario, 10, Clients((Tier("client", 5),)), lambda one: net)
+        >>> [np.flatnonzero(base.members(np.arange(5))).tolist() for base in stack.bases]
+        [[0, 2, 4], [1, 3]]
+    """
+    networks = scenario.method.options["networks"]
+    if not classes:
+        raise BadInput(
+            f"method.networks has {len(networks)} networks, but {scenario.data.name} has real targets: choose data "
+            "with classes, or leave it out"
+        )
+    if len(networks) > clients.number:
+        raise BadInput(
+            f"method.networks has {len(networks)} networks, but clients.number is {clients.number}: raise it, or leave "
+            "some out"
+        )
+    tiers = [tier.name for tier in clients.tiers]
+    bases = []
+    for i, one in enumerate(networks):
+        options = {key: value for key, value in one.items() if key not in ("name", "tier", "answers")}
+        net = network(replace(scenario, model=ModelKeys(one["name"], options=options)))
+        members = _in_turn(i, len(networks)) if "tier" not in one else _of_tier(clients, tiers.index(one["tier"]))
+        bases.append(Base(net, scenario.method.models, members=members, answers=one.get("answers", True)))
+    return Stack(
+        bases=tuple(bases),
+        meta=None,
+        folds=1,
+        within=False,
+        rounds=scenario.rounds,
+        meta_rounds=0,
+        meta_lr=0.0,
+        meta_optimizer="sgd",
+    )
+
+
+def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
+    """Stands in `Setting.outputs` where there are several networks."""
+    raise BadInput(
+        "setting.outputs asks one network, but method.networks has several: call "
+        "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
+    )
+
+
+def _in_turn(i: int, number: int) -> Members:
+    """Client j has network `j mod number`."""
+    return lambda client: np.asarray(client % number == i)
+
+
+def _of_tier(clients: Clients, tier: int) -> Members:
+    return lambda client: np.asarray(clients.tier_of(client) == tier)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What computes teachers and students at a server: compiled kernels where they have the network, else torch.
+
+
+def choose_students(lanes: Lanes) -> EngineOf:
+    """What computes the students of each network.
+
+    Args:
+        lanes: whether compiled kernels may train.
+    """
+    return use_torch if lanes == "torch" else _choose_compiled
+
+
+def _choose_compiled(net: Net) -> StudentEngine:
+    """The kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
+    kernel = find_student_kernel(net)
+    if kernel is None:
+        return TORCH
+    return StudentEngine(ask_compiled if kernel is CONV_KERNEL else ask_model, begin_compiled)
+
+
+def has_compiled_students(study: Study) -> bool:
+    """Whether compiled kernels train a student of a study's server.
+
+    Args:
+        study: any; most have no students.
+    """
+    options = study.scenario.get("method", {})
+    if study.lanes == "torch" or not (options.get("distil_steps") or options.get("distil_epochs")):
+        return False
+    nets = [part.study.net for part in study.parts if part.voter is None] or [study.net]
+    return any(find_student_kernel(net) is not None for net in nets)

@@ -1,33 +1,337 @@
 """A user's own method with a check around each of its functions: a wrong result is one line that names the function.
 
 Example:
-    >>> guard_method(None, "method mine", worlds=1, clients=Clients(()), layers=())
-    Traceback (most recent call last):
-    fedray.core.errors.BadInput: method mine returned None: return a fedray.methods.Method
+    >>> import warnings
+    >>> from fedray.assembly.study import build_study
+    >>> from fedray.assembly.registry import UserObjects
+    >>> from fedray.methods import federated
+    >>> from fedray.scenario.loader import read_scenario
+    >>> keys = {"data": {"limit": 90}, "clients": 3, "server": {"robust": "median"}}
+    >>> def own(setting):  # its server is that of a scenario without the key
+    ...     phase = federated(setting)
+    ...     return Method("own", replace(phase, server=federated(replace(setting, robust=Robust())).server))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     _ = build_study(read_scenario(keys), UserObjects(method=own))
+    >>> print(str(caught[0].message)[:77])
+    server.robust = median cannot act, because own has a server without it: leave
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from fedray.assembly import own_results as results
 from fedray.assembly.augmentation import check_augmentations
-from fedray.assembly.own_answer import guard_combine
-from fedray.assembly.own_fields import check_course, require, require_function, require_number
-from fedray.assembly.own_measure import check_measure
-from fedray.assembly.own_parts import fit_parts
-from fedray.assembly.own_shared import watch_shared
-from fedray.assembly.own_training import check_code
-from fedray.core.errors import BadInput
+from fedray.assembly.own_results import (
+    check_course,
+    guard_combine,
+    require,
+    require_function,
+    require_number,
+    watch_shared,
+)
+from fedray.assembly.own_training import check_code, functions_of
+from fedray.components.schedule import invite_all
+from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.local import Correction, LocalLoss, Transform
+from fedray.core.measured import ClientSums, Curvature
 from fedray.core.method import Compress, Local, Method, Phase, Server
+from fedray.core.text import quote_value
 from fedray.core.types import Clients, State
+from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.stacking import Stack
+from fedray.own_code.read_values import reach
+from fedray.own_code.source_code import read_closure
 from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.schema import MethodKeys, Scenario
+from fedray.scenario.training import ServerKeys
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts of a scenario that a user's own method does not read: an object is refused, a key is named in a warning.
+
+_KEYS = (  # of the section `local`, which are fields of `Local` too
+    "optimizer",
+    "lr",
+    "lr_decay",
+    "lr_decay_every",
+    "momentum",
+    "weight_decay",
+    "batch_size",
+    "epochs",
+    "steps",
+    "pull",
+    "schedule",
+)
+_REMEDY = "make its local with replace(setting.local, ...), or leave it out"
+
+
+def refuse_unread_code(given: Local, method: Method) -> None:
+    """Refuses a loss, an optimizer or augmentations, of the scenario's or passed, that a method does not train with.
+
+    Where a method has others, which do not hold the one that was given, a warning says so.
+
+    Args:
+        given: how the scenario says that clients train.
+        method: the user's own.
+
+    Raises:
+        BadInput: names what is not read.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from fedray.core.local import LocalLoss
+        >>> local = Local(loss=LocalLoss(len, name="mine"))
+        >>> method = SimpleNamespace(name="own", parts=(), phase=SimpleNamespace(local=Local()))
+        >>> refuse_unread_code(local, method)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: local.loss = mine, but own does not read it: make its local with replace(setting...
+    """
+    if method.parts:
+        return
+    local = method.phase.local
+    held = {id(thing) for one in local.augment for thing in (one.function, *_list_closure(one.function))}
+    if unread := ", ".join(one.name for one in given.augment if not {id(one), id(one.function)} & held):
+        if not local.augment:
+            raise BadInput(f"local.augment = {unread}, but {method.name} does not read it: {_REMEDY}")
+        warn_user(f"local.augment = {unread}, but {method.name} augments with others: {_REMEDY}")
+    named = {"loss": given.loss and given.loss.name, "optimizer": given.step and given.optimizer_name}
+    for key, wanted, has in (("loss", given.loss, local.loss), ("optimizer", given.step, local.step)):
+        if wanted is None or has is wanted:
+            continue
+        if has is None:
+            raise BadInput(f"local.{key} = {named[key]}, but {method.name} does not read it: {_REMEDY}")
+        if not _list_parts(wanted) & _list_held(has):
+            warn_user(f"local.{key} = {named[key]}, but {method.name} trains with one of its own: {_REMEDY}")
+
+
+def _list_parts(thing: object) -> set[int]:
+    """The identities of a loss or an optimizer and of its functions."""
+    return {id(thing), *map(id, functions_of(thing))}
+
+
+def _list_held(thing: object) -> set[int]:
+    """The identities of its functions, and of what their closures hold."""
+    functions = functions_of(thing)
+    return {*map(id, functions), *(id(one) for function in functions for one in _list_closure(function))}
+
+
+def _list_closure(function: object) -> list[object]:
+    """What the closure of a function holds."""
+    return list(read_closure(function).values()) if isinstance(function, FunctionType) else []
+
+
+def warn_of_unread_keys(
+    scenario: Scenario, pieces: Setting, usual: Local, method: Method, compose: Callable[[Setting], Method]
+) -> None:
+    """Says which keys of `local` a method replaces by values of its own.
+
+    A method may compute with a key (half of the learning rate). So it is composed once more without the keys, and those
+    that make no difference are named.
+
+    Args:
+        scenario: has the keys.
+        pieces: of the method.
+        usual: how clients train where no key says anything.
+        method: the user's own.
+        compose: makes it from other pieces.
+    """
+    given, local = pieces.local, method.phase.local
+    asked = [
+        key
+        for key in _KEYS
+        if getattr(given, key) not in (getattr(usual, key), getattr(local, key))
+        and not (key == "epochs" and given.epochs is None)
+        and not (key == "lr" and scenario.local.lr_grid)
+    ]
+    if method.parts or method.phase.fitting is not None or not asked:
+        return
+    plain = replace(given, **{key: getattr(usual, key) for key in _KEYS})
+    try:
+        other = compose(replace(pieces, local=plain))
+    except FedrayError:  # it needs them
+        return
+    idle = [key for key in asked if _fields(method, key) == _fields(other, key)]
+    if idle:
+        named = ", ".join(f"local.{key} = {quote_value(getattr(scenario.local, key))}" for key in idle)
+        warn_user(
+            f"{named} does not change how clients train with {method.name}, which has values of its own: {_REMEDY}"
+        )
+
+
+def _fields(method: Method, key: str) -> list[object]:
+    """A field of every local training of a method."""
+    return [getattr(local, key) for local in (method.phase.local, *method.phase.personal)]
+
+
+def warn_of_idle_keys(
+    scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]
+) -> None:
+    """Says which keys beside `local` a method answers, or counts bytes, without.
+
+    Args:
+        scenario: has the keys.
+        pieces: of the method.
+        method: the user's own.
+        compose: makes it from other pieces.
+    """
+    asked, trained = scenario.method.models, method.phase.models
+    if asked not in (trained, _usual_models(scenario)):
+        warn_user(
+            f"method.models = {asked} cannot act, because {method.name} trains {trained} models: leave it out, or let "
+            "the method read setting.models"
+        )
+    if method.one_model_per_client and math.isfinite(scenario.predict.gamma):
+        warn_user(
+            f"predict.gamma = {scenario.predict.gamma:g} cannot act, because a known client of {method.name} answers "
+            "with a model of its own: leave it out"
+        )
+    if pieces.compress is not None and any(phase.traffic is not None for phase in method.parts or (method.phase,)):
+        try:
+            idle = _count_first_round(method) == _count_first_round(compose(replace(pieces, compress=None)))
+        except FedrayError:  # it needs the key, or a state
+            return
+        if idle:
+            warn_user(
+                f"compress.kind = {scenario.compress.kind} changes the uploads of {method.name}, but not the bytes "
+                "that its traffic counts: leave it out, or let traffic count them (phase.compress.bytes)"
+            )
+
+
+def _count_first_round(method: Method) -> list[list[int]]:
+    """The bytes up of each job of the first round, as the `traffic` of each phase counts them."""
+    phases = method.parts or (method.phase,)
+    return [one.traffic(0, one.schedule(0, None))[0].tolist() for one in phases if one.traffic is not None]
+
+
+def _usual_models(scenario: Scenario) -> int:
+    """K where a scenario does not say it: what the method was registered with, or that of any other."""
+    registered: Mapping[str, int] = method_spec_of(scenario.method.name).defaults.get("method", {})
+    return registered.get("models", MethodKeys().models)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks of a user's own method that trains several architectures, before anything trains.
+
+NOT_OF_PARTS = (  # fields of a phase that nothing calls where it is one of several
+    "private", "personal", "walk", "sizes", "steps", "remember", "choose", "mixture", "fitting", "ask",
+)  # fmt: skip
+NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # of a method
+
+
+def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
+    """A method whose parts are the trainings of a scenario's networks, one of each; its phase is then the first part.
+
+    Args:
+        method: The user's own.
+        stack: The networks; None: there is one, which is no part.
+        where: How messages call the method.
+
+    Raises:
+        BadInput: The parts do not fit the networks, or have what parts cannot have.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> fit_parts(SimpleNamespace(parts=(1, 2)), None, "method mine")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: method mine: it has 2 parts, but setting.stack is None: return parts only where ...
+    """
+    if stack is None:
+        if method.parts:
+            raise BadInput(
+                f"{where}: it has {len(method.parts)} parts, but setting.stack is None: return parts only where "
+                "method.networks names networks"
+            )
+        return method
+    if len(method.parts) != len(stack.bases):
+        raise BadInput(
+            f"{where}: it has {len(method.parts)} parts, but method.networks has {len(stack.bases)} networks: return "
+            "parts=federated_each(setting), a phase of each"
+        )
+    for name in NOT_BESIDE_PARTS:
+        if getattr(method, name):
+            raise BadInput(f"{where}: {name} is not called beside parts, the mean of which answers: leave it out")
+    for i, part in enumerate(method.parts):
+        _check_part(part, f"{where}: parts[{i}]", stack.bases[i].models)
+        if part.compress.own != method.parts[0].compress.own:
+            raise BadInput(f"{where}: parts[{i}]: compress.own is not that of parts[0]: compress all parts alike")
+    return replace(method, phase=method.parts[0])
+
+
+def _check_part(part: Phase, where: str, models: int) -> None:
+    """Refuses a phase that cannot be a part."""
+    if part.models != models:
+        raise BadInput(f"{where}: models = {part.models}: keep setting.models, {models}")
+    for name in NOT_OF_PARTS:
+        if getattr(part, name):
+            raise BadInput(f"{where}: {name} is not read in a part: leave it out")
+    if part.local.has_code or part.local.correction is not None:
+        raise BadInput(
+            f"{where}: local has a loss, a transformation or a correction, which parts cannot have: leave it out"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks of what a user's own method has its clients measure, before anything trains.
+
+
+def check_measure(phase: Phase, where: str) -> None:
+    """Refuses what clients could not measure, or would send uncounted or unread; None is nothing.
+
+    Args:
+        phase: Of the user's own method.
+        where: How messages call the method.
+
+    Raises:
+        BadInput: One line.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> alone = {"local": SimpleNamespace(correction=None), "walk": None, "slices": None}
+        >>> check_measure(
+        ...     SimpleNamespace(measure=Curvature(), up_vectors=0, **alone), "method mine"
+        ... )  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: method mine: curvature is sent, but up_vectors = 0: set it to 1, ...
+    """
+    how = phase.measure
+    if how is None:
+        return
+    if isinstance(how, Curvature):
+        _check_curvature(phase, how, where)
+    elif isinstance(how, ClientSums):
+        require_function(where, "measure.function", how.function, "seen")
+        require_number(where, "measure.numbers", how.numbers, least=1, whole=True)
+    else:
+        raise BadInput(f"{where}: measure is {name_type(how)}: give a Curvature or ClientSums")
+    if phase.local.correction is not None:
+        raise BadInput(f"{where}: measure and local.correction are both sent beside the delta: leave one of them out")
+    if phase.walk is not None:
+        raise BadInput(f"{where}: measure has no server that reads it, because models walk: leave it out")
+    if phase.slices is not None:
+        raise BadInput(f"{where}: measure reads whole networks, but tiers train slices: leave it out")
+
+
+def _check_curvature(phase: Phase, how: Curvature, where: str) -> None:
+    if how.kind not in ("model", "empirical"):
+        raise BadInput(f"{where}: measure.kind = {how.kind!r}: choose model or empirical")
+    if how.rows is not None and (not isinstance(how.rows, int) or isinstance(how.rows, bool) or how.rows < 1):
+        raise BadInput(f"{where}: measure.rows = {how.rows!r}: give a whole number of at least 1, or None")
+    if phase.up_vectors < 1:
+        raise BadInput(
+            f"{where}: curvature is sent, but up_vectors = {phase.up_vectors}: set it to 1, so that it is counted"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A user's own method with a check around each of its functions: a wrong result is one line that names the function.
 
 Check = Callable[..., str | None]  # (what a function returned, its arguments) -> what is wrong with it
 
@@ -72,6 +376,11 @@ def guard_method(
 
     Raises:
         BadInput: It is no method, or one of its fields cannot be used.
+
+    Example:
+        >>> guard_method(None, "method mine", worlds=1, clients=Clients(()), layers=())
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: method mine returned None: return a fedray.methods.Method
     """
     if not isinstance(method, Method):
         raise BadInput(f"{where} returned {name_type(method)}: return a fedray.methods.Method")
@@ -292,3 +601,76 @@ def _check_local(where: str, local: Any) -> None:
     check_augmentations(where, local.augment)
     if local.finish is not None:
         require_function(where, "local.finish", local.finish, "start, final")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keys that decide a piece of a `Setting` which a user's own method does not put into its parts: a warning names them.
+#
+# A method that takes the place of a part with `replace(phase, server=...)` drops what the scenario's keys made of it.
+
+
+class _Piece(NamedTuple):
+    """What a key has decided: the key with its value, the fields of `Setting` with other values, and the remedy."""
+
+    key: str
+    other: dict[str, Any]
+    remedy: str
+
+
+_SERVER = "has a server without it: leave the key out, or name the server as merge"
+_SCHEDULE = "has a schedule without it: leave the key out, or let the schedule call setting.participation"
+_ASSIGN = "has a schedule without it: leave the key out, or name the schedule as assign"
+
+
+def warn_of_unread_pieces(
+    scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]
+) -> None:
+    """Says which keys of servers, schedules, participants and compression a method drops.
+
+    The method is composed with the piece that a key has made and with another one. Where both reach the same code and
+    values, and no code that holds the setting names the piece, the key cannot act.
+
+    Args:
+        scenario: has the keys.
+        pieces: of the method.
+        method: the user's own.
+        compose: makes it from other pieces.
+    """
+    asked = list(_list_asked(scenario, pieces))
+    if not asked:
+        return
+    given = reach(compose(pieces), Setting)
+    for piece in asked:
+        try:
+            changed = compose(replace(pieces, **piece.other))
+        except FedrayError:  # it needs the piece
+            continue
+        if given.named.isdisjoint(piece.other) and given.things == reach(changed, Setting).things:
+            warn_user(f"{piece.key} cannot act, because {method.name} {piece.remedy}")
+
+
+def _list_asked(scenario: Scenario, pieces: Setting) -> Iterator[_Piece]:
+    """The pieces that a key has decided."""
+    server, people = scenario.server, scenario.participation
+    if pieces.robust.kind != "none":
+        yield _Piece(f"server.robust = {server.robust}", {"robust": Robust()}, _SERVER)
+    if pieces.optimizer.kind != "none":
+        yield _Piece(f"server.optimizer = {server.optimizer}", {"optimizer": Optimizer()}, _SERVER)
+    if pieces.coefficients is not None:
+        yield _Piece(f"server.coefficients = {server.coefficients}", {"coefficients": None}, _SERVER)
+    if pieces.weighting != ServerKeys().weighting:
+        other = {"weighting": ServerKeys().weighting}
+        remedy = "has a server that does not read it: leave the key out, or let merge(rows, weighting) read it"
+        yield _Piece(f"server.weighting = {pieces.weighting}", other, remedy)
+    if pieces.compress is not None:
+        remedy = "has a compression without it: leave the key out, or name the compression as compress"
+        yield _Piece(f"compress.kind = {scenario.compress.kind}", {"compress": None}, remedy)
+    if pieces.assign is not None and scenario.schedule.kind != "walk":
+        yield _Piece(f"schedule.kind = {scenario.schedule.kind}", {"assign": None}, _ASSIGN)
+    named = next((name for name in ("per_round", "fraction") if getattr(people, name) is not None), None)
+    if named is not None and people.mode == "sync" and pieces.participants < pieces.clients.number:
+        everyone = {"participation": invite_all(pieces.clients)}
+        number = {"participants": pieces.clients.number, **everyone}
+        yield _Piece(f"participation.{named} = {quote_value(getattr(people, named))}", number, _SCHEDULE)
+        if people.selection.name != "uniform":
+            yield _Piece(f"participation.selection = {people.selection.name}", everyone, _SCHEDULE)

@@ -1,24 +1,27 @@
-"""Checks of what the functions of a user's own method return: each gives the error in words, or None.
-
-Example:
-    >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
-    ('a list: return an array of whole numbers, [1]', '-1 bytes: return 0 or more for each job')
-"""
+"""Checks of what the functions of a user's own method return: each gives the error in words, or None."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest
-from fedray.core.method import Answer, Compressed
+from fedray.core.errors import BadInput
+from fedray.core.local import RateKind, RateSchedule
+from fedray.core.method import Answer, Combine, Compressed, Phase
 from fedray.core.parts import PartStep
-from fedray.core.types import Plan, State, Uploads
-from fedray.own_code.user_code import name_type
+from fedray.core.sums import Counts, ExactSum, Kept, Largest
+from fedray.core.types import FloatArray, Plan, State, Uploads
+from fedray.methods.setting import Setting
+from fedray.own_code.read_values import find_changeable, is_changed, mark
+from fedray.own_code.user_code import blame_user_code, explain_uncallable, name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks of what the functions of a user's own method return: each gives the error in words, or None.
 
 STATS = (ExactSum, Counts, Largest, Kept)
 
@@ -114,7 +117,7 @@ def check_tensors(found: Any) -> str | None:
 def check_stats(found: Any) -> str | None:
     """What is wrong with the statistics of a block of uploads."""
     if not isinstance(found, dict):
-        return f"{name_type(found)}: return a dict of statistics of fedray.core.exact_sum"
+        return f"{name_type(found)}: return a dict of statistics of fedray.methods"
     for name, value in found.items():
         if not isinstance(value, STATS):
             known = ", ".join(kind.__name__ for kind in STATS)
@@ -130,7 +133,12 @@ def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """What is wrong with a number of bytes or samples for each job."""
+    """What is wrong with a number of bytes or samples for each job.
+
+    Example:
+        >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
+        ('a list: return an array of whole numbers, [1]', '-1 bytes: return 0 or more for each job')
+    """
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
         kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else name_type(found)
         return f"{kind}: return an array of whole numbers, [{jobs}]"
@@ -257,3 +265,153 @@ def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) ->
 def _name_wrong(values: Tensor) -> str:
     """NaN, or infinite."""
     return "NaN" if bool(torch.isnan(values).any()) else "infinite"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rule by which a user's own method joins what its models say, with a check of what it returns.
+
+
+def guard_combine(answer: Callable[[State], Answer], where: str) -> Callable[[State], Answer]:
+    """An `answer` whose rule says in one line that it raised, or returned what is no answer.
+
+    Args:
+        answer: Of the method; it is checked already.
+        where: How messages call the method.
+    """
+
+    def call(*arguments: State) -> Answer:
+        found = answer(*arguments)
+        return found if found.combine is None else found._replace(combine=_guard(found.combine, where))
+
+    return call
+
+
+def check_joined_answer(found: Any, members: FloatArray) -> str | None:
+    """What is wrong with what a rule has made of the members' probabilities `[A, n, C]`; None: nothing.
+
+    Example:
+        >>> check_joined_answer(np.array([[0.5, 0.6]]), np.zeros((3, 1, 2)))
+        'probabilities that sum to 1.1 in a row: divide them by their sum over the classes'
+    """
+    if not isinstance(found, np.ndarray) or found.shape != members.shape[1:]:
+        kind = f"shape {list(found.shape)}" if isinstance(found, np.ndarray) else name_type(found)
+        return f"{kind}: return an array of probabilities, {list(members.shape[1:])}"
+    if not np.isfinite(found).all() or (found < 0).any():
+        return "probabilities that are negative, NaN or infinite: look for a row that no model answers"
+    total = found.sum(axis=1)
+    if len(total) and np.abs(total - 1).max() > 1e-5:
+        worst = total[np.abs(total - 1).argmax()]
+        return f"probabilities that sum to {worst:.4g} in a row: divide them by their sum over the classes"
+    return None
+
+
+def _guard(combine: Combine, where: str) -> Combine:
+    def call(world: int, members: FloatArray) -> FloatArray:
+        with blame_user_code(f"{where}: combine"):
+            found = combine(world, members)
+        if np.isnan(members).any():  # of a diverged model
+            return found
+        wrong = check_joined_answer(found, members)
+        if wrong is not None:
+            raise BadInput(f"{where}: combine returned {wrong}")
+        return found
+
+    return call
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the server's functions of a user's own method and the code of its clients both hold, and one of them changes.
+#
+# Clients train in other processes than the server steps, and a run may go on in a new one. There each has a copy of
+# what lies in a closure, so that a change is not seen by the others: such a method would compute something else on
+# Ray, and after a resumption, than in one process.
+
+
+def watch_shared(phase: Phase, where: str) -> Phase:
+    """A phase whose server refuses what its functions and the code of the clients hold together, once it is changed.
+
+    Tensors, arrays, tables and variables of closures count. A table to which something is added is not changed.
+
+    Args:
+        phase: Of the user's own method.
+        where: How messages call the method.
+
+    Raises:
+        BadInput: Later, in a step of the server: names what was changed.
+    """
+    step, server = phase.server.step, phase.server
+    clients = find_changeable([phase.local, phase.personal, phase.compress.apply, server.reduce], Setting)
+    held = find_changeable([step, phase.choose, phase.remember, phase.ask], Setting)
+    both = [held[key] for key in held if key in clients]
+    if not both:
+        return phase
+    marks = [mark(thing) for _, thing in both]
+
+    def check() -> None:
+        for (name, thing), before in zip(both, marks, strict=True):
+            if is_changed(thing, before):
+                raise BadInput(
+                    f"{where}: {name!r} is changed in training, and both its server and its clients hold it: on Ray, "
+                    "and after a resumption, each has a copy: keep it in state.extra, and send it in models or uploads"
+                )
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            check()
+            found = function(*arguments)
+            check()
+            return found
+
+        return call
+
+    named = {name: getattr(phase, name) for name in ("choose", "remember") if getattr(phase, name) is not None}
+    watching: dict[str, Any] = {name: watched(function) for name, function in named.items()}
+    return replace(phase, server=server._replace(step=watched(step)), **watching)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Fields of a user's own method: what is no number, no function or no part of the kind that is needed is one line.
+
+
+def require(where: str, part: str, value: Any, kind: type) -> None:
+    """Refuses a field of another type."""
+    if not isinstance(value, kind):
+        raise BadInput(f"{where}: {part} is {name_type(value)}: give a {kind.__name__}")
+
+
+def require_function(where: str, part: str, value: Any, arguments: str) -> None:
+    """Refuses a field that cannot be called with some arguments, such as "state, stats, t".
+
+    Example:
+        >>> require_function("method mine", "sizes", lambda: 3, "plan")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: method mine: sizes does not take (plan): give a function (plan)
+    """
+    wrong = explain_uncallable(value, arguments)
+    if wrong is not None:
+        raise BadInput(f"{where}: {part} {wrong}: give a function ({arguments})")
+
+
+def require_number(where: str, part: str, value: Any, *, least: float = 0, whole: bool = False) -> None:
+    """Refuses a field that is no finite number of at least `least`."""
+    kinds = int if whole else int | float
+    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    if not fits or not bool(torch.isfinite(torch.tensor(float(value)))) or value < least:
+        raise BadInput(f"{where}: {part} = {value!r}: give a {'whole ' if whole else ''}number of at least {least:g}")
+
+
+def check_course(where: str, rule: Any) -> None:
+    """A course of the learning rate that is known, has its length, and turns no step around."""
+    require(where, "local.schedule", rule, RateSchedule)
+    kinds = get_args(RateKind)
+    if rule.kind not in kinds:
+        raise BadInput(f"{where}: local.schedule.kind = {rule.kind!r}: choose {', '.join(kinds)}")
+    if rule.kind in ("cosine", "linear"):
+        require_number(where, "local.schedule.rounds", rule.rounds, least=1, whole=True)
+    for name in ("floor", "gamma"):
+        require_number(where, f"local.schedule.{name}", getattr(rule, name))
+    require_number(where, "local.schedule.warmup", rule.warmup, whole=True)
+    if not isinstance(rule.at, tuple | list):
+        raise BadInput(f"{where}: local.schedule.at is {name_type(rule.at)}: give a tuple of rounds")
+    for number in rule.at:
+        require_number(where, "local.schedule.at", number, whole=True)

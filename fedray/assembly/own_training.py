@@ -1,13 +1,4 @@
-"""A user's own loss, optimizer, augmentations, metrics and callbacks: what they register or pass, and their names.
-
-Example:
-    >>> def smooth(outputs, targets, context, *, smoothing=0.1):
-    ...     return (1 - smoothing) * context.objective(outputs, targets)
-    >>> declare_options("loss", smooth)
-    {'smoothing': 0.1}
-    >>> declare_options("optimizer", lambda clip=1.0: ...)
-    {'clip': 1.0}
-"""
+"""A user's own loss, optimizer, augmentations, metrics and callbacks: what they register or pass, and their names."""
 
 from __future__ import annotations
 
@@ -21,11 +12,15 @@ from torch import nn
 from fedray.core.errors import BadInput
 from fedray.core.local import READS, LocalLoss, Transform
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.data.own_partition import is_partitioner, wants_columns
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import explain_uncallable, takes_positional
 from fedray.scenario import names
-from fedray.scenario.evaluation import OwnKeys
 from fedray.scenario.schema import Scenario
+from fedray.scenario.training import OwnKeys
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A user's own loss, optimizer, augmentations, metrics and callbacks: what they register or pass, and their names.
 
 KINDS: tuple[names.NameKind, ...] = ("loss", "optimizer", "augmentation", "metric", "callback")
 WANTED = {
@@ -155,6 +150,14 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
     Args:
         kind: one of `KINDS`.
         thing: one whose keyword-only arguments count, or an optimizer that a function of options makes.
+
+    Example:
+        >>> def smooth(outputs, targets, context, *, smoothing=0.1):
+        ...     return (1 - smoothing) * context.objective(outputs, targets)
+        >>> declare_options("loss", smooth)
+        {'smoothing': 0.1}
+        >>> declare_options("optimizer", lambda clip=1.0: ...)
+        {'clip': 1.0}
     """
     if not inspect.isfunction(thing) or (kind == "optimizer" and not makes_transform(thing)):
         return {}
@@ -288,3 +291,58 @@ def list_training_names(scenario: Scenario, own: OwnTraining) -> list[tuple[name
 def _list(value: Any) -> Sequence[Any]:
     """One or several objects as a list."""
     return [] if value is None else list(value) if type(value) in (list, tuple) else [value]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A user's own partition, selection and schedule as Python objects beside a scenario.
+
+_KEYS = {"partition": "data.partition", "selection": "participation.selection", "schedule": "schedule"}
+_OR = {"partition": " or a partitioner of flwr_datasets"}
+ARGUMENTS = {  # what the functions are called with
+    "partition": "labels, clients, generator, options",
+    "selection": "known, number, generator, options",
+    "schedule": "models, rows",
+}
+
+
+def explain_rule(kind: str, thing: Any) -> str | None:
+    """Why something is no partition, selection or schedule, behind the word "it"; None where it can be one.
+
+    Args:
+        kind: which of the three.
+        thing: the user's object.
+    """
+    keywords = ["columns"] if kind == "partition" and wants_columns(thing) else []
+    return explain_uncallable(thing, ARGUMENTS[kind], keywords, classes=kind == "schedule")
+
+
+def take_rules(given: Mapping[str, Any], keys: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The objects among what a user gave; names and mappings are keys of the scenario, as other overrides are.
+
+    Args:
+        given: partition, selection and schedule; None where they gave none.
+        keys: gets the names and mappings; None: there must be none.
+
+    Raises:
+        BadInput: one is no function.
+
+    Example:
+        >>> keys = {}
+        >>> take_rules({"partition": "dirichlet", "selection": None, "schedule": {"rows": "slot"}}, keys)
+        {}
+        >>> keys
+        {'data.partition': 'dirichlet', 'schedule': {'rows': 'slot'}}
+    """
+    found = {}
+    for kind, thing in given.items():
+        if keys is not None and isinstance(thing, str | Mapping):
+            keys["schedule.kind" if kind == "schedule" and isinstance(thing, str) else _KEYS[kind]] = thing
+        elif thing is not None:
+            wrong = None if kind == "partition" and is_partitioner(thing) else explain_rule(kind, thing)
+            if wrong is not None:
+                wanted = f"a function ({ARGUMENTS[kind]}){_OR.get(kind, '')}"
+                raise BadInput(f"{kind}: it {wrong}: give {wanted}, or {_KEYS[kind]} as a key")
+            found[kind] = thing
+            if keys is not None and is_partitioner(thing):  # it says by itself how many clients there are
+                keys["data.partition.object"] = name_callable(thing)
+    return found

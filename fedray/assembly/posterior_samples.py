@@ -18,16 +18,15 @@ import torch
 from torch import nn
 
 from fedray.assembly.fens import MOST_CLIENTS
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import Net
 from fedray.methods.beta_predbayes import read_cycles
 from fedray.models.aggregators import build_interpolation
-from fedray.models.flat_weights import wrap_networks
-from fedray.models.posterior_samples import Samples
 from fedray.models.stacking import Base, Stack
+from fedray.models.weights import Samples, wrap_networks
+from fedray.scenario.method_options import FIT
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.posterior_samples import FIT
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 from fedray.training.block import count_steps

@@ -21,8 +21,8 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.random_walk import Walk
 from fedray.core.types import FloatArray, IntArray
-from fedray.files.number_tables import read_number_table
 from fedray.files.plain import expand_user_path
+from fedray.files.tables import read_number_table
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import Scenario
 

@@ -22,7 +22,7 @@ from fedray.core.types import Net, Tier
 from fedray.models.slices import TierNet, make_tier_nets
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
-from fedray.training.trace import find_changed_call
+from fedray.training.chain import find_changed_call
 
 
 def cut_network(

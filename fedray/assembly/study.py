@@ -9,20 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.assembly import memory
+from fedray.assembly.advice import leave_inputs
 from fedray.assembly.asynchronous import make_async_rule
 from fedray.assembly.boosting import fits_learners, make_ensemble
+from fedray.assembly.clients import make_counting_rule, make_devices
 from fedray.assembly.conformal import check_withheld_rows, make_rule
-from fedray.assembly.data_memory import estimate_rows
-from fedray.assembly.devices import make_counting_rule, make_devices
-from fedray.assembly.distillation import share_of_server
+from fedray.assembly.distillation import add_ood, share_of_server
+from fedray.assembly.memory import estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
-from fedray.assembly.other_data import add_ood
 from fedray.assembly.own_training import OwnTraining
-from fedray.assembly.raw_inputs import leave_inputs
+from fedray.assembly.registry import UserObjects, explaining_own_objects, require_objects
 from fedray.assembly.shared_rows import show_shared_rows
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
-from fedray.assembly.user_objects import UserObjects, explaining_own_objects, require_objects
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray
@@ -32,7 +31,7 @@ from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, limit_rows
 from fedray.files.plain import expand_user_path
-from fedray.metrics import names
+from fedray.metrics import scores
 from fedray.scenario.loader import to_plain
 from fedray.scenario.rules import pool_clients, tier_table
 from fedray.scenario.schema import Scenario
@@ -256,12 +255,12 @@ def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining) -> Evalu
         "checkpoint.best": best,
     }
     for key, metric in wanted.items():
-        if metric and not names.fits_task(metric, classes):
+        if metric and not scores.fits_task(metric, classes):
             kind, fitting = ("classes", "accuracy or nll") if classes else ("real targets", "rmse or nll")
             raise BadInput(
                 f"{key} = {metric}, but {scenario.data.name} has {kind}: choose a score of theirs, as {fitting}"
             )
-        if metric and not names.has_direction(metric):
+        if metric and not scores.has_direction(metric):
             warn_user(f"{key} = {metric}, of which neither more nor less is better: more counts as better here")
     gamma, sets = scenario.predict.gamma, scenario.predict.conformal
     return Evaluation(

@@ -10,19 +10,19 @@ from typing import Any, Literal
 
 from fedray.assembly.augmentation import make_augmentations, try_augmentations
 from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
 from fedray.data.types import Dataset
-from fedray.metrics.catalogue import PREFIXES, is_fedrays
+from fedray.metrics.scores import PREFIXES, is_fedrays
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.scenario import names
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.scenario.stacks import is_stack
 from fedray.simulation.study import Study
-from fedray.training.client_trial import mixes_targets, try_code
+from fedray.training.client_code import mixes_targets, try_code
 from fedray.training.windows import check_windows
 
 

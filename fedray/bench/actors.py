@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from fedray.bench import works
 from fedray.bench.measure import Cost, measure_tree_cpu, take_turns
-from fedray.bench.table import BenchResult
+from fedray.bench.rows import BenchResult
 from fedray.bench.works import BenchWork, simulate
-from fedray.simulation.interfaces import Runtime
+from fedray.simulation.study import Runtime
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.bench.measure import pin_to_one_core, take_turns
 from fedray.bench.ratios import make_plain_laps
 from fedray.bench.works import BenchWork, fedavg_scenario, images, noise, simulate, small_cnn

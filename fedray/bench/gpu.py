@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.bench import works
 from fedray.bench.measure import take_turns
 from fedray.bench.ratios import make_plain_laps, measure_weight_difference
-from fedray.bench.table import BenchResult
+from fedray.bench.rows import BenchResult
 from fedray.bench.works import BenchWork, simulate
-from fedray.models.vision import resnet18
+from fedray.models.nets import resnet18
 from fedray.runtime.environment import device_of
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedray.bench import bare, works
 from fedray.bench.measure import Work, measure_peak, pin_to_one_core, take_turns
-from fedray.bench.table import BenchResult
+from fedray.bench.rows import BenchResult
 from fedray.bench.works import BenchWork, simulate
 from fedray.runtime.inline import Inline
 from fedray.simulation.study import Study

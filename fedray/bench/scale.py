@@ -1,10 +1,4 @@
-"""What grows with clients, and what with nodes: `python -m fedray.bench.scale` prints the figures of docs/scale.md.
-
-One line for each population (in a process of its own): seconds to build, CPU seconds of a round of 1,000 clients, peak
-memory. Then one line for each number of nodes (a Ray cluster of several nodes on this machine): seconds until every
-node has read a broadcast, with one and with several actors on each node. Then what the coordinator does by itself, and
-what an exchange of a large network with some actors takes: bytes both ways, and memory at the coordinator.
-"""
+"""What grows with clients, and what with nodes: `python -m fedray.bench.scale` prints the figures of docs/scale.md."""
 
 from __future__ import annotations
 
@@ -19,6 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One line for each population (in a process of its own): seconds to build, CPU seconds of a round of 1,000 clients,
+# peak memory. Then one line for each number of nodes (a Ray cluster of several nodes on this machine): seconds until
+# every node has read a broadcast, with one and with several actors on each node. Then what the coordinator does by
+# itself, and what an exchange of a large network with some actors takes: bytes both ways, and memory at the
+# coordinator.
 
 CLIENTS = (10**4, 10**5, 10**6)
 COORDINATED = ((10**6, 10**4), (10**8, 10**4), (10**8, 10**5))  # clients, jobs of a round
@@ -76,7 +77,7 @@ def measure_population(number: int, rows: str) -> None:
 
 def measure_broadcast(nodes: int) -> None:
     """Prints the lines of a cluster with that many nodes."""
-    from fedray.runtime.ray.broadcast import time_broadcasts
+    from fedray.runtime.ray.runtime import time_broadcasts
 
     for each, seconds in zip(ACTORS, time_broadcasts(nodes, ACTORS, MEGABYTES, LAPS), strict=True):
         print(f"{nodes} nodes, {each} actors each: {MEGABYTES} MB in {seconds:.3f} s (best of {LAPS})", flush=True)
@@ -92,11 +93,10 @@ def measure_coordinator(number: int, jobs: int) -> None:
     import torch
 
     from fedray.assembly.study import build_study
-    from fedray.core.totals import Totals, thin
+    from fedray.core.sums import Totals, thin
     from fedray.core.types import SizedPlan, Uploads
-    from fedray.runtime.chunks import cut_chunks
-    from fedray.runtime.placement import plan_actors
-    from fedray.runtime.seats import Node
+    from fedray.runtime.exchange import cut_chunks
+    from fedray.runtime.placement import Node, plan_actors
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.clock import JobCosts, time_round
     from fedray.simulation.rounds import job_traffic
@@ -135,8 +135,8 @@ def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: in
         hidden: hidden units of the network.
         models: K.
     """
-    from fedray.runtime.ray.broadcast import open_nodes
     from fedray.runtime.ray.connection import open_ray
+    from fedray.runtime.ray.runtime import open_nodes
 
     with open_nodes([actors // nodes] * nodes, head=0) if nodes else open_ray(None, actors):
         laps = _time_laps(actors, hidden, models, WAYS if nodes else WAYS[:1])
@@ -153,8 +153,8 @@ def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: in
 
 def _time_laps(actors: int, hidden: int, models: int, ways: tuple[_Way, ...]) -> dict[_Way, list[_Lap]]:
     """Laps of an exchange, in turn with each way of adding up."""
+    from fedray.assembly.registry import UserObjects
     from fedray.assembly.study import build_study
-    from fedray.assembly.user_objects import UserObjects
     from fedray.runtime.ray import actors as adding
     from fedray.runtime.ray.runtime import RayRuntime
     from fedray.scenario.loader import read_scenario
@@ -212,9 +212,8 @@ def measure_steps() -> None:
     use_one_thread()
     import torch
 
-    from fedray.components.aggregation import Rows, mean
     from fedray.components.corrections import feddyn_server
-    from fedray.components.server_optimizer import with_optimizer
+    from fedray.components.servers import Rows, mean, with_optimizer
     from fedray.core.types import State, Uploads
 
     rows, one, none = Rows(1, 5), np.arange(5), np.zeros(5, np.int64)
@@ -279,3 +278,94 @@ def print_figures(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     print_figures(sys.argv[1:])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a round takes on a cluster that is not here, from constants that `fedray.bench.scale` measures.
+#
+# `python -m fedray.bench.scale` prints the last table of docs/scale.md.
+
+PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
+ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
+LINK = 1.25e9  # bytes/s of the coordinator's network: 10 Gbit/s
+PAGE = 1 << 20  # bytes of models that travel together
+LEAST = 1 << 20  # bytes of a model's sums, from which on those of a node are added there (`exchange` lines)
+GB = 1e9
+
+
+class Deployment(NamedTuple):
+    """A run on a cluster.
+
+    Attributes:
+        nodes: Of the cluster.
+        actors: Client actors, the same number on each node.
+        models: K.
+        numbers: Of a model, d.
+        jobs: Of a round.
+    """
+
+    nodes: int
+    actors: int
+    models: int
+    numbers: int
+    jobs: int
+
+
+class Estimate(NamedTuple):
+    """What a round takes beside the training.
+
+    Attributes:
+        broadcast: GB of models to all nodes.
+        replies: GB of sums that come to the coordinator.
+        node: GB of sums if every node sent its own.
+        each: GB of sums if every actor sent its own.
+        kept: GB of sums that the coordinator holds.
+        seconds: Of planning, broadcast, sums on their way and adding, on the nodes and at the coordinator.
+    """
+
+    broadcast: float
+    replies: float
+    node: float
+    each: float
+    kept: float
+    seconds: float
+
+
+def estimate_round(place: Deployment) -> Estimate:
+    """What a round takes: jobs lie in the order of their models, so that A neighbors have A + K - 1 shares of models.
+
+    The actors of a node are neighbors, and where a model is large their sums are added there.
+
+    Example:
+        >>> one = estimate_round(Deployment(nodes=100, actors=100, models=5, numbers=21_300_000, jobs=1000))
+        >>> round(one.replies, 1), round(one.replies * GB / LINK, 1)  # GB, seconds
+        (17.7, 14.2)
+    """
+    nodes, actors, models, d, jobs = place
+    here, apart = (min(number + models - 1, number * models) for number in (nodes, actors))
+    adds = actors > nodes and 8 * d >= LEAST
+    shares = here if adds else apart
+    down = max(4.0 * here * d, nodes * min(4.0 * models * d, PAGE)) + 24.0 * jobs
+    up, node, each = 8.0 * shares * d, 8.0 * here * d, 8.0 * apart * d
+    seconds = jobs * PLAN + (down + up) / LINK + (shares + adds * apart / nodes) * d * ADD
+    return Estimate(down / GB, up / GB, node / GB, each / GB, 8.0 * models * d / GB, seconds)
+
+
+PLACES = {
+    "perceptron, 1,600 actors": Deployment(100, 1600, 5, 3_760, 100_000),
+    "perceptron, 100 actors of 16 CPUs": Deployment(100, 100, 5, 3_760, 100_000),
+    "ResNet-34, 100 actors": Deployment(100, 100, 5, 21_300_000, 1_000),
+    "ResNet-34, 1,000 actors of a GPU": Deployment(100, 1000, 5, 21_300_000, 10_000),
+}
+
+
+def print_table() -> None:
+    """Prints the estimates as a Markdown table."""
+    print("| K = 5, 100 nodes; GB | broadcast | replies | of each node | of each actor | kept | seconds |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, place in PLACES.items():
+        print(f"| {name} | " + " | ".join(f"{value:.3g}" for value in estimate_round(place)) + " |")
+
+
+if __name__ == "__main__":
+    print_table()

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import nn
 
-from fedray.bench import works
+from fedray.assembly.registry import UserObjects
+from fedray.bench import bare, works
 from fedray.bench.measure import (
     MB,
     Cost,
+    Work,
     list_tree,
     measure_peak_resident,
     measure_resident,
     pin_to_one_core,
     take_turns,
 )
-from fedray.bench.table import BenchResult
-from fedray.bench.works import BenchWork, simulate
+from fedray.bench.ratios import make_plain_laps
+from fedray.bench.rows import BenchResult
+from fedray.bench.works import BenchWork, plain_mlp, simulate
+from fedray.core.errors import FedrayError
+from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import run_scenario
+from fedray.runtime.inline import Inline
 from fedray.runtime.session import Snapshot
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.rounds import begin_progress
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients.
 
 WARM_UP = 0.2  # of the rounds, before memory is looked at
 
@@ -113,3 +129,134 @@ def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) 
     slope = float(np.polyfit(at, megabytes, 1)[0]) * 100
     note = f"{megabytes[0]:.0f} MB at round {at[0]:.0f}, {megabytes[-1]:.0f} MB at round {at[-1]:.0f}"
     return BenchResult(what, slope, "MB per 100 rounds", 1.0, False, None, note)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How long the command line takes to answer, and what a whole small study costs.
+
+SCENARIO = """\
+rounds: 50
+method: {name: fed_ensemble, models: 5}
+data: {name: digits, partition: {name: classes, classes: 2}}
+model: {name: mlp, hidden: [64]}
+clients: {number: 100}
+local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
+"""
+
+
+def measure_startup(_quick: bool) -> list[BenchResult]:
+    """Wall time of `fedray --help` and `fedray check`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scenario.yaml"
+        path.write_text(SCENARIO)
+        return [
+            _fastest("`fedray --help`", 0.5, ["--help"]),
+            _fastest("`fedray check` of the quick start (digits)", 1.0, ["check", str(path)]),
+        ]
+
+
+def measure_small_study(quick: bool) -> list[BenchResult]:
+    """CPU time of a whole study, from the command to its report, over that of a plain loop that only trains."""
+    rounds, seeds = (10, 2) if quick else (50, 5)
+    scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
+    work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))
+    pin_to_one_core()
+    (plain,) = take_turns([(make_plain_laps(work.study(), work), 1)], 1 if quick else 3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scenario.yaml"
+        path.write_text(SCENARIO)
+        keys = [f"rounds={rounds}", f"replicates={seeds}", "runtime=inline", "--out", str(Path(folder) / "run")]
+        whole = _measure_call(["run", str(path), *keys])
+    training = plain.cpu * rounds
+    note = f"{whole.cpu:.1f} s CPU, {whole.wall:.1f} s of wall time; the plain loop trains for {training:.1f} s"
+    what = f"a whole study: the quick start with {seeds} seeds and {rounds} rounds, from the command to its report"
+    return [BenchResult(what, whole.cpu / training, "", None, False, None, note)]
+
+
+def _fastest(what: str, target: float, arguments: list[str]) -> BenchResult:
+    """The quickest of five calls, in wall time."""
+    costs = [_measure_call(arguments) for _ in range(5)]
+    note = f"wall, best of 5; {min(cost.cpu for cost in costs):.2f} s CPU"
+    return BenchResult(what, min(cost.wall for cost in costs), "s", target, False, None, note)
+
+
+def _measure_call(arguments: list[str]) -> Cost:
+    """What one call of the command line costs."""
+    cpu, wall = _children_cpu(), time.perf_counter()
+    command = [sys.executable, "-m", "fedray", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FedrayError(f"fedray {' '.join(arguments)} failed: {done.stderr.strip()[-300:]}")
+    return Cost(_children_cpu() - cpu, time.perf_counter() - wall)
+
+
+def _children_cpu() -> float:
+    """CPU seconds of the processes that this one has started and waited for."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The row for evaluation: CPU seconds to score five models and their ensemble, over those of a plain loop.
+
+PIECE = 500  # samples that the plain loop passes through a model at a time
+
+
+def measure_evaluation(quick: bool) -> list[BenchResult]:
+    """What an evaluation costs over a plain loop: each of five models, and the mean of their probabilities."""
+    small = works.ensemble_of(works.plain_mlp, (64,), 2_000)
+    large = works.ensemble_of(works.small_cnn, (1, 28, 28), 2_000)
+    repeats = 3 if quick else 9
+    return [
+        _compare_evaluations(
+            "evaluation of five MLPs 64-64-10 and their mean, 2,000 samples", small, (20, 20), repeats
+        ),
+        _compare_evaluations("the same of CNNs 10-20-fc50", large, (1, 1), repeats),
+    ]
+
+
+def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
+    """The ratio of one work."""
+    pin_to_one_core()
+    plain, fedray, _ = make_evaluations(work)
+    slow, fast = take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
+    note = f"plain {1e3 * slow.cpu:.2f}, fedray {1e3 * fast.cpu:.2f} ms CPU; fedray has more scores (nll, ECE, members)"
+    return BenchResult(what, fast.cpu / slow.cpu, "", None, False, fast.wall / slow.wall, note)
+
+
+def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
+    """Evaluations by a plain loop and by fedray, and the accuracy that each of them found last.
+
+    Example:
+        >>> work = works.ensemble_of(works.plain_mlp, (64,), tested=20)
+        >>> plain, fedray, scores = make_evaluations(work)
+        >>> plain(1), fedray(1)
+        (None, None)
+        >>> abs(scores["plain"] - scores["fedray"]) < 1e-6  # the accuracy of the ensemble
+        True
+    """
+    study = work.study()
+    evaluate = make_evaluator(study, Inline(study))
+    progress = begin_progress(study, study.method.phase)
+    world, layout, scores = bare.make_federation(study, work.module), study.net.layout, dict[str, float]()
+    test = study.shards.data.test
+    worlds = torch.zeros(1, dtype=torch.long)
+    x = study.shards.normalize(torch.as_tensor(test.x)[None], worlds)[0]
+    y = torch.as_tensor(test.y)
+
+    def plain(rounds: int) -> None:
+        for _ in range(rounds):
+            total = torch.zeros(len(x), study.classes)
+            for row in progress.state.models:
+                world.model.load_state_dict(dict(layout.views(row)))
+                with torch.no_grad():
+                    total += torch.cat([world.model(piece).softmax(-1) for piece in torch.split(x, PIECE)])
+            scores["plain"] = float((total.argmax(-1) == y).float().mean())
+
+    def fedray(rounds: int) -> None:
+        for _ in range(rounds):
+            scores["fedray"] = evaluate(progress)[0]["accuracy"]
+
+    return plain, fedray, scores

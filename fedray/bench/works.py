@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.bench.measure import Work
 from fedray.core import rng
 from fedray.core.types import IntArray, Plan
@@ -26,11 +26,10 @@ from fedray.data.types import Dataset, Split, classification, regression
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
-from fedray.simulation import interfaces
 from fedray.simulation import rounds as engine
+from fedray.simulation import study as interfaces
 from fedray.simulation.asynchronous import choose_advance
-from fedray.simulation.interfaces import JobTable, Progress
-from fedray.simulation.study import Study
+from fedray.simulation.study import JobTable, Progress, Study
 
 NEVER = 10**7
 BOSTON = (506, 13, 20)  # samples, features, folds

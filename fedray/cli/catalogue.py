@@ -69,7 +69,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
 
 def _print_columns() -> None:
     """Prints every column of every table: name, unit, and what it is."""
-    from fedray.storage.catalogue import TABLES_OF, list_table_columns
+    from fedray.storage.tables import TABLES_OF, list_table_columns
 
     for table, columns in list_table_columns().items():
         click.echo(f"{TABLES_OF[table].replace('`', '')}:")

@@ -46,12 +46,12 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
         Of each folder whether it can be removed.
     """
     from fedray.core.text import format_bytes
-    from fedray.files import out_folder
+    from fedray.files import plain
     from fedray.runtime import leftovers
 
     free = []
-    for folder in out_folder.find_temporary(places):
-        free.append(not out_folder.is_in_use(folder))
+    for folder in plain.find_temporary(places):
+        free.append(not plain.is_in_use(folder))
         what = f"{format_bytes(leftovers.measure_size([folder]))}, a run or a sweep without out="
         click.echo(f"{folder}: {what}{(', removed' if yes else '') if free[-1] else ', kept: its process goes on'}")
         if yes and free[-1]:

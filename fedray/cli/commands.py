@@ -1,10 +1,4 @@
-"""The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.
-
-Example:
-    >>> main(["list", "partitions"])  # doctest: +ELLIPSIS
-    partitions:
-    ...
-"""
+"""The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once."""
 
 from __future__ import annotations
 
@@ -23,15 +17,62 @@ from fedray.cli.bench import bench_command
 from fedray.cli.catalogue import data_group, list_command, scenarios_group
 from fedray.cli.clean import clean_command
 from fedray.cli.options import loudness
-from fedray.cli.results import export_command, plot_command, report_command
-from fedray.cli.run import check_command, resume_command, run_command
+from fedray.cli.run import (
+    check_command,
+    export_command,
+    plot_command,
+    report_command,
+    resume_command,
+    run_command,
+)
 from fedray.cli.table import table_command
 from fedray.cli.tune import tune_command
-from fedray.cli.usage import explain_usage
 from fedray.core.errors import BadInput, FedrayError
-from fedray.experiments.phases import log, show_phases
-from fedray.process.notes import show_notes
-from fedray.process.streams import silence, tolerate_stderr
+from fedray.experiments.live import log, show_phases
+from fedray.process.session import show_notes, silence, tolerate_stderr
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is wrong with the arguments of a command, in one line with the remedy.
+
+_KEYS = {  # what a command has in place of key=value
+    "resume": "a run keeps its keys, and --rounds N makes it longer",
+    "tune": "write it below overrides in the sweep file",
+}
+_FUNCTIONS = {
+    "compare": "`fedray report RUN RUN --out FILE`, or fedray.compare in Python",
+    "predict": "Run.predict in Python",
+}
+
+
+def explain_usage(error: click.UsageError) -> str:
+    """The line.
+
+    Args:
+        error: what click found.
+
+    Example:
+        >>> explain_usage(click.NoSuchOption("--rounds"))
+        '--rounds is no option: keys of a scenario have no dashes: write rounds=VALUE'
+    """
+    text, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "fedray"
+    name = command.rpartition(" ")[2]
+    if isinstance(error, click.NoSuchOption) and name not in _KEYS:
+        from fedray.scenario.schema import section_fields
+        from fedray.scenario.unknown_keys import find_key
+
+        key = find_key(error.option_name.lstrip("-"), section_fields(""))
+        if key:
+            return f"{error.option_name} is no option: keys of a scenario have no dashes: write {key}=VALUE"
+    if "unexpected extra argument" in text and "=" in text and name in _KEYS:
+        return f"{text}: {_KEYS[name]}"
+    for word, remedy in _FUNCTIONS.items():
+        if f"'{word}'" in text and "No such command" in text:
+            return f"{text}: use {remedy}"
+    return f"{text}: see `{command} --help`"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.
 
 _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -95,7 +136,13 @@ for _command in (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; what is wrong with its arguments is one line too."""
+    """The program; what is wrong with its arguments is one line too.
+
+    Example:
+        >>> main(["list", "partitions"])  # doctest: +ELLIPSIS
+        partitions:
+        ...
+    """
     say = partial(click.echo, err=True)
     with tolerate_stderr(), show_phases(say) as heard, exit_with_one_line(), show_notes(say):
         try:

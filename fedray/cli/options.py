@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from fedray.experiments.phases import Heard, log
+from fedray.experiments.live import Heard, log
 from fedray.files.plain import expand_user_path
-from fedray.runtime.awaited import read_awaited
+from fedray.runtime.environment import read_awaited
 
 
 def path(text: str) -> Path:

@@ -1,25 +1,31 @@
-"""The commands about one scenario: `fedray run`, `fedray resume` and `fedray check`.
-
-What can be said at once is said before torch is imported: a missing file, an unknown name or key, a directory that is
-taken.
-"""
+"""The commands about one scenario: `fedray run`, `fedray resume` and `fedray check`."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fedray.cli import options
-from fedray.files.plain import confirm_writable
+from fedray.core.errors import BadInput
+from fedray.experiments.live import log
+from fedray.files.checksums import has_file
+from fedray.files.plain import confirm_writable, make_parent, write_atomically
 from fedray.own_code.user_modules import import_modules
-from fedray.process.quickly import import_quickly
-from fedray.process.streams import silence
-from fedray.runtime.awaited import refuse_unused_wait
+from fedray.process.session import import_quickly, silence
+from fedray.runtime.environment import refuse_unused_wait
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What can be said at once is said before torch is imported: a missing file, an unknown name or key, a directory that
+# is taken.
 
 
 @click.command(name="run")
@@ -47,11 +53,11 @@ def run_command(
 
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists. `fedray check SCENARIO --all` prints its keys.
     """
-    from fedray.runtime.addresses import find_address
+    from fedray.runtime.environment import find_address
     from fedray.scenario.loader import read_scenario
     from fedray.scenario.shipped import find_scenario_file
     from fedray.scenario.yaml_text import load_yaml
-    from fedray.storage.places import claim_numbered, refuse_taken
+    from fedray.storage.directory import claim_numbered, refuse_taken
 
     path = find_scenario_file(scenario)
     wanted_folder = out or Path("runs") / path.stem
@@ -66,7 +72,7 @@ def run_command(
     wanted = dataclasses.replace(wanted, report=wanted.report and not no_report)
     with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
         with import_quickly():
-            from fedray.assembly.user_objects import UserObjects
+            from fedray.assembly.registry import UserObjects
             from fedray.experiments.live import watch_run
             from fedray.experiments.run import run_scenario
 
@@ -95,13 +101,13 @@ def resume_command(
     modules: tuple[str, ...],
 ) -> None:
     """Continue the run in FOLDER from its newest checkpoint; the result is that of a run without interruption."""
-    from fedray.storage.places import require_run_directory
+    from fedray.storage.directory import require_run_directory
 
     require_run_directory(folder)
     confirm_writable("resume", folder)
     import_modules(modules)
     with import_quickly():
-        from fedray.assembly.user_objects import UserObjects
+        from fedray.assembly.registry import UserObjects
         from fedray.experiments.live import watch_run
         from fedray.experiments.run import resume_run
 
@@ -131,7 +137,7 @@ def check_command(
 
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists; KEY=VALUE changes a key of it.
     """
-    from fedray.runtime.addresses import find_address
+    from fedray.runtime.environment import find_address
     from fedray.scenario.loader import dump_scenario, read_cells, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
@@ -168,11 +174,10 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
 def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     """The result in a few lines."""
     from fedray.api import load
-    from fedray.cli.clock import describe_clock, measure_process
     from fedray.core.scores import leave_out_repeats
     from fedray.core.text import TOTALS, format_score, format_total, name_score
-    from fedray.files.sealed import read_sealed
-    from fedray.report.choices import mark_score, tell_choices
+    from fedray.files.bounded import read_sealed
+    from fedray.report.readings import mark_score, tell_choices
 
     drawing = time.time() - (folder / "summary.json").stat().st_mtime if drawn else 0.0  # the last file before it
     summary = load(folder).summary
@@ -193,3 +198,113 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
         describe_clock(timings, drawing, measure_process()),
         str(page if drawn and page.is_file() else folder),
     ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the time of a command went: what the clock says since the process began, as parts that add up to it.
+
+_IMPORTED = time.monotonic()
+
+
+def measure_process() -> float:
+    """Seconds since this process began, interpreter and imports included; elsewhere than on Linux since this import."""
+    try:
+        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.monotonic() - _IMPORTED
+
+
+def describe_clock(timings: Mapping[str, Any], drawing: float, clock: float) -> str:
+    """One line: the parts of a command's wall time. What is no other part is start-up.
+
+    Args:
+        timings: `timings` of the run's manifest: seconds of training and of evaluation in this command.
+        drawing: seconds of the report.
+        clock: seconds since the process began.
+
+    Example:
+        >>> describe_clock({"training_seconds": 5.0, "evaluation_seconds": 2.5}, drawing=1.0, clock=12.0)
+        'wall time 12.0 s: start-up 3.5 s, training 5.0 s, evaluation 2.5 s, report 1.0 s'
+    """
+    training, evaluation = (float(timings.get(f"{part}_seconds") or 0.0) for part in ("training", "evaluation"))
+    start = max(0.0, clock - training - evaluation - drawing)
+    parts = {"start-up": start, "training": training, "evaluation": evaluation, "report": drawing}
+    shown = ", ".join(f"{name} {seconds:,.1f} s" for name, seconds in parts.items() if name != "report" or seconds)
+    return f"wall time {clock:,.1f} s: {shown}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The commands about finished runs: `fedray report`, `fedray plot` and `fedray export`.
+
+
+@click.command(name="report")
+@click.argument("folders", nargs=-1, required=True, **options.as_path)
+@click.option("--out", **options.as_path, help="The HTML file to write (default: report.html in the first folder).")
+def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Write the HTML report of the run in a folder, or one report that compares the runs of several.
+
+    Among several, YAML files are passed over: a table leaves `cells/NAME.yaml` beside `cells/NAME`.
+    """
+    folders = tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
+    for folder in folders:
+        if not has_file(folder, "scenario.yaml"):  # said before anything heavy is imported
+            raise BadInput(
+                f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them"
+            )
+    target = out or folders[0] / "report.html"
+    confirm_writable("--out", target.parent)
+    log.info("drawing the report")
+    with import_quickly():
+        from fedray.report.page import write_report
+
+    write_report(list(folders), target)
+    click.echo(str(target))
+
+
+@click.command(name="export")
+@click.argument("folder", **options.as_path)
+@click.option("--out", **options.as_path, help="Where the files go (default: FOLDER/export).")
+@options.modules
+def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
+    """Write each model of a run to a safetensors file that PyTorch can load without fedray.
+
+    The networks take standardized inputs: models.json beside them says how, names the classes, and says with which
+    weights the models answer.
+    """
+    from fedray.storage.directory import require_run_directory
+
+    require_run_directory(folder)
+    confirm_writable("--out", out or folder)
+    import_modules(modules)
+    with import_quickly():
+        from fedray.api import load
+
+    for path in load(folder).export(out):
+        click.echo(str(path))
+
+
+@click.command(name="plot")
+@click.argument("folder", type=options.path)
+@click.argument("name", required=False)
+@click.option("--out", type=options.path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
+@click.option("--dpi", type=click.IntRange(20, 600), default=110, show_default=True, help="Pixels per inch of a PNG.")
+def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int) -> None:
+    """Draw one picture of the report: accuracy or rmse (the default), bytes, time, drift, or any score of a run."""
+    if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
+        raise BadInput(f"--out {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
+    from fedray.storage.directory import require_run_directory
+
+    require_run_directory(folder)
+    confirm_writable("--out", folder if out is None else out.parent)
+    with import_quickly():
+        from fedray.api import load
+        from fedray.report.read import read_run
+
+    name = name or read_run(folder).metric
+    target = out or folder / f"{name}.png"
+    picture = io.BytesIO()
+    load(folder).plot(name).savefig(picture, format=target.suffix[1:], dpi=dpi, bbox_inches="tight")
+    make_parent(target)
+    write_atomically(target, picture.getvalue())
+    click.echo(str(target))

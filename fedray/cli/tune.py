@@ -39,7 +39,7 @@ def tune_command(
     from fedray.scenario.loader import refuse_scenario
     from fedray.scenario.shipped import find_scenario_file
     from fedray.scenario.yaml_text import load_yaml
-    from fedray.tuning.places import refuse_taken_sweep
+    from fedray.tuning.tune import refuse_taken_sweep
 
     path = find_scenario_file(sweep, "sweep")
     folder = out or Path("runs") / path.stem
@@ -47,8 +47,7 @@ def tune_command(
     refuse_taken_sweep(folder, resume=resume)
     confirm_writable("--out", folder)
     import_modules(modules)
-    from fedray.tuning.results import describe_summary
-    from fedray.tuning.tune import run_sweep
+    from fedray.tuning.tune import describe_summary, run_sweep
 
     summary = run_sweep(
         path,

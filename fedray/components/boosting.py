@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.exact_sum import LIMIT, Kept, exact_sum
 from fedray.core.fitting import CANDIDATES
 from fedray.core.method import Schedule, Server
+from fedray.core.sums import LIMIT, Kept, exact_sum
 from fedray.core.types import FloatArray, IntArray, Layout, Plan, State, Stats
 from fedray.models.trees import has_root
 

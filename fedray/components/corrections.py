@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, place_change, step_and_move
-from fedray.core.exact_sum import Counts, exact_sum
+from fedray.components.servers import Rows, place_change, step_and_move
 from fedray.core.method import Server
+from fedray.core.sums import Counts, exact_sum
 from fedray.core.types import State, Stats, Uploads
 
 CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models

@@ -1,12 +1,4 @@
-"""Changes of the local gradient that methods are composed of: sharpness-aware ones, and layers that take turns.
-
-Example:
-    >>> import torch
-    >>> rule = train_in_turns(torch.tensor([True, False]), body=1, epochs=2, momentum=0.0)
-    >>> context = StepContext(0, torch.tensor(0), 3, torch.tensor(4), 0.1, torch.tensor(8), torch.neg, torch.neg)
-    >>> rule.update(torch.ones(2), torch.zeros(2), torch.zeros(2), context)[0]  # step 3 of 4: the body
-    tensor([0., 1.])
-"""
+"""Changes of the local gradient that methods are composed of: sharpness-aware ones, and layers that take turns."""
 
 from __future__ import annotations
 
@@ -14,8 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from fedray.core.local import StepContext, Transform, find_placing, start_empty
+from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, find_placing, start_empty
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Changes of the local gradient that methods are composed of: sharpness-aware ones, and layers that take turns.
 
 _TINY = 1e-12  # under the norm of a gradient that may be 0
 
@@ -72,6 +68,13 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
         body: epochs of the body, at most `epochs`; it has at least one step.
         epochs: epochs of a local training.
         momentum: of SGD, 0 to 1; what rests has none.
+
+    Example:
+        >>> import torch
+        >>> rule = train_in_turns(torch.tensor([True, False]), body=1, epochs=2, momentum=0.0)
+        >>> context = StepContext(0, torch.tensor(0), 3, torch.tensor(4), 0.1, torch.tensor(8), torch.neg, torch.neg)
+        >>> rule.update(torch.ones(2), torch.zeros(2), torch.zeros(2), context)[0]  # step 3 of 4: the body
+        tensor([0., 1.])
     """
 
     def update(gradient: Tensor, state: Tensor, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
@@ -81,3 +84,31 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
         return velocity, velocity
 
     return Transform(torch.zeros_like, update, name="train_in_turns")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A loss that compares features: those of the broadcast model are near, those of the client's model before are far.
+
+
+def contrast_models(mu: float, temperature: float) -> LocalLoss:
+    """The network's loss plus `mu` times `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`.
+
+    Here s is the cosine of the angle between two features.
+
+    Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
+
+    Args:
+        mu: weight of the comparison, at least 0.
+        temperature: tau, above 0.
+
+    Example:
+        >>> contrast_models(1.0, 0.5).reads
+        ('features', 'broadcast', 'previous')
+    """
+
+    def loss(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        z, others = context.features, (context.broadcast.features, context.previous.features)
+        near = torch.stack([functional.cosine_similarity(z, other, dim=-1) for other in others], dim=-1)  # [B, 2]
+        return context.objective(outputs, targets) - mu * functional.log_softmax(near / temperature, dim=-1)[..., 0]
+
+    return LocalLoss(loss, ("features", "broadcast", "previous"), name="moon")

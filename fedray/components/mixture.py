@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedray.core.types import FloatArray
-from fedray.metrics.arrays import to_floats
+from fedray.metrics.ensemble import to_floats
 
 LEAST_SHARE = 1e-12  # no share is 0: rows of weight 0 are padding, and a model could never come back
 STEPS = 20  # E steps of a client whose weights nobody knows

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, group_totals, keep_uploads, merge_counters
+from fedray.components.servers import Rows, group_totals, keep_uploads, merge_counters
 from fedray.core import rng
 from fedray.core.method import Compress, Schedule, Server, Traffic
 from fedray.core.random_walk import Walk

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.components.client_memory import FIRST_PACE, read_memory
+from fedray.components.memory import FIRST_PACE, read_memory
 from fedray.components.schedule import Drawn, Informed, Participation, WorldRound
 from fedray.core import rng
 from fedray.core.types import Clients, FloatArray, IntArray, State

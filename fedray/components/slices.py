@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, apply_delta, group_totals, no_extra, upload_weights
-from fedray.core.exact_sum import exact_sum
+from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.core.method import Compress, Compressed, Server
 from fedray.core.slices import Slices
+from fedray.core.sums import exact_sum
 from fedray.core.types import IntArray, State, Stats, Uploads, Weighting
 from fedray.models.slices import TierNet, find_columns, scale_hidden
 

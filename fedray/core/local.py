@@ -1,20 +1,4 @@
-"""What a method, or a user, adds to local training: a loss, changes of the gradient, a course of the learning rate.
-
-The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
-works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
-
-Example:
-    Label smoothing, and a gradient whose norm is at most 1.
-
-    >>> def smooth(outputs, targets, context):
-    ...     return 0.9 * context.objective(outputs, targets) - 0.1 * outputs.log_softmax(-1).mean(-1)
-    >>> def clip(gradient, state, parameters, context):
-    ...     return gradient / gradient.norm().clamp(min=1.0), state
-    >>> LocalLoss(smooth).reads, Transform(start_empty, clip).noise
-    ((), False)
-    >>> [round(RateSchedule("cosine", rounds=4, warmup=2).factor(t), 3) for t in range(5)]
-    [0.5, 0.854, 0.5, 0.146, 0.0]
-"""
+"""What a method or a user adds to local training: a loss, changes of gradient, learning rate and inputs."""
 
 from __future__ import annotations
 
@@ -26,6 +10,12 @@ from fedray.core.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a method, or a user, adds to local training: a loss, changes of the gradient, a course of the learning rate.
+#
+# The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
+# works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
 
 SENT = "broadcast/"  # how the names of a server's extra tensors begin of which clients get rows
 ENSEMBLE = "ensemble"
@@ -130,6 +120,18 @@ class LocalLoss(NamedTuple):
         name: What messages call it.
         shared: Name of a tensor in the server's `state.extra` of which clients get their model's row: `broadcast/...`.
         example: Such a row, of the first models; fedray fills it in.
+
+    Example:
+        Label smoothing, and a gradient whose norm is at most 1.
+
+        >>> def smooth(outputs, targets, context):
+        ...     return 0.9 * context.objective(outputs, targets) - 0.1 * outputs.log_softmax(-1).mean(-1)
+        >>> def clip(gradient, state, parameters, context):
+        ...     return gradient / gradient.norm().clamp(min=1.0), state
+        >>> LocalLoss(smooth).reads, Transform(start_empty, clip).noise
+        ((), False)
+        >>> [round(RateSchedule("cosine", rounds=4, warmup=2).factor(t), 3) for t in range(5)]
+        [0.5, 0.854, 0.5, 0.146, 0.0]
     """
 
     function: Callable[[Tensor, Tensor, LossContext], Tensor]
@@ -291,3 +293,28 @@ def count_shared(loss: LocalLoss | None) -> int:
 def start_empty(_parameters: Tensor) -> tuple[()]:
     """The `init` of a transformation that remembers nothing."""
     return ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Random changes of the inputs that clients train on, drawn anew in every step; models answer on rows as they are.
+
+AugmentationForm = Literal["rows", "row", "batch"]
+
+
+class Augmentation(NamedTuple):
+    """A random change of rows.
+
+    Attributes:
+        function: What changes them. Inputs are as the data set has them, before they are standardized, and keep their
+            shape; targets are classes, or in their own units.
+        form: What the function takes: `rows`, (inputs `[n, ...]` of several clients and steps, uniform numbers
+            `[n, numbers]`) -> inputs; `row`, one input -> the input; `batch`, (inputs `[B, ...]`, targets `[B]` or
+            `[B, q]`) of one client and step -> inputs, or inputs and targets.
+        name: What messages call it.
+        numbers: How many uniform numbers a row of the form `rows` gets.
+    """
+
+    function: Callable[..., Any]
+    form: AugmentationForm
+    name: str
+    numbers: int = 0

@@ -1,27 +1,34 @@
-"""A method as data: its phase of training, what the phase is composed of, and the models that answer.
-
-Example:
-    >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
-    0.05
-"""
+"""A method as data: its phase of training, what the phase is composed of, and the models that answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fedray.core.augmentation import Augmentation
+from torch import Tensor
+
 from fedray.core.fitting import Fitting
-from fedray.core.local import Correction, LocalLoss, Particles, RateSchedule, Transform, Windows
+from fedray.core.local import (
+    Augmentation,
+    Correction,
+    LocalLoss,
+    Particles,
+    RateSchedule,
+    Transform,
+    Windows,
+)
 from fedray.core.measured import Measure
 from fedray.core.parts import Join
 from fedray.core.random_walk import Walk
 from fedray.core.slices import Slices
-from fedray.core.types import FloatArray, IntArray, Plan, State, Stats, Uploads
+from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
 LAYERS = "layers"  # name of the private vector that holds a client's own layers
 PREVIOUS = "previous"  # name of the private vector that holds the model that a client has trained last
@@ -115,6 +122,10 @@ class Local:
         particles: How a client's K models move together; None: each by itself.
         augment: Random changes of the rows of each batch, one after another.
         finish: (models `[W, d]` before and behind all steps) -> what clients send and keep, `[W, d]`; None: the latter.
+
+    Example:
+        >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
+        0.05
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -292,3 +303,45 @@ class JobRows(NamedTuple):
 
     loss: FloatArray
     errors: Mapping[int, str] = {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A student at the server: what it learns from, and what computes it.
+
+MOMENTUM = 0.9  # Chen and Chao 2021, appendix
+
+
+class Teaching(NamedTuple):
+    """What a student learns, and by which rule.
+
+    Attributes:
+        x: Network inputs, `[n, ...]`.
+        target: What it aims at on each: probabilities, or outputs in a regression, `[n, C]`.
+        batch_size: The most inputs of a batch.
+        optimizer: SGD with a momentum of 0.9, or Adam with torch's defaults.
+    """
+
+    x: Tensor
+    target: Tensor
+    batch_size: int
+    optimizer: Literal["momentum", "adam"]
+
+
+Ask = Callable[[Net, Tensor, Tensor], Tensor]  # (network, model `[d]`, inputs `[n, ...]`) -> outputs `[n, C]`
+Train = Callable[[Sequence[Tensor], Sequence[float]], Tensor]  # (inputs of each batch, rate of each) -> student `[d]`
+
+
+class StudentEngine(NamedTuple):
+    """What computes teachers and students.
+
+    Attributes:
+        ask: Answers with a model's raw outputs, in float64.
+        begin: (network, start `[d]`, teaching) -> a function that takes the next steps and returns the student behind
+            them. A step follows the mean gradient of its batch; buffers stay the start's, and dropout is off.
+    """
+
+    ask: Ask
+    begin: Callable[[Net, Tensor, Teaching], Train]
+
+
+EngineOf = Callable[[Net], StudentEngine]

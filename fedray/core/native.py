@@ -137,7 +137,7 @@ def sum_rows(
     limbs: int,
     square: bool,
 ) -> RowSums:
-    """Sums of the limbs of rows, see `fedray.core.exact_sum`.
+    """Sums of the limbs of rows, see `fedray.core.sums`.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.

@@ -1,12 +1,4 @@
-"""A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes.
-
-Example:
-    >>> import numpy as np
-    >>> x, y = np.arange(40.0).reshape(20, 2), np.array(["no", "yes"] * 10)
-    >>> data = adapt((x, y))
-    >>> data.name, data.class_names, data.train.x.dtype, len(data.test.y)
-    ('arrays', ('no', 'yes'), dtype('float32'), 4)
-"""
+"""A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes."""
 
 from __future__ import annotations
 
@@ -16,18 +8,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.text import suggest_nearest
-from fedray.data.column_names import spell_columns
+from fedray.data.cut import Cut
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.recognition import read_form
 from fedray.data.forms.rows import ReadOptions
+from fedray.data.input_columns import spell_columns
+from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import keep_dataset
-from fedray.data.types import Dataset
+from fedray.data.types import Array, Dataset
 from fedray.files.leaf_files import is_leaf
 from fedray.files.plain import expand_user_path
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes.
 
 SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
 COLUMNS = ("target", "input", "group")  # options of `adapt` that name columns
@@ -74,6 +73,13 @@ def adapt(
 
     Raises:
         BadInput: The data are of no such form, or cannot be read; one line with the remedy.
+
+    Example:
+        >>> import numpy as np
+        >>> x, y = np.arange(40.0).reshape(20, 2), np.array(["no", "yes"] * 10)
+        >>> data = adapt((x, y))
+        >>> data.name, data.class_names, data.train.x.dtype, len(data.test.y)
+        ('arrays', ('no', 'yes'), dtype('float32'), 4)
     """
     if isinstance(thing, Dataset):
         return thing
@@ -176,7 +182,7 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 def _keep_rows(data: Dataset) -> Dataset:
     """The data set with its rows in the store, if they are more than a few."""
-    from fedray.data.digest import hash_array  # which needs torch
+    from fedray.data.shards import hash_array  # which needs torch
 
     arrays = (data.train.x, data.train.y, data.test.x, data.test.y)
     if sum(array.nbytes for array in arrays) < STORED_BYTES:
@@ -186,3 +192,75 @@ def _keep_rows(data: Dataset) -> Dataset:
     named = [data.features, data.table] if data.table else data.features
     further = [part.tolist() for part in (data.means, data.origin) if part is not None]
     return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *further], lambda: data)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the clients are called, where each has the rows of one name: a mapping from clients to data, or a natural
+# group.
+
+CLIENT_COLUMNS = ("client of the row", "client")  # of data that are given client by client
+MOST_NAMES = 10_000
+
+
+def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
+    """The name of each client, N of them; empty where a client has rows of several names, or two have one.
+
+    Args:
+        shards: The clients' data.
+        group: The column of the natural clients, where a table has one.
+
+    Example:
+        >>> from fedray.data.adaptation import adapt
+        >>> from fedray.data.deal import build_shards
+        >>> ward = np.arange(20.0).reshape(10, 2), [0, 1] * 5
+        >>> data = adapt({"Rome": ward, "Oslo": ward})
+        >>> name_clients(build_shards(data, "natural", {}, clients=2, seeds=[0]))
+        ('Rome', 'Oslo')
+        >>> name_clients(build_shards(data, "iid", {}, clients=2, seeds=[0]))
+        ()
+    """
+    if not isinstance(shards, StoredShards) or shards.dealt.owned[0].clients > MOST_NAMES:
+        return ()
+    if shards.original is not shards.data:  # copies of all rows
+        return ()
+    known = shards.data.columns
+    column = next((known[name] for name in (group, *CLIENT_COLUMNS) if name is not None and name in known), None)
+    if column is None:
+        return ()
+    each = {_name_owners(cut, column) for cut in shards.dealt.owned}
+    return each.pop() if len(each) == 1 else ()
+
+
+def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
+    """The number of a client that is named, or is a number already.
+
+    Args:
+        client: Its name, or 0 to N - 1.
+        names: Of the clients, as `name_clients` gives them.
+        number: Of clients, N.
+
+    Raises:
+        BadInput: There is no such client.
+    """
+    if isinstance(client, str):
+        if client in names:
+            return names.index(client)
+        if not names:
+            raise BadInput(f"client = {client!r}, but the clients of this run have no names: give 0 to {number - 1}")
+        remedy = suggest_nearest(client, names, "choose one of them")
+        raise BadInput(f"client = {client!r}: there is no such client: {remedy} ({', '.join(names)[:300]})")
+    if not isinstance(client, int | np.integer) or isinstance(client, bool):
+        raise BadInput(f"client = {client!r}: give its name, or a number from 0 to {number - 1}")
+    if not 0 <= client < number:
+        raise BadInput(f"client = {client}, but the run has clients 0 to {number - 1}: choose one of them")
+    return int(client)
+
+
+def _name_owners(cut: Cut, column: Array) -> tuple[str, ...]:
+    """The value that all rows of a client have and nobody else's do, for each client; empty where there is none."""
+    values = column[cut.rows]
+    first = cut.offsets[:-1]
+    if not len(values) or (np.diff(cut.offsets) == 0).any() or (values != values[first][cut.owner]).any():
+        return ()
+    names = tuple(str(name) for name in values[first])
+    return names if len(set(names)) == len(names) else ()

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.core.augmentation import Augmentation
+from fedray.core.local import Augmentation
 from fedray.core.types import FloatArray, IntArray
 
 PADDED = 8  # a picture is padded by an eighth of its side: 4 pixels of 32, as is usual for CIFAR-10

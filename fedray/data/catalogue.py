@@ -12,21 +12,24 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import suggest_nearest
 from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
-from fedray.data.forms import hf_files, pictures
-from fedray.data.images import (
+from fedray.data.forms import hugging_face, pictures
+from fedray.data.named import (
     CIFAR,
     IDX,
     find_femnist_folder,
+    find_shakespeare_folder,
+    find_table_file,
     find_torchvision_folder,
     load_digits,
     load_femnist,
+    load_printers,
+    load_shakespeare,
+    load_table,
     load_torchvision,
+    load_uci,
 )
-from fedray.data.synthetic import make_cubic, make_interval, make_population, make_sine
-from fedray.data.tables import find_table_file, load_printers, load_table, load_uci
-from fedray.data.text import find_shakespeare_folder, load_shakespeare
+from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
 from fedray.data.types import Dataset
-from fedray.data.union import join_datasets
 from fedray.data.users import find_leaf_place, load_leaf
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type
@@ -84,7 +87,7 @@ _SOURCES: dict[str, Source] = {
     "table": Source(load_table, _find_table_file),
     "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
     "folder": Source(pictures.load_folder, _find_picture_folder),
-    "hf": Source(hf_files.load_hf, hf_files.find_hf_files),
+    "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files),
     "leaf": Source(load_leaf, find_leaf_place),
 }
 DATA_NAMES = (*_SOURCES, *UCI_NAMES)

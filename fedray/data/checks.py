@@ -18,7 +18,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.data.forms.arrays import refuse_coarse_targets
-from fedray.data.forms.remarks import tell_test_scale
+from fedray.data.forms.rows import tell_test_scale
 from fedray.data.types import Array, Dataset, Split
 from fedray.own_code.user_code import name_type
 

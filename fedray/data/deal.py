@@ -1,11 +1,4 @@
-"""How the rows of a data set are dealt to clients, to the server, and to validation, in every world.
-
-Example:
-    >>> from fedray.data.catalogue import load_data
-    >>> shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
-    >>> shards.sizes(np.array([0, 0]), np.array([0, 99])).tolist()
-    [15, 14]
-"""
+"""How the rows of a data set are dealt to clients, to the server, and to validation, in every world."""
 
 from __future__ import annotations
 
@@ -20,20 +13,111 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import flower, partition
-from fedray.data.copies import check_copies, copy_rows, deal_copies
-from fedray.data.cut import Cut, Dealt, share_with_server, withhold
-from fedray.data.dealing import Generator
+from fedray.data import own_partition, partition
+from fedray.data.cut import Cut, Dealt, Generator, gather_cut, share_with_server, withhold
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.generated import GeneratedShards
-from fedray.data.label_noise import LabelNoise, split_options
 from fedray.data.own_partition import deal_by_function, declares_options, find_partition, wants_columns
 from fedray.data.partition_file import read_partition
-from fedray.data.shards import Shards
-from fedray.data.shifts import Shifts, draw_clusters, split_shifts
-from fedray.data.stored import StoredShards
-from fedray.data.types import Array, Dataset
+from fedray.data.shards import Shards, StoredShards
+from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
+from fedray.data.synthetic import GeneratedShards
+from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Every group of clients has all rows of the data, shown in its own way, and is tested on such rows (`copies`).
+#
+# The data set gets each row once for each of G groups: the rows of group g are those from `g n` on. Then every copy
+# is dealt to the clients of its group alone.
+
+
+def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
+    """The data set with each training and test row once for each group, `[G n]`; images are turned as the group's.
+
+    Args:
+        data: With classes or images.
+        shifts: One of `rotation` and `permute_labels` says how many groups there are. What labels mean to a group
+            depends on the world, so that they stay as they are here.
+
+    Example:
+        >>> from fedray.data.catalogue import load_data
+        >>> data = load_data("digits")
+        >>> four = copy_rows(data, Shifts(rotation=4, copies=True))
+        >>> len(four.train.y) // len(data.train.y)
+        4
+        >>> np.array_equal(four.test.x[359], np.rot90(data.test.x[0], axes=(-2, -1)))
+        True
+
+        Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS
+        2020, section 6: rotated MNIST.
+    """
+    groups = shifts.clusters
+
+    def turn(x: Array) -> Array:
+        turns = 4 // shifts.rotation if shifts.rotation else 0
+        return np.concatenate([np.rot90(x, g * turns, axes=(-2, -1)) if turns else x for g in range(groups)])
+
+    def copy(split: Split) -> Split:
+        group = None if split.group is None else np.tile(split.group, groups)
+        return Split(turn(split.x), np.concatenate([split.y] * groups), group)
+
+    n = len(data.train.y)
+    folds = tuple((_copy_places(train, n, groups), _copy_places(test, n, groups)) for train, test in data.folds)
+    columns = {name: np.tile(values, groups) for name, values in data.columns.items()}
+    return data._replace(train=copy(data.train), test=copy(data.test), folds=folds, columns=columns)
+
+
+def _copy_places(rows: IntArray, n: int, groups: int) -> IntArray:
+    """The places of some rows in all copies of n rows, copy after copy."""
+    places: IntArray = (np.arange(groups)[:, None] * n + rows).ravel()
+    return places
+
+
+def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
+    """The cut in which the clients of each group share the copy of their group.
+
+    Args:
+        rows: The rows that are dealt, `[n]`.
+        copy: The copy that each of them belongs to, `[n]`.
+        cluster: The group of each client, `[N]`.
+        deal: (rows, number of clients) -> a cut of their places.
+
+    Raises:
+        BadInput: A group has no client.
+    """
+    every, owner = [], []
+    for group in np.unique(copy).tolist():
+        members, mine = np.flatnonzero(cluster == group), rows[copy == group]
+        if not len(members):
+            raise BadInput(
+                f"clients.number = {len(cluster)}, but data.partition.copies gives rows to {int(copy.max()) + 1} "
+                "groups: raise it"
+            )
+        cut = deal(mine, len(members))
+        every.append(mine[cut.rows])
+        owner.append(members[cut.owner])
+    return gather_cut(np.concatenate(every), np.concatenate(owner), len(cluster))
+
+
+def check_copies(cut: Cut, cluster: IntArray, each: int) -> None:
+    """Refuses a cut in which a client has rows of another group's copy.
+
+    Args:
+        cut: Who holds which rows.
+        cluster: The group of each client, `[N]`.
+        each: Rows of a copy.
+    """
+    wrong = cut.rows // each != cluster[cut.owner]
+    if wrong.any():
+        client = int(cut.owner[np.argmax(wrong)])
+        raise BadInput(
+            f"data.partition.copies = true, but client {client} has rows of a copy that is not its group's: give a "
+            "partition that was dealt with the same data.partition keys and seed"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How the rows of a data set are dealt to clients, to the server, and to validation, in every world.
 
 OPEN = ("flower", "file")  # partitions whose options are not those of a function here
 Deal = Callable[[IntArray | slice, Generator], Cut]  # (some rows, generator) -> a cut of their places
@@ -87,6 +171,12 @@ def build_shards(
         pooled: The clients whose rows are pooled; their wrong labels and shifts stay. None: nothing is pooled.
         own: A user's function or a partitioner of `flwr_datasets`, which takes the place of the name.
         dealt: Who holds which rows, where another process has dealt them already.
+
+    Example:
+        >>> from fedray.data.catalogue import load_data
+        >>> shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
+        >>> shards.sizes(np.array([0, 0]), np.array([0, 99])).tolist()
+        [15, 14]
     """
     options, noise, shifts = _split_kinds(options, data)
     if pooled is not None:
@@ -168,11 +258,11 @@ def _deal(
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
     """The function that deals some rows of a data set."""
     name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
-    if name == "flower" or flower.is_partitioner(own):
+    if name == "flower" or own_partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
-        made = own if own is not None else flower.make_partitioner(options["partitioner"], given, clients)
-        columns = flower.list_columns(data)
-        return lambda rows, _: flower.deal_by_flower(made, {key: v[rows] for key, v in columns.items()}, clients)
+        made = own if own is not None else own_partition.make_partitioner(options["partitioner"], given, clients)
+        columns = own_partition.list_columns(data)
+        return lambda rows, _: own_partition.deal_by_flower(made, {key: v[rows] for key, v in columns.items()}, clients)
     function = own if own is not None else find_partition(name)
     if clients is None and (function is not None or name not in partition.BY_VALUE):
         raise BadInput("clients.number is missing: give the number of clients")

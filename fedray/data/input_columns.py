@@ -1,15 +1,12 @@
-"""Which columns of a table are inputs, and what is said of those that are not.
-
-Example:
-    >>> import pandas as pd
-    >>> table = pd.DataFrame({"age": [31, 45], "city": ["Rome", "Oslo"], "ill": [0, 1]})
-    >>> find_inputs(table, ["ill"], None, "input")
-    (['age', 'city'], ('data: column city is text, read as categories (0 and 1 for each value)',))
-"""
+"""Which columns of a table are inputs, and what is said of those that are not."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.data.cells import (
@@ -20,8 +17,86 @@ from fedray.data.cells import (
     is_number_text,
     is_text,
     name_cells,
-)  # fmt: skip
-from fedray.data.row_numbers import is_index, numbers_rows
+)
+from fedray.data.forms.arrays import list_classes
+from fedray.own_code.user_code import name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The names of columns, which are text wherever fedray keeps them: those of a pandas table may be numbers, or dates.
+
+
+def spell_columns(given: Any, key: str) -> Any:
+    """The name of a column, or a list of names, as text.
+
+    Args:
+        given: What the user gave: one name, several, or None.
+        key: Of the option, for messages.
+
+    Raises:
+        BadInput: It is a column itself, or another table.
+
+    Example:
+        >>> spell_columns(3, "data.target"), spell_columns([0, "age"], "data.input"), spell_columns(None, "data.group")
+        ('3', ['0', 'age'], None)
+        >>> refuse_twins(["a", "b", "a"], "the table")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data: the table has two columns a: rename one
+    """
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Mapping) or list_classes(given) & {"pandas.Series", "pandas.DataFrame", "polars.Series"}:
+        raise BadInput(
+            f"{key} is {name_type(given)}: name a column, or give labels beside the table, data=(table, labels)"
+        )
+    if isinstance(given, Collection):
+        return [str(name) for name in given]
+    return str(given)
+
+
+def refuse_twins(names: Iterable[str], where: str) -> None:
+    """Refuses a table in which two columns have one name.
+
+    Args:
+        names: Of its columns.
+        where: What messages call the table.
+
+    Raises:
+        BadInput: Names the first one.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise BadInput(f"data: {where} has two columns {name}: rename one")
+        seen.add(name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Columns that number the rows of a table: the index that pandas writes, and identities.
+
+MANY_ROWS = 20  # below which the whole numbers of all rows may differ by chance
+_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, and what pandas and pyarrow make of it
+
+
+def is_index(name: str) -> bool:
+    """Whether a column has the name of an index that pandas wrote into a file or a table of Arrow.
+
+    Example:
+        >>> [name for name in ("Unnamed: 0", "__index_level_0__", "", "age") if not is_index(name)]
+        ['age']
+    """
+    return _INDEX.fullmatch(name) is not None
+
+
+def numbers_rows(column: Any) -> bool:
+    """Whether a pandas series of numbers has a whole number of its own in every row, as one that names patients."""
+    values = column.dropna()
+    if len(values) < MANY_ROWS or (values.dtype.kind == "f" and (values != np.floor(values)).any()):
+        return False
+    return bool(values.is_unique)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which columns of a table are inputs, and what is said of those that are not.
 
 MOST_VALUES = 64  # of a text column that is an input by itself
 READERS = {  # of what no table reads
@@ -42,6 +117,12 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
 
     Raises:
         BadInput: There is no input; the line says what becomes one.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"age": [31, 45], "city": ["Rome", "Oslo"], "ill": [0, 1]})
+        >>> find_inputs(table, ["ill"], None, "input")
+        (['age', 'city'], ('data: column city is text, read as categories (0 and 1 for each value)',))
     """
     free = [column for column in frame if column not in (*targets, group)]
     index = [str(column) or "without a name" for column in free if is_index(str(column))]

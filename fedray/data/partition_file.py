@@ -30,7 +30,7 @@ import numpy as np
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import IntArray
 from fedray.data.cut import Dealt, gather_cut
-from fedray.data.digest import hash_array
+from fedray.data.shards import hash_array
 from fedray.data.types import Dataset
 from fedray.files.bounded import read_parquet_files
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.types import IntArray
 from fedray.data.cut import count_withheld
-from fedray.data.scaling import Fetched
-from fedray.data.shards import Shards
+from fedray.data.shards import Fetched, Shards
 from fedray.data.stacking import mask_rows
 
 

@@ -1,26 +1,147 @@
-"""The rows that clients hold, in every world: the interface that the rest of fedray reads.
-
-World `w = r * F + f` is replicate r of fold f of F; it has a seed and a partition of its own. `fedray.data.deal` deals
-a data set to clients. `StoredShards` has the rows of a stored data set, `GeneratedShards` makes rows when they are
-read; those of `fedray.data.stacking`, `proxy` and `server_rows` show other shards in part, or as features.
-
-Example:
-    >>> from fedray.data.catalogue import load_data
-    >>> from fedray.data.deal import build_shards
-    >>> shards: Shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
-    >>> shards.number, shards.worlds, shards.test(0)[0].shape
-    (100, 1, torch.Size([359, 1, 8, 8]))
-"""
+"""The rows that clients hold, in every world, and the views of them that methods train on."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import hashlib
+import warnings
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from fedray.core.types import IntArray
-from fedray.data.scaling import Fetched, Standardization
-from fedray.data.types import Dataset
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import EVALUATED_CLIENTS, IntArray
+from fedray.data.cut import Cut, Dealt, gather_cut
+from fedray.data.shifts import (
+    LabelNoise,
+    Shifts,
+    draw_clusters,
+    draw_meanings,
+    mislabel,
+    permute_labels,
+    shift_inputs,
+)
+from fedray.data.types import Array, Dataset, Split
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What `Shards.fetch` returns, and how raw rows become network inputs: by the statistics of each world's fold.
+
+
+class Fetched(NamedTuple):
+    """The rows of J jobs' clients.
+
+    Attributes:
+        x: Raw inputs `[n, ...]`, of the whole store or made for this call.
+        y: Raw labels `[n]` or targets `[n, q]`. Where the labels of worlds differ, those of one world follow another.
+        rows: Which rows of x the client of each job holds, `[J, n_max]` int64; 0 behind its size.
+        size: How many rows it holds, `[J]`.
+        first: Where the labels of each job's world begin in y, `[J]` int64; None means at 0.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = Fetched(torch.zeros(3, 2), torch.tensor([5, 6, 7]), torch.tensor([[2, 0]]), np.array([2]))
+        >>> rows.labels(rows.rows, 0).tolist()
+        [[7, 5]]
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+    size: IntArray
+    first: Tensor | None = None
+
+    def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
+        """The labels or targets of rows of x, `[...]`; `job` says whose rows they are and broadcasts to their shape."""
+        index = rows if self.first is None else rows + self.first[job]
+        return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])
+
+
+class Standardization(NamedTuple):
+    """The statistics that `normalize` and `targets` use for some lanes, for kernels that standardize by themselves.
+
+    Attributes:
+        world: Which row of the statistics counts for each lane, `[W]` int64.
+        shift: Subtracted from the inputs, `[R, *s]` float32; None: they are used as they are.
+        scale: What the inputs are divided by then, in the same form.
+        y_shift: Subtracted from the targets, `[R, q]` float32; None: they are used as they are.
+        y_scale: What the targets are divided by then, in the same form.
+    """
+
+    world: IntArray
+    shift: Tensor | None
+    scale: Tensor | None
+    y_shift: Tensor | None
+    y_scale: Tensor | None
+
+
+class Scaling(NamedTuple):
+    """The statistics that standardize the rows of each world; R is the number of worlds.
+
+    Attributes:
+        kind: images, features or tokens.
+        classes: Number of classes; 0 for a regression.
+        shift: Mean of the inputs, `[R, *s]` float32.
+        scale: Standard deviation of the inputs, `[R, *s]` float32.
+        y_shift: Mean of the targets, `[R, q]` float32.
+        y_scale: Standard deviation of the targets, `[R, q]` float32.
+        same: Whether all worlds have the same fold.
+        plain: Whether the inputs, and the targets, are used as they are.
+    """
+
+    kind: str
+    classes: int
+    shift: Tensor
+    scale: Tensor
+    y_shift: Tensor
+    y_scale: Tensor
+    same: bool
+    plain: tuple[bool, bool]
+
+    @staticmethod
+    def of(data: Dataset, folds: list[int]) -> Scaling:
+        """The statistics of a data set; `folds[w]` is the fold of world w."""
+        inputs = (data.shift, data.scale) if data.standardized else (0 * data.shift, 0 * data.scale + 1)
+        statistics = (*inputs, data.y_shift, data.y_scale)
+        a, b, c, d = (torch.from_numpy(part[folds]) for part in statistics)
+        plain = [not bool(shift.any()) and bool((scale == 1).all()) for shift, scale in ((a, b), (c, d))]
+        return Scaling(data.kind, data.classes, a, b, c, d, len(set(folds)) == 1, (plain[0], plain[1]))
+
+    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
+        """Network inputs of raw rows `[W, ..., *sample]` of worlds `[W]`: float32, or int64 for tokens."""
+        if self.kind == "tokens":
+            return x.long()
+        return x.float() if self.plain[0] else self._standardize(x, self.shift, self.scale, world)
+
+    def targets(self, y: Tensor, world: Tensor) -> Tensor:
+        """Labels `[W, ...]` as they are, or standardized targets `[W, ..., q]` float32."""
+        return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
+
+    def standardization(self, world: IntArray) -> Standardization:
+        """What `normalize` and `targets` do for lanes of these worlds, `[W]`."""
+        plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
+        return Standardization(
+            np.zeros_like(world) if self.same else world,
+            *(None if plain else part for part in (self.shift, self.scale)),
+            *(None if raw else part for part in (self.y_shift, self.y_scale)),
+        )
+
+    def _standardize(self, x: Tensor, shift: Tensor, scale: Tensor, world: Tensor) -> Tensor:
+        shift, scale = shift.to(x.device), scale.to(x.device)
+        if self.same:
+            return (x - shift[0]).div_(scale[0])
+        lead = (len(world), *(1,) * (x.ndim - shift.ndim), *shift.shape[1:])  # [W, 1, ..., *s]
+        return (x - shift[world].view(lead)).div_(scale[world].view(lead))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rows that clients hold, in every world: the interface that the rest of fedray reads.
+#
+# World `w = r * F + f` is replicate r of fold f of F; it has a seed and a partition of its own. `fedray.data.deal`
+# deals a data set to clients. `StoredShards` has the rows of a stored data set, `GeneratedShards` makes rows when
+# they are read; those of `fedray.data.stacking`, `proxy` and `server_rows` show other shards in part, or as features.
 
 
 class Shards(Protocol):
@@ -30,6 +151,13 @@ class Shards(Protocol):
         data: The data set.
         number: Number of clients, N.
         worlds: Number of worlds, R.
+
+    Example:
+        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.deal import build_shards
+        >>> shards: Shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
+        >>> shards.number, shards.worlds, shards.test(0)[0].shape
+        (100, 1, torch.Size([359, 1, 8, 8]))
     """
 
     data: Dataset
@@ -110,3 +238,404 @@ class Shards(Protocol):
     def label_counts(self, world: int) -> IntArray:
         """Training rows of each class, `[N, C]`, of the first `EVALUATED_CLIENTS` clients."""
         ...
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Shards whose rows lie in a stored data set.
+
+
+class CutTable:
+    """The cuts of all worlds in one array of rows, so that the rows of many jobs are read at once."""
+
+    def __init__(self, cuts: list[Cut]) -> None:
+        self.number = cuts[0].clients
+        size = np.stack([np.diff(cut.offsets) for cut in cuts])  # [worlds, N]
+        base = np.cumsum([0, *(len(cut.rows) for cut in cuts[:-1])])
+        start = np.stack([cut.offsets[:-1] + b for cut, b in zip(cuts, base, strict=True)])
+        self.size, self.start = size.ravel(), start.ravel()
+        tail = np.zeros(int(size.max(initial=0)), np.int64)  # so that a padded run never leaves the array
+        self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
+
+    def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
+        """Rows of each job's client, `[J, n_max]`, 0 behind its size, and the sizes `[J]`."""
+        entry = world * self.number + client
+        size = self.size[entry]
+        place = np.arange(size.max(initial=0))
+        rows = self.rows[self.start[entry][:, None] + place]
+        if len(size) and size.min() < len(place):
+            rows *= place < size[:, None]
+        return rows, size
+
+    def of_world(self, world: int, clients: int | None = None) -> tuple[IntArray, IntArray]:
+        """Rows of a world, client after client, and their clients, `[n]` each; `clients` limits them to the first."""
+        first, number = world * self.number, self.number if clients is None else min(clients, self.number)
+        size, start = self.size[first : first + number], int(self.start[first])
+        return self.rows[start : start + int(size.sum())], np.repeat(np.arange(number), size)
+
+
+class StoredShards:
+    """The rows of a stored data set; the methods are described in `Shards`.
+
+    Attributes:
+        dealt: Who holds which rows in every world.
+        original: The data set as it was read; `data` may have several copies of its rows (`fedray.data.deal`).
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        folds: list[int],
+        dealt: Dealt,
+        *,
+        groups: Array | None,
+        original: Dataset | None = None,
+    ) -> None:
+        """Takes one entry for each world.
+
+        Args:
+            data: The data set.
+            folds: Fold of each world.
+            dealt: Who holds which rows.
+            groups: Value of `group` of each client, `[N]`, if the partition is natural; else None.
+            original: The data set as it was read; None: `data`.
+        """
+        self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
+        self.original = original or data
+        self._folds, self._server = folds, dealt.server
+        self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
+        self._x, self._y = _share_rows(data.train)
+        self._scaling = Scaling.of(data, folds)
+        self._own_test = _own_test_rows(data.test.group, groups)
+        self._labels: Tensor | None = None  # what clients train on where some labels are wrong, `[R * n]`
+        self._strides = [0, 0]  # from the rows of one world to those of the next, in x and in y
+        self._clusters: list[IntArray] = []  # of each world, where they are known
+        self._copies: Shifts | None = None  # the groups that have a copy of all rows each
+        self._meanings: list[IntArray] = []  # of each world, what each of these groups calls each class
+
+    def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
+        """Shifts what the rows of clients show.
+
+        Args:
+            shifts: How clients differ.
+            seeds: One for each world.
+            cuts: Whose each row is, one for each world.
+        """
+        n, data = len(self.data.train.y), self.data
+        if shifts.clusters > 1 and cuts[0].clients == self.number:
+            self._clusters = [draw_clusters(seed, self.number, shifts) for seed in seeds]
+        if shifts.copies:
+            self._copies, shifts = shifts, shifts._replace(rotation=0)  # the copies are turned already
+            if shifts.permute_labels:
+                self._meanings = [draw_meanings(seed, shifts, data.classes) for seed in seeds]
+        if shifts.rotation or shifts.feature_noise:
+            scales = [data.scale[fold if len(data.scale) > 1 else 0] for fold in self._folds]
+            self._x = torch.from_numpy(shift_inputs(data.train.x, scales, cuts, seeds, shifts))
+            self._strides[0] = n
+        if shifts.permute_labels:
+            self._y = torch.from_numpy(permute_labels(self.data.train.y, cuts, seeds, shifts, self.data.classes))
+            self._strides[1] = n
+
+    def cluster_by(self, values: Array) -> None:
+        """Takes the values that the clients' rows have, `[n]` and one value a client, as the true clusters."""
+        known = np.unique(values, return_inverse=True)[1]
+        for cut in self.dealt.owned:
+            first = np.minimum(cut.offsets[:-1], len(cut.rows) - 1)
+            self._clusters.append(known[cut.rows[first]])
+
+    def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
+        """Gives some clients wrong training labels.
+
+        Args:
+            noise: How many clients have them.
+            seeds: One for each world.
+            cuts: Whose each row is, one for each world. They differ from the cuts of these shards where the rows of all
+                clients are pooled.
+        """
+        kinds = noise.kinds(seeds, cuts[0].clients)
+        labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
+        labels = labels.reshape(self.worlds, -1)
+        for world, (seed, cut) in enumerate(zip(seeds, cuts, strict=True)):
+            key = rng.keys(seed, "noisy labels", cut.rows)
+            kind = kinds[world, cut.owner]
+            labels[world, cut.rows] = mislabel(labels[world, cut.rows], kind, key, self.data.classes)
+        self._labels = torch.from_numpy(labels.ravel())
+
+    def dealt_arrays(self) -> list[Array]:
+        """What decides who holds which rows, in all worlds: rows and sizes of clients, the server's rows, labels."""
+        tables = [self._train, *([self._held] if self._held else [])]
+        changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
+        return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
+
+    def sizes(self, world: IntArray, client: IntArray) -> IntArray:
+        """Number of entries in the cut, `[J]`."""
+        size: IntArray = self._train.size[world * self.number + client]
+        return size
+
+    def fetch(self, world: IntArray, client: IntArray) -> Fetched:
+        """Indices into the whole store, of which nothing is copied."""
+        rows, size = self._train.runs(world, client)
+        in_x, in_y = self._strides
+        labels, in_y = (self._y, in_y) if self._labels is None else (self._labels, len(self.data.train.y))
+        if in_x:
+            rows += (world * in_x)[:, None]
+        first = torch.from_numpy(world * (in_y - in_x)) if in_y != in_x else None
+        return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
+
+    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
+        """Standardized by the training rows of the world's fold."""
+        return self._scaling.normalize(x, world)
+
+    def targets(self, y: Tensor, world: Tensor) -> Tensor:
+        """Standardized by the training rows of the world's fold."""
+        return self._scaling.targets(y, world)
+
+    def standardization(self, world: IntArray) -> Standardization:
+        """The statistics of the worlds' folds."""
+        return self._scaling.standardization(world)
+
+    def test(self, world: int) -> tuple[Tensor, Tensor]:
+        """The test rows of the world's fold, or those of the data set; labels as the group of each copy has them."""
+        if self.data.folds:
+            rows = self.data.folds[self._folds[world]][1]
+            x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
+        else:
+            x, y = _share_rows(self.data.test)
+        if self._meanings and len(y):
+            meaning = torch.from_numpy(self._meanings[world])
+            y = meaning[torch.arange(len(y)) // (len(y) // len(meaning)), y]
+        return x, y
+
+    def clusters(self, world: int) -> IntArray | None:
+        """Those of clients that are shifted alike, or of one domain."""
+        return self._clusters[world] if self._clusters else None
+
+    def cluster_test(self, world: int, client: int) -> IntArray | None:
+        """The rows of the copy of the client's group."""
+        if self._copies is None or not self._clusters:
+            return None
+        rows = self.data.folds[self._folds[world]][1] if self.data.folds else self.data.test.y
+        each = len(rows) // self._copies.clusters
+        first = each * int(self._clusters[world][client])
+        return np.arange(first, first + each)
+
+    def holdout(self, world: int) -> tuple[Tensor, Tensor]:
+        """Copies of the withheld rows."""
+        rows = self._held.of_world(world)[0] if self._held else np.empty(0, np.int64)
+        index, (in_x, in_y) = torch.from_numpy(rows), self._strides
+        return self._x[index + world * in_x], self._y[index + world * in_y]
+
+    def server(self, world: int) -> tuple[Tensor, Tensor]:
+        """Copies of the server's rows."""
+        rows = torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))
+        in_x, in_y = self._strides
+        return self._x[rows + world * in_x], self._y[rows + world * in_y]
+
+    def client_test(self, _world: int, client: int) -> IntArray | None:
+        """Test rows of the client's group, the same in all worlds."""
+        if self._own_test is None:
+            return None
+        return self._own_test.rows[self._own_test.offsets[client] : self._own_test.offsets[client + 1]]
+
+    def client_holdout(self, world: int, client: int) -> IntArray:
+        """A range, because withheld rows come client after client."""
+        if not self._held:
+            return np.empty(0, np.int64)
+        place = world * self.number
+        first = int(self._held.start[place + client] - self._held.start[place])
+        return np.arange(first, first + int(self._held.size[place + client]))
+
+    def label_counts(self, world: int) -> IntArray:
+        """Counts of the true labels, even where clients have wrong ones; of copies those that the group gives."""
+        rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
+        number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
+        if not classes:
+            return np.zeros((number, 0), np.int64)
+        y = self._y.numpy()[rows + world * self._strides[1]] if self._meanings else self.data.train.y[rows]
+        counts = np.bincount(owner * classes + y, minlength=number * classes)
+        return counts.reshape(number, classes).astype(np.int64)
+
+
+def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
+    """The test rows of each client, which are those of its group; None unless the partition is natural."""
+    if test_group is None or groups is None:
+        return None
+    client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
+    known = np.flatnonzero(groups[client] == test_group)
+    return gather_cut(known, client[known], len(groups))
+
+
+def _share_rows(split: Split) -> tuple[Tensor, Tensor]:
+    """Inputs and labels, the numbers of a row side by side; columns of a data frame, which lie so, are copied."""
+    return share_array(np.ascontiguousarray(split.x)), share_array(np.ascontiguousarray(split.y))
+
+
+def share_array(array: Array) -> Tensor:
+    """A tensor on the memory of an array, which nobody writes to: a read-only array, such as a mapped file, will do."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Digests of the data that a run trains on: the rows of a data set, and who holds which of them.
+#
+# Rows are read in pieces, so that mapped files need no memory. Generated clients are described by their parameters.
+
+PIECE_BYTES = 1 << 24
+
+
+def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[str, str]:
+    """SHA-256 digests of what the clients, the server and the evaluation read, by what it is.
+
+    Args:
+        shards: the clients' data.
+        folds: the folds that are run.
+        exact: whether every bit of real numbers counts. Otherwise four digits of sums do: data that are computed and
+            not read, such as the sine toy, differ in their last bits between types of CPU.
+    """
+    data = shards.data
+    found = {
+        "training inputs": hash_array(data.train.x, exact),
+        "training labels": hash_array(data.train.y, exact),
+        "test inputs": hash_array(data.test.x, exact),
+        "test labels": hash_array(data.test.y, exact),
+        "classes": _hash_text(f"{data.classes} {data.class_names}"),
+        "scale": _hash_text(" ".join(sum_up(a) for a in (data.shift, data.scale, data.y_shift, data.y_scale))),
+    }
+    if data.origin is not None:
+        found["origin"] = _hash_text(sum_up(data.origin))
+    if data.test.group is not None:
+        found["clients of the test rows"] = hash_array(data.test.group, exact)
+    if data.ood is not None:
+        found["out-of-distribution inputs"] = hash_array(data.ood, exact)
+    if data.folds:
+        rows = [hash_array(part, exact) for fold in sorted(set(folds)) for part in data.folds[fold]]
+        found["folds"] = _hash_text(" ".join(rows))
+    if data.population is not None:
+        found["generated clients"] = _hash_text(f"{data.population} {shards.number}")
+    if isinstance(shards, StoredShards):
+        found["the clients' rows"] = _hash_text(" ".join(hash_array(a, exact) for a in shards.dealt_arrays()))
+    return found
+
+
+def hash_array(array: Array, exact: bool = True) -> str:
+    """SHA-256 of an array: its shape, and its numbers in little-endian order whatever the machine is.
+
+    Args:
+        array: numbers or text, of any shape.
+        exact: whether every bit of real numbers counts; else `sum_up` stands for them.
+
+    Example:
+        >>> hash_array(np.arange(3)) == hash_array(np.arange(3, dtype=">i8"))
+        True
+        >>> hash_array(np.array([1.0, 2.0]), exact=False) == hash_array(np.array([1.0, 2.0 + 1e-12]), exact=False)
+        True
+    """
+    if array.dtype.kind == "O":
+        array = array.astype(str)
+    if array.dtype.kind == "f" and not exact:
+        return _hash_text(sum_up(array))
+    kind = array.dtype.newbyteorder("<")
+    digest = hashlib.sha256(f"{kind.str} {array.shape}".encode())
+    rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes)) if array.ndim else 1
+    flat = array if array.ndim else array[None]
+    for start in range(0, len(flat), rows):
+        digest.update(np.ascontiguousarray(flat[start : start + rows], dtype=kind).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def sum_up(array: Array) -> str:
+    """Shape and two weighted sums of squares with four digits, which rounding of single numbers does not change.
+
+    Example:
+        >>> sum_up(np.array([3.0, 4.0]))
+        '(2,) 25 53.5'
+    """
+    values = np.asarray(array, dtype=np.float64).ravel()
+    weights = 1.0 + np.arange(len(values)) / max(1, len(values))
+    return f"{array.shape} {np.sum(values**2):.4g} {np.sum(weights * (values + 1.0) ** 2):.4g}"
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How many training rows of each class a client holds, by the labels that it trains on.
+#
+# `Shards.label_counts` counts the true labels, of which a server knows nothing where clients have wrong ones.
+
+
+def count_held_labels(shards: Shards, world: int) -> IntArray:
+    """Training rows of each class, `[N, C]`, of the first `EVALUATED_CLIENTS` clients.
+
+    Args:
+        shards: the clients' rows.
+        world: number of the world.
+
+    Raises:
+        BadInput: there are no classes.
+
+    Example:
+        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.deal import build_shards
+        >>> shards = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
+        >>> bool((count_held_labels(shards, 0) == shards.label_counts(0)).all())
+        True
+    """
+    classes = shards.data.classes
+    if not classes:
+        raise BadInput(f"{shards.data.name} has real targets, of which no classes can be counted: choose other data")
+    client = np.arange(min(shards.number, EVALUATED_CLIENTS))
+    fetched = shards.fetch(np.full_like(client, world), client)
+    real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the rest is padding
+    owner = np.nonzero(real)[0]
+    y = fetched.labels(fetched.rows[torch.from_numpy(real)], torch.from_numpy(owner)).cpu().numpy()
+    counts = np.bincount(owner * classes + y, minlength=len(client) * classes)
+    return counts.reshape(len(client), classes).astype(np.int64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rows that the server holds, as shards in which client 0 stands for the server and nobody else has any.
+
+
+class ServerShards:
+    """Shards whose training rows are the server's; everything else is the whole's.
+
+    Example:
+        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.deal import build_shards
+        >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0], server=0.1)
+        >>> ServerShards(whole).sizes(np.zeros(2, dtype=int), np.arange(2)).tolist(), len(whole.server(0)[1])
+        ([143, 0], 143)
+    """
+
+    def __init__(self, whole: Shards) -> None:
+        """Wraps other shards.
+
+        Args:
+            whole: The shards with all rows.
+        """
+        self.whole, self.data, self.number, self.worlds = whole, whole.data, whole.number, whole.worlds
+        self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization
+        self.test, self.holdout, self.server = whole.test, whole.holdout, whole.server
+        self.client_test, self.client_holdout = whole.client_test, whole.client_holdout
+        self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
+
+    def sizes(self, world: IntArray, client: IntArray) -> IntArray:
+        """Number of the server's rows at client 0, `[J]`; none elsewhere."""
+        known = {w: len(self.whole.server(w)[1]) for w in np.unique(world).tolist()}
+        held = np.array([known[w] for w in world.tolist()], dtype=np.int64)
+        return np.where(client == 0, held, 0)
+
+    def fetch(self, world: IntArray, client: IntArray) -> Fetched:
+        """The server's rows."""
+        worlds, size = np.unique(world).tolist(), self.sizes(world, client)
+        x, y = zip(*(self.whole.server(w) for w in worlds), strict=True)
+        begins = dict(zip(worlds, np.cumsum([0, *map(len, y)]).tolist(), strict=False))
+        start = np.array([begins[w] for w in world.tolist()], dtype=np.int64)
+        place = np.arange(size.max(initial=0))
+        rows = np.where(place < size[:, None], start[:, None] + place, 0)
+        return Fetched(torch.cat(x), torch.cat(y), torch.from_numpy(rows), size)

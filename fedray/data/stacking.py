@@ -24,9 +24,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.types import IntArray
-from fedray.data.scaling import Fetched, Standardization
-from fedray.data.server_rows import ServerShards
-from fedray.data.shards import Shards
+from fedray.data.shards import Fetched, ServerShards, Shards, Standardization
 from fedray.data.types import Split
 
 Compute = Callable[[int, int], Tensor]  # (world, client) -> features of its training rows, `[n, F]` float32

@@ -1,9 +1,4 @@
-"""Conformal sets of one world: scores of withheld rows, the clients' threshold, and how the sets of other rows do.
-
-New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
-weights or models of their own are scored, calibrated and tested with these. Held-out metrics, which sweeps read,
-calibrate on every other withheld row of a client and score the rest.
-"""
+"""Conformal sets of one world: scores of withheld rows, the clients' threshold, and how the sets of other rows do."""
 
 from __future__ import annotations
 
@@ -13,14 +8,247 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from fedray.core import rng
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
-from fedray.evaluation.client_sets import ClientSets, cover_alike, cover_weighted, keep_scored, list_withheld
-from fedray.evaluation.clients import WeightedRows, held_out_rows, own_test_rows
-from fedray.evaluation.row_scores import cover_rows, find_true_scores, get_rule, read_answers, score_rows
-from fedray.metrics.conformal import Sets, Threshold, find_threshold, summarize_classes, weigh_clients
-from fedray.simulation.interfaces import ClientScores, Runtime
-from fedray.simulation.study import Study
+from fedray.evaluation.answers import RowsOfClient, WeightedRows, held_out_rows, own_test_rows
+from fedray.evaluation.regression import Members, read_members, weigh_present
+from fedray.metrics import ensemble
+from fedray.metrics.conformal import (
+    ConformalRule,
+    Sets,
+    Threshold,
+    cover_labels,
+    cover_targets,
+    find_threshold,
+    score_labels,
+    summarize_classes,
+    weigh_clients,
+)
+from fedray.simulation.study import ClientScores, Runtime, Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Conformal scores of rows: from the raw outputs of the models that answer, with everybody's weights or a client's
+# own.
+
+
+class RowAnswers(NamedTuple):
+    """What the models that answer say about some rows.
+
+    Attributes:
+        votes: of each model, which their average sums up, `[K, n, C]`; None for a regression.
+        members: means and variances of each model; None for classes.
+        y: labels `[n]`, or targets `[n]` in their own unit.
+        u: uniform numbers for the scores, `[n]`.
+        weights: everybody's over the models, `[K]`; None: equal ones.
+    """
+
+    votes: FloatArray | None
+    members: Members | None
+    y: Any
+    u: FloatArray
+    weights: FloatArray | None = None
+
+
+class RowScores(NamedTuple):
+    """The scores of rows before a threshold is known.
+
+    Attributes:
+        labels: of each label, `[n, C]`; None for a regression.
+        moments: mean and standard deviation of the answer, `[n]` each; None for classes.
+        y: labels or targets, `[n]`.
+
+    Example:
+        >>> found = RowScores(np.array([[0.3, 0.8], [0.9, 0.2]]), None, np.array([0, 0]))
+        >>> find_true_scores(found).tolist(), cover_rows(found, 0.8).covered.tolist()
+        ([0.3, 0.9], [1.0, 0.0])
+    """
+
+    labels: FloatArray | None
+    moments: tuple[FloatArray, FloatArray] | None
+    y: Any
+
+
+def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
+    """The uniform numbers of the scores of some rows of a split, `[n]`: a row has the same in every round."""
+    return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
+
+
+def read_answers(
+    study: Study,
+    world: int,
+    outputs: Tensor,
+    split: str,
+    answer: Answer,
+    *,
+    rows: IntArray | None = None,
+    residual: float | None = None,
+) -> RowAnswers:
+    """What models say about the rows of a split.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer on these rows, `[K, n, C]`.
+        split: `test` or `hold_out`.
+        answer: the models that answer.
+        rows: places in the split, `[n]`; None: all of them.
+        residual: mean training residual variance in standardized units, if known.
+    """
+    y = study.split(split, world)[1].numpy()
+    rows = np.arange(len(y)) if rows is None else rows
+    u = draw_uniform(study, world, split, rows)
+    if study.classes:
+        if answer.combine is not None:  # one voter, who says what the rule says
+            return RowAnswers(answer.combine(world, ensemble.probabilities(outputs.numpy()))[None], None, y[rows], u)
+        votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
+        if study.parts:  # a stack answers by its first row
+            return RowAnswers(votes[:1], None, y[rows], u)
+        return RowAnswers(votes, None, y[rows], u, weigh_present(answer, world))
+    members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
+    return RowAnswers(None, members, members.y, u, members.weights)
+
+
+def score_rows(
+    study: Study, of: RowAnswers, rows: IntArray | None = None, weights: FloatArray | None = None
+) -> RowScores:
+    """The scores of some rows.
+
+    Args:
+        study: what was trained; it has a rule.
+        of: what the models say.
+        rows: places in `of`, `[n]`; None: all of them.
+        weights: over the models, `[K]`; None: those of everybody.
+    """
+    weights = of.weights if weights is None else weights
+    chosen: Any = slice(None) if rows is None else rows
+    models: Any = slice(None) if weights is None else weights > 0
+    w = None if weights is None else weights[models]
+    if of.votes is not None:
+        mean = ensemble.average(of.votes[models][:, chosen], "outputs", w)
+        probs = ensemble.probabilities(mean) if study.evaluation.average == "logits" else mean
+        return RowScores(score_labels(probs, of.u[chosen], get_rule(study)), None, of.y[chosen])
+    assert of.members is not None
+    own = None if of.members.variances is None else of.members.variances[models][:, chosen]
+    moments = ensemble.mixture_moments(of.members.means[models][:, chosen], w, own)
+    sd = np.sqrt(np.maximum(moments.variance + of.members.noise, of.members.floor))
+    return RowScores(None, (moments.mean, sd), of.y[chosen])
+
+
+def get_rule(study: Study) -> ConformalRule:
+    """The rule of a study that has one."""
+    assert study.evaluation.conformal is not None
+    return study.evaluation.conformal
+
+
+def find_true_scores(found: RowScores) -> FloatArray:
+    """The scores of the right answers, `[n]`."""
+    if found.labels is not None:
+        return np.asarray(found.labels[np.arange(len(found.y)), found.y])
+    assert found.moments is not None
+    mean, sd = found.moments
+    return np.asarray(np.abs(found.y - mean) / sd)
+
+
+def cover_rows(found: RowScores, threshold: float) -> Sets:
+    """What the sets of rows hold."""
+    if found.labels is not None:
+        return cover_labels(found.labels, found.y, threshold)
+    assert found.moments is not None
+    return cover_targets(*found.moments, found.y, threshold)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How conformal sets do for each known client: which of its rows count, and coverage and size over them.
+
+
+class ClientSets(NamedTuple):
+    """How the sets of the known clients do, NaN for a client without rows.
+
+    Attributes:
+        coverage: share of the client's rows whose answer is inside, `[N]`.
+        size: mean labels in a set, or width of an interval, `[N]`.
+    """
+
+    coverage: FloatArray
+    size: FloatArray
+
+
+def list_withheld(study: Study, world: int) -> list[IntArray]:
+    """The places of each known client's rows among the withheld ones, `[n_k]` each."""
+    find = held_out_rows(study, world)
+    return [find(client).rows for client in range(min(study.clients.number, EVALUATED_CLIENTS))]
+
+
+def keep_scored(own: WeightedRows) -> WeightedRows:
+    """Every second of a client's withheld rows, which held-out metrics score; they calibrate on the others.
+
+    Args:
+        own: all of its withheld rows.
+    """
+    rows = own.rows[1::2]
+    return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+
+
+def cover_alike(sets: Sets, find: RowsOfClient, clients: int) -> ClientSets:
+    """How the sets that everybody shares do on the rows of each client.
+
+    Args:
+        sets: of all rows of a split.
+        find: the rows of a client.
+        clients: N.
+
+    Example:
+        >>> sets = Sets(covered=np.array([1.0, 0.0, 1.0]), size=np.array([2.0, 1.0, 3.0]))
+        >>> rows = [WeightedRows(np.array([0, 1]), np.array([0.5, 0.5])), WeightedRows(np.array([2]), np.ones(1))]
+        >>> cover_alike(sets, lambda client: rows[client], clients=2)
+        ClientSets(coverage=array([0.5, 1. ]), size=array([1.5, 3. ]))
+    """
+    return _join(weigh_sets(sets, find(client)) for client in range(clients))
+
+
+def cover_weighted(
+    study: Study, of: RowAnswers, find: RowsOfClient, weights: FloatArray, threshold: Threshold
+) -> ClientSets:
+    """How the sets of clients with weights of their own do on their rows.
+
+    Args:
+        study: what was trained.
+        of: what the models say of a split.
+        find: the rows of a client.
+        weights: of the clients over the models, `[N, K]`.
+        threshold: the largest score inside of a set.
+    """
+
+    def cover(client: int) -> tuple[float, float]:
+        own = find(client)
+        sets = cover_rows(score_rows(study, of, own.rows, weights[client]), threshold.value)
+        return weigh_sets(sets, own._replace(rows=np.arange(len(own.rows))))
+
+    return _join(cover(client) for client in range(len(weights)))
+
+
+def weigh_sets(sets: Sets, own: WeightedRows) -> tuple[float, float]:
+    """Coverage and mean size over a client's rows; NaN without any.
+
+    Args:
+        sets: of rows, among which the client's are.
+        own: their places, and the weight of each.
+    """
+    if not len(own.rows):
+        return np.nan, np.nan
+    return float(own.mean(sets.covered[own.rows])), float(own.mean(sets.size[own.rows]))
+
+
+def _join(pairs: Any) -> ClientSets:
+    table = np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
+    return ClientSets(table[:, 0], table[:, 1])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
+# weights or models of their own are scored, calibrated and tested with these. Held-out metrics, which sweeps read,
+# calibrate on every other withheld row of a client and score the rest.
 
 Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
 

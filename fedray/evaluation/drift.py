@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from fedray.core.types import Objective, State
-from fedray.evaluation.measured import join_pieces
+from fedray.evaluation.evaluate import join_pieces
 from fedray.metrics import ensemble
-from fedray.metrics.drift import Drift, score_drift
-from fedray.models.loss import split_gaussian
-from fedray.simulation.interfaces import Runtime
-from fedray.simulation.study import Study
+from fedray.metrics.unknown import Drift, score_drift
+from fedray.models.net import split_gaussian
+from fedray.simulation.study import Runtime, Study
 
 MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not compared one by one
 

@@ -1,41 +1,358 @@
 """From models to rows of metrics: every member and the ensemble, new clients and known ones.
 
 Example:
-    >>> probs = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])  # of two members
-    >>> score_members(probs, np.array([0, 1]))["member_accuracy"]
-    [1.0, 0.5]
+    >>> import fedray
+    >>> keys = {"rounds": 5, "clients": 10, "evaluate": {"every": 5, "ood": "noise"}}
+    >>> run = fedray.run(keys, runtime="inline", report=False)
+    >>> run.metrics["ood_auroc"] > 0.5
+    True
+    >>> import fedray
+    >>> def hard(scored):
+    ...     return (scored.prediction.max(axis=1) < 0.5).mean()
+    >>> keys = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
+    >>> run = fedray.run(keys, metrics={"hard": hard})
+    >>> [0 <= value <= 1 for value in run.rounds["hard"].to_pylist()]
+    [True, True]
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.client_sets import ClientSets
-from fedray.evaluation.clients import (
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.evaluation.answers import (
+    has_client_weights,
     measure_clients,
     measure_clients_alike,
+    needs_losses,
     pick_best_pass,
     pick_recorded_clients,
+    rank_own_models,
     split_own_scores,
     summarize_clients,
+    weigh_models,
 )
-from fedray.evaluation.conformal import add_client_sets, measure_all_sets
-from fedray.evaluation.measured import Measured, gather_outputs, join_pieces, measure_models
-from fedray.evaluation.ood import score_ood
-from fedray.evaluation.own_metrics import score_own_metrics
-from fedray.evaluation.present import answer_world, drop_absent, join_voters, weigh_present
-from fedray.evaluation.regression import decompose_squared_error, read_members, score_regression
+from fedray.evaluation.conformal import ClientSets, WorldOutputs, add_client_sets, measure_all_sets
+from fedray.evaluation.mixture import measure_weights
+from fedray.evaluation.regression import (
+    answer_world,
+    decompose_squared_error,
+    drop_absent,
+    join_voters,
+    read_members,
+    refuse_own_rule,
+    score_regression,
+    weigh_present,
+)
 from fedray.evaluation.stacking import score_stack
 from fedray.metrics import classification, ensemble
-from fedray.metrics.clusters import compare_clusters
-from fedray.simulation.interfaces import ClientScores, Pieces, Progress, Runtime
-from fedray.simulation.study import Study
+from fedray.metrics.classification import compare_clusters
+from fedray.metrics.scores import Scored, read_metric
+from fedray.metrics.unknown import auroc, fpr95
+from fedray.simulation.study import OOD, ClientScores, Pieces, Progress, Runtime, Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The outputs, losses and residuals of the models that answer, which one evaluation asks the runtime for.
+
+
+class Measured(NamedTuple):
+    """What the runtime computed for one evaluation; what is not needed stays empty.
+
+    Attributes:
+        answer: the models that answer.
+        test: raw outputs on the test rows.
+        held_out: raw outputs on the held-out rows.
+        weights: of the known clients over the models that answer, `[N, K]` by world.
+        own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
+        residual: mean training residual variance of each world (regression), in standardised units.
+        ood: raw outputs on the out-of-distribution inputs.
+    """
+
+    answer: Answer
+    test: Pieces
+    held_out: Pieces
+    weights: dict[int, FloatArray]
+    own: dict[tuple[int, int], Tensor]
+    residual: dict[int, float]
+    ood: Pieces
+
+
+def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
+    """What one evaluation needs of the runtime.
+
+    Args:
+        study: what was trained.
+        runtime: where the models are evaluated.
+        state: the broadcast models.
+        test: whether the test rows are answered.
+    """
+    answer = study.answer(state)
+    refuse_own_rule(study, answer)
+    own = runtime.score_known_clients(state) if study.method.phase.is_personal else {}
+    return Measured(
+        answer,
+        test=runtime.outputs(answer.state, "test", answer.models) if test else {},
+        held_out=runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {},
+        weights=find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {},
+        own=own,
+        residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
+        ood=runtime.outputs(answer.state, OOD, answer.models) if study.evaluation.ood else {},
+    )
+
+
+def find_client_weights(
+    study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
+) -> dict[int, FloatArray]:
+    """The weights of the known clients over the models that answer, `[N, K]` by world.
+
+    They are those that the clients keep (FedEM), those of their tiers, or follow from the losses on their rows. A
+    client with a model of its own gives it all weight, or if that one does not answer, has everybody's weights.
+
+    Args:
+        study: what was trained.
+        runtime: where the clients are.
+        answer: the models that answer.
+        worlds: only the first worlds; None: all.
+    """
+    count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
+    if study.method.phase.mixture:
+        return measure_weights(study, runtime, answer.state, count)
+    if study.method.one_model_per_client:
+        owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
+        ranks = rank_own_models(answer.models, owner)
+        return {world: weigh_models(study, answer, world, ranks, owner) for world in range(count)}
+    if not needs_losses(study, answer):
+        none = torch.zeros(answer.models, len(client))
+        return {world: weigh_models(study, answer, world, none, client) for world in range(count)}
+    losses = runtime.losses(answer.state, answer.models, worlds)
+    return {world: weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)}
+
+
+def gather_outputs(study: Study, world: int, measured: Measured) -> WorldOutputs:
+    """What the runtime computed for the conformal sets of one world.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        measured: what the runtime computed for the first worlds, or for all.
+    """
+    answer, weights = measured.answer, None if study.parts else measured.weights.get(world)
+
+    def read(pieces: Pieces) -> Tensor:
+        joined = join_pieces(pieces, world)
+        return joined if study.parts else drop_absent(joined, answer, world)
+
+    tested = read(measured.test) if measured.test else None
+    return WorldOutputs(answer, read(measured.held_out), tested, weights, measured.residual.get(world))
+
+
+def join_pieces(pieces: Pieces, world: int) -> Tensor:
+    """The pieces of a world in order: `[K, n, ...]`.
+
+    Example:
+        >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
+        >>> join_pieces(pieces, world=0).shape  # K models, n samples, C classes
+        torch.Size([1, 502, 3])
+    """
+    return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
+
+
+def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
+    """The mean training residual variance of the clients with rows in each world, in standardised units.
+
+    Each client's is that of its own model or upload where those answer, else that of the broadcast models.
+
+    Args:
+        study: what was trained.
+        runtime: where the losses are computed.
+        state: the broadcast models.
+        answer: the models that answer.
+
+    Returns:
+        World -> variance; empty where the loss is no squared error.
+    """
+    if study.net.objective not in ("half_mse", "mse"):
+        return {}
+    factor, owner = 2.0 if study.net.objective == "half_mse" else 1.0, find_owners(study, answer)
+    owned = (owner >= 0).any(axis=1)
+    losses = measure_own_losses(study, runtime, answer, owner) if owned.any() else {}
+    if not owned.all():
+        pieces = runtime.losses(state, study.method.phase.models)
+        losses |= {
+            world: drop_empty(study, join_pieces(pieces, world), world) for world in np.flatnonzero(~owned).tolist()
+        }
+    return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
+
+
+def find_owners(study: Study, answer: Answer) -> IntArray:
+    """The client with rows whose own model or upload each model is, `[R, A]`, -1 where it is nobody's.
+
+    Args:
+        study: what was trained.
+        answer: the models that answer.
+    """
+    if not study.method.one_model_per_client:
+        return np.full((study.worlds, answer.models), -1) if answer.owner is None else answer.owner
+    client = np.arange(answer.models)
+    size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
+    return np.where(np.stack(size) > 0, client, -1)
+
+
+def measure_own_losses(study: Study, runtime: Runtime, answer: Answer, owner: IntArray) -> dict[int, Tensor]:
+    """The loss of each model on its owner's rows, by world; of a large population only the owners compute it.
+
+    Args:
+        study: what was trained.
+        runtime: where the losses are computed.
+        answer: the models that answer.
+        owner: the client whose model each one is, `[R, A]`, -1 where it is nobody's.
+
+    Returns:
+        World -> `[j]`, of the models with an owner; without the worlds where no model has one.
+    """
+    found = {}
+    if study.clients.number <= EVALUATED_CLIENTS:
+        asked = [np.arange(study.clients.number)] * study.worlds
+    else:
+        asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
+    pieces = runtime.losses(answer.state, answer.models, clients=asked)
+    for world in np.flatnonzero((owner >= 0).any(axis=1)).tolist():
+        model = np.flatnonzero(np.isin(owner[world], asked[world]))
+        place = np.searchsorted(asked[world], owner[world, model])
+        found[world] = join_pieces(pieces, world)[model, place]
+    return found
+
+
+def drop_empty(study: Study, losses: Tensor, world: int) -> Tensor:
+    """The losses `[K, n]` on those of the first n clients of a world that have rows.
+
+    Args:
+        study: what was trained.
+        losses: on the first n clients, `[K, n]`.
+        world: number of the world.
+    """
+    client = np.arange(losses.shape[1])
+    filled = study.shards.sizes(np.full_like(client, world), client) > 0
+    return losses if filled.all() else losses[:, torch.from_numpy(filled)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How uncertain the answers to out-of-distribution inputs are, beside those to the rows of a split.
+
+DRAWN_BINS = 20  # of the entropy, in the report's picture
+
+
+class _Uncertainty(NamedTuple):
+    """The uncertainty of each row: entropy of the answer `[n]`, and the part of disagreement `[n]`, if there is one."""
+
+    total: FloatArray
+    knowledge: FloatArray | None
+
+
+def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
+    """The scores of out-of-distribution detection by a world's answers.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        known: raw outputs of all models on the rows of a split, `[K, n, C]`.
+        unknown: the same on the out-of-distribution inputs, `[K, m, C]`.
+        answer: the models that answer.
+    """
+    inside, outside = (_measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown))
+    scores = {
+        "ood_auroc": auroc(outside.total, inside.total),
+        "ood_fpr95": fpr95(outside.total, inside.total),
+        "ood_entropy": float(outside.total.mean()),
+    }
+    if inside.knowledge is not None and outside.knowledge is not None:
+        scores["ood_auroc_knowledge"] = auroc(outside.knowledge, inside.knowledge)
+    return scores
+
+
+def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, Any]:
+    """Arrays for the report's picture of the first world.
+
+    Args:
+        study: what was trained.
+        known: raw outputs of all models on the test rows, `[K, n, C]`.
+        unknown: the same on the out-of-distribution inputs, `[K, m, C]`.
+        answer: the models that answer.
+
+    Returns:
+        `ood_entropies`, `[bins, 3]`: the lower end of each bin of the entropy, and the shares of the test rows and of
+        the other inputs in it; and `ood_auroc`, `[1]`.
+    """
+    both = [_measure_uncertainty(study, 0, outputs, answer).total for outputs in (known, unknown)]
+    edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
+    shares = [np.histogram(np.minimum(each, edges[-1]), edges)[0] / len(each) for each in both]
+    return {
+        "ood_entropies": np.stack([edges[:-1], *shares], axis=1),
+        "ood_auroc": np.array([auroc(both[1], both[0])]),
+    }
+
+
+def _measure_uncertainty(study: Study, world: int, outputs: Tensor, answer: Answer) -> _Uncertainty:
+    """The uncertainty of the answers to some rows; a stack answers by its first row, which nobody disagrees with."""
+    if study.parts:
+        return _Uncertainty(ensemble.entropies(ensemble.probabilities(outputs[0].numpy())), None)
+    members, mean = answer_world(outputs, study.evaluation.average, answer, world)
+    total = ensemble.entropies(mean)
+    if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
+        return _Uncertainty(total, None)
+    each, weights = ensemble.entropies(members), weigh_present(answer, world)
+    return _Uncertainty(total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Metrics of a user's own, beside fedray's: a number for each world and split.
+
+
+def score_own_metrics(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
+) -> dict[str, float]:
+    """The values of the user's metrics by name; empty without any.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer, on the whole split.
+        split: `test` or `hold_out`.
+        answer: the models that answer.
+        residual: mean training residual variance in standardised units, if known.
+    """
+    metrics = study.evaluation.metrics
+    if not metrics:
+        return {}
+    x, y = study.split(split, world)
+    members, prediction, variance = _answer_rows(study, world, outputs, split, answer, residual=residual)
+    targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
+    scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world), variance)
+    return {name: read_metric(name, function, scored) for name, function in metrics.items()}
+
+
+def _answer_rows(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
+) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """The members' answers, and the ensemble's with its variance."""
+    if study.parts:
+        probs = ensemble.probabilities(outputs.numpy())
+        return probs[1:], probs[0], None
+    if study.classes:
+        return (*answer_world(outputs, study.evaluation.average, answer, world), None)
+    of = read_members(study, world, drop_absent(outputs, answer, world), split, answer, residual=residual)
+    return of.means, *of.answer
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From models to rows of metrics: every member and the ensemble, new clients and known ones.
 
 KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of its clients)
 
@@ -183,7 +500,13 @@ def score_answer(
 
 
 def score_members(probs: FloatArray, y: IntArray) -> dict[str, list[float]]:
-    """Every score of each member by itself, `[K]` each, from probabilities `[K, n, C]` and labels `[n]`."""
+    """Every score of each member by itself, `[K]` each, from probabilities `[K, n, C]` and labels `[n]`.
+
+    Example:
+        >>> probs = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])  # of two members
+        >>> score_members(probs, np.array([0, 1]))["member_accuracy"]
+        [1.0, 0.5]
+    """
     return {f"member_{name}": values for name, values in classification.member_scores(probs, y).items()}
 
 

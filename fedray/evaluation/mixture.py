@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fedray.core.method import MIXTURE
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
-from fedray.simulation.interfaces import Runtime
-from fedray.simulation.study import Study
+from fedray.simulation.study import Runtime, Study
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:

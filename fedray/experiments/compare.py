@@ -23,13 +23,12 @@ import pyarrow as pa
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
-from fedray.experiments.frames import to_frame
-from fedray.experiments.results import Run
+from fedray.experiments.results import Run, to_frame
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
 
-    from fedray.report.pairs import RunPair
+    from fedray.report.compare import RunPair
     from fedray.report.read import ReadRun
 
 
@@ -49,11 +48,10 @@ class Comparison:
 
         Args:
             runs: what the run directories say, at least two.
-            cost: the cost that is equal (`fedray.report.pairs`); None means that rounds are, if there are rounds.
+            cost: the cost that is equal (`fedray.report.compare`); None means that rounds are, if there are rounds.
             metrics: columns of `rounds.parquet`; None means the usual scores and the metrics of the user's own.
         """
-        from fedray.report.compare import list_caveats, list_compared_metrics
-        from fedray.report.pairs import compare_with_first
+        from fedray.report.compare import compare_with_first, list_caveats, list_compared_metrics
 
         self._runs = list(runs)
         wanted = list_compared_metrics(self._runs) if metrics is None else metrics
@@ -66,7 +64,7 @@ class Comparison:
 
         Where the test rows chose the round in which runs ended, `chosen_on_test` names them.
         """
-        from fedray.report.choices import list_chosen
+        from fedray.report.readings import list_chosen
 
         known = [(pair, pair.difference) for pair in self.pairs]
         numbers: dict[str, list[float | None]] = {
@@ -97,7 +95,7 @@ class Comparison:
             BadInput: there is no such picture.
         """
         from fedray.report.compare import overlay_curves
-        from fedray.report.plots import draw_alone, figure_scores_of_runs
+        from fedray.report.notebook import draw_alone, figure_scores_of_runs
         from fedray.report.readings import find_headline
 
         headline, plain = find_headline(self._runs), self._runs[0].metric
@@ -198,7 +196,7 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
 
 
 def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
-    """The cost at which runs are compared, as `fedray.report.pairs` names it; None for rounds.
+    """The cost at which runs are compared, as `fedray.report.compare` names it; None for rounds.
 
     Raises:
         BadInput: there is no such cost, or a run has none of it.

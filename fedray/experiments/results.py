@@ -2,6 +2,17 @@
 
 Example:
     >>> import fedray
+    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline")
+    >>> images = run.study.shards.data.test.x[:3]
+    >>> run.predict(images).probabilities.shape
+    (3, 10)
+    >>> import fedray
+    >>> run = fedray.run({"rounds": 2, "clients": {"number": 4}}, runtime="inline", report=False)
+    >>> images = run.study.shards.data.test.x
+    >>> student = run.distil(images, {"name": "linear"}, steps=100)
+    >>> student.predict(images[:3]).shape, student.net.layout.d
+    ((3, 10), 650)
+    >>> import fedray
     >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
     >>> run.metrics["round"], run.checkpoint.name, run.error
     (1, 'round-000001', None)
@@ -12,35 +23,567 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
+from numpy.typing import NDArray
+from safetensors.torch import save as save_tensors
+from torch import Tensor
 
-from fedray.assembly.user_objects import UserObjects
-from fedray.components.fusion import Fusion
-from fedray.core.errors import BadInput, Damaged, FedrayError
-from fedray.core.types import State
-from fedray.experiments.distil import Distilled, Lesson, teach_network
-from fedray.experiments.export import make_state_dicts, write_models
-from fedray.experiments.frames import average_last_rows, to_frame
-from fedray.experiments.predict import Prediction, Predictor
+from fedray.assembly.conformal import check_withheld_rows, make_rule
+from fedray.assembly.models import choose_students, make_network
+from fedray.assembly.registry import UserObjects
+from fedray.components.distillation import Fusion, ServerRows, ask_model, follow_teacher
+from fedray.core import rng
+from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, warn_user
+from fedray.core.method import Answer
+from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, State
+from fedray.data.adaptation import find_client
+from fedray.data.forms.new_rows import read_inputs
+from fedray.data.origins import add_back, find_range, tell_scale
+from fedray.evaluation.answers import rank_own_models, weigh_models
+from fedray.evaluation.conformal import Thresholds, calibrate, draw_uniform
+from fedray.evaluation.evaluate import gather_outputs, measure_models
+from fedray.evaluation.mixture import read_weights
+from fedray.evaluation.regression import find_noise, predict_targets
+from fedray.evaluation.stacking import find_bases
 from fedray.experiments.reopen import reopen_study
+from fedray.files.bounded import read_sealed
 from fedray.files.checksums import BEST_FOLDER, FILES_KEY, find_checkpoints, refuse_links
-from fedray.files.plain import expand_user_path
-from fedray.files.run_files import SUMMARY_FILE, read_summary
-from fedray.files.sealed import read_sealed
-from fedray.simulation.interfaces import Progress
-from fedray.simulation.study import Study
+from fedray.files.plain import expand_user_path, make_parent, write_atomically, write_json
+from fedray.files.tables import SUMMARY_FILE, read_summary
+from fedray.metrics import ensemble
+from fedray.metrics.conformal import ConformalRule, score_labels
+from fedray.models.net import whole_state_dict
+from fedray.runtime.evaluation import fit_mixtures, mean_losses, pick_own_models
+from fedray.runtime.inline import Inline
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.study import Progress, Runtime, Study
 from fedray.storage import checkpoint, tables
-from fedray.storage.drift import read_drift
-from fedray.storage.failure import read_failure
-from fedray.storage.places import require_run_directory
-from fedray.storage.study_checkpoint import load_study_checkpoint
+from fedray.storage.checkpoint import load_study_checkpoint
+from fedray.storage.directory import read_failure, require_run_directory
+from fedray.storage.summary import read_drift
 
-if TYPE_CHECKING:  # matplotlib is slow to import
+if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables as pandas DataFrames, and the newest rows of a run as one.
+
+
+def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
+    """The rows of the newest evaluated round as one: each number is the mean over replicates and folds.
+
+    Args:
+        rounds: `rounds.parquet`.
+
+    Example:
+        >>> rows = [{"replicate": r, "fold": 0, "round": t, "accuracy": 0.1 * (r + t)} for r in (0, 1) for t in (0, 4)]
+        >>> average_last_rows(pa.Table.from_pylist(rows))
+        {'round': 4, 'accuracy': 0.45}
+    """
+    newest = pc.max(rounds["round"])
+    rows = rounds.filter(pc.equal(rounds["round"], newest)).drop_columns(["replicate", "fold"]).to_pylist()
+    if len(rows) == 1:
+        return {name: value for name, value in rows[0].items() if value is not None}
+    found: dict[str, Any] = {"round": newest.as_py()}
+    for name in rows[0]:
+        values = [row[name] for row in rows if isinstance(row[name], int | float)]
+        if name != "round" and values:  # lists, one number a member, have no mean over worlds
+            found[name] = sum(values) / len(values)
+    return found
+
+
+def to_frame(table: pa.Table) -> Any:
+    """A table as a pandas DataFrame.
+
+    Raises:
+        FedrayError: pandas is not installed.
+    """
+    try:
+        import pandas  # noqa: F401 - whether it is there
+    except ImportError:
+        raise FedrayError("a DataFrame needs pandas: `pip install pandas`, or use the pyarrow table") from None
+    return table.to_pandas()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Conformal sets of a prediction: the thresholds of a checkpoint, for any alpha and score, and what lies below them.
+
+
+class Calibrated(NamedTuple):
+    """What the withheld rows say about the answers of a checkpoint.
+
+    Attributes:
+        rule: how sets are made.
+        thresholds: of each world.
+        residual: mean training residual variance of each world (regression), in standardized units.
+    """
+
+    rule: ConformalRule
+    thresholds: list[Thresholds]
+    residual: dict[int, float]
+
+
+def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
+    """The rule of a prediction: that of the scenario, or another one in its place.
+
+    Args:
+        study: what was trained.
+        keys: those of `predict.conformal`; None: the scenario's rule, if it has one.
+
+    Raises:
+        BadInput: a key is wrong, the run withheld no rows, or too few for alpha.
+
+    Example:
+        >>> from fedray.assembly.study import build_study
+        >>> from fedray.scenario.loader import read_scenario
+        >>> study = build_study(read_scenario({"data": {"hold_out": 0.2}, "clients": {"number": 4}}))
+        >>> read_rule(study, {"alpha": 0.2, "score": "aps"})[:3]
+        (0.2, 'aps', 'exact')
+        >>> read_rule(study, None) is None
+        True
+    """
+    if keys is None:
+        return study.evaluation.conformal
+    if not study.hold_out:
+        raise BadInput("conformal needs rows that no model is trained on, and data.hold_out = 0: train with 0.2, say")
+    read = read_scenario({"data": {"hold_out": 0.2}, "predict": {"conformal": {"alpha": 0.1, **keys}}})
+    assert read.predict.conformal is not None
+    rule = make_rule(read.predict.conformal, study.classes, study.shards.data.name)
+    check_withheld_rows(rule, study.shards, float(study.scenario["data"]["hold_out"]))
+    return rule
+
+
+def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: ConformalRule) -> Calibrated:
+    """The thresholds of the models of a checkpoint.
+
+    Args:
+        study: what was trained.
+        runtime: where the withheld rows are answered.
+        state: the models.
+        rule: how sets are made.
+    """
+    gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
+    study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
+    measured = measure_models(study, runtime, state, test=False)
+    own = runtime.score_own_sets(state, None) if study.method.phase.is_personal else None
+    found = [calibrate(study, w, gather_outputs(study, w, measured), own) for w in range(study.worlds)]
+    return Calibrated(rule, found, measured.residual)
+
+
+def find_sets(study: Study, world: int, found: Calibrated, probs: FloatArray, *, known: bool) -> NDArray[np.bool_]:
+    """Which labels are in the set of each row, `[n, C]`.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        found: the thresholds.
+        probs: of the answer, `[n, C]`.
+        known: whether a known client asks.
+    """
+    u = draw_uniform(study, world, "test", np.arange(len(probs)))
+    return np.asarray(~(score_labels(probs, u, found.rule) > _pick(found, world, known)))
+
+
+def find_intervals(
+    study: Study, world: int, found: Calibrated, moments: tuple[FloatArray, FloatArray], answer: Answer, *, known: bool
+) -> FloatArray:
+    """Lower and upper end of each row's interval, `[n, 2]`, in target units.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        found: the thresholds.
+        moments: mean and variance of the answer, `[n, 1]` each, the latter without observation noise.
+        answer: the models that answer.
+        known: whether a known client asks.
+    """
+    mean, variance = (each.reshape(len(each), -1)[:, 0] for each in moments)
+    scale = study.target_scale(world) ** 2
+    own = known and study.method.phase.is_personal
+    alone = answer.models == 1 and answer.spread is None and study.net.objective != "gaussian_nll"
+    noise = find_noise(study, world, answer, alone=alone, residual=None if own else found.residual.get(world))
+    sd = np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
+    half = _pick(found, world, known) * sd
+    return np.stack([mean - half, mean + half], axis=1)
+
+
+def _pick(found: Calibrated, world: int, known: bool) -> float:
+    thresholds = found.thresholds[world]
+    return (thresholds.known if known else thresholds.everybody).value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the models of a run answer for raw inputs.
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an ensemble answers for n inputs.
+
+    Attributes:
+        mean: probabilities `[n, C]`, in the order of `Run.class_names`, or targets `[n, q]` in original units.
+        variance: of the same shape: the population variance of the models' answers (knowledge uncertainty, Fed-ensemble
+            section V-B), plus the mean of the variances that the models predict themselves (Gaussian heads, closed
+            forms), without observation noise.
+        probabilities: the same as `mean` for classification; None for regression.
+        members: the answer of each model by itself, `[K, n, C]` or `[K, n, q]`: of those that answer for everybody, of
+            the base models of a stack, or of a client's own models.
+        sets: which labels are in the conformal set of each input, `[n, C]`; None without `predict.conformal`.
+        interval: lower and upper end of its conformal interval, `[n, 2]`, in original units; None likewise.
+    """
+
+    mean: FloatArray
+    variance: FloatArray
+    probabilities: FloatArray | None
+    members: FloatArray
+    sets: NDArray[np.bool_] | None = None
+    interval: FloatArray | None = None
+
+
+class Predictor:
+    """Answers raw inputs with the models of one checkpoint; it is made once and can be called many times."""
+
+    def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
+        """Builds the worker that holds the data and the clients' private vectors.
+
+        Args:
+            study: what was trained.
+            state: the models of the checkpoint.
+            private: the clients' private vectors, saved with it.
+        """
+        self.study, self.state, self.answer = study, state, study.answer(state)
+        self.runtime = Inline(study)
+        self.worker = self.runtime.worker
+        self._calibrated: dict[ConformalRule, Calibrated] = {}
+        data = study.shards.data
+        self._range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
+        if study.method.phase.is_personal or study.method.phase.mixture:
+            self.worker.private.restore(private)
+
+    def predict(
+        self, x: Any, *, client: int | str | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
+    ) -> Prediction:
+        """The answer of the ensemble, or of a client's own models.
+
+        Args:
+            x: raw inputs `[n, *sample]`, as the data were given, or a table with the columns they were read from.
+            client: a known client, its name or 0 to N - 1, whose weights or models answer; None: everybody's.
+            replicate: 0 to R - 1.
+            fold: the place of the fold among those that were run, from 0.
+            conformal: keys of `predict.conformal` instead of the scenario's.
+
+        Raises:
+            BadInput: an argument does not fit the run.
+        """
+        study = self.study
+        inputs = torch.as_tensor(read_inputs(study.shards.data, x))
+        world = replicate * study.per_replicate + fold
+        _check(study, inputs, replicate, fold)
+        if self._range is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
+            for remark in tell_scale(self._range, inputs.numpy(), "the rows of x", study.shards.data.features):
+                warn_user(remark, FedrayWarning)
+        known = None if client is None else find_client(client, study.client_names, study.clients.number)
+        rule = read_rule(study, conformal)
+        found, answer = self.ask(inputs, world, known)
+        return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
+
+    def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
+        """The answer of a world's ensemble, or of a known client, without sets, and the models that gave it.
+
+        Args:
+            inputs: raw inputs `[n, *sample]`, as the study's splits have them.
+            world: the world.
+            client: the client's id; None: everybody's answer.
+        """
+        study, answer = self.study, self.answer
+        models, weights = slice(world * answer.models, (world + 1) * answer.models), None
+        rows, counters = answer.state.models[models], answer.state.counters[models]
+        if client is not None and study.method.phase.is_personal:
+            rows = pick_own_models(self.worker, self.state, world, client)
+            answer = Answer(State(rows, counters, {}), len(rows))
+        elif client is not None and not study.parts:
+            weights = self._weights(world, client)
+        elif answer.weights is not None:
+            weights = answer.weights[world] / answer.weights[world].sum()
+        pieces = [self.worker.forward(rows, counters, world, piece) for piece in torch.split(inputs, EVALUATED_ROWS)]
+        outputs = torch.cat(pieces, dim=1)  # [A, n, C]
+        if not study.classes:
+            means, variances = predict_targets(study, world, outputs, inputs, answer)
+            moments = ensemble.mixture_moments(means, weights, variances)
+            return Prediction(*moments, None, _pick_members(study, answer, world, means)), answer
+        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+        mean = mean if answer.combine is None else answer.combine(world, members)
+        spread = ensemble.mixture_moments(members, weights).variance
+        return Prediction(mean, spread, mean, _pick_members(study, answer, world, members)), answer
+
+    def _add_sets(
+        self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
+    ) -> Prediction:
+        """The prediction with its conformal sets or intervals; the withheld rows are answered once for each rule."""
+        if rule not in self._calibrated:
+            self._calibrated[rule] = calibrate_answers(self.study, self.runtime, self.state, rule)
+        calibrated = self._calibrated[rule]
+        if found.probabilities is not None:
+            sets = find_sets(self.study, world, calibrated, found.probabilities, known=known)
+            return replace(found, sets=sets)
+        moments = found.mean, found.variance
+        return replace(found, interval=find_intervals(self.study, world, calibrated, moments, answer, known=known))
+
+    def _weights(self, world: int, client: int) -> FloatArray:
+        """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
+        weights = np.zeros(self.answer.models)
+        if self.study.method.phase.mixture:
+            known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
+            new = fit_mixtures(self.worker, self.answer.state, world, np.array([client]), len(weights)).numpy()[:, 0]
+            return new if np.isnan(known).any() else known
+        if self.study.method.one_model_per_client:
+            losses = rank_own_models(len(weights), np.array([client]))
+        else:
+            losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), len(weights))
+        present = self.answer.weights
+        answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
+        weights[answers] = weigh_models(self.study, self.answer, world, losses, np.array([client]))[0]
+        return weights
+
+
+def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
+    """Of the answers of all models of a world, `[A, n, ...]`, those of its members."""
+    if study.parts:  # the answer of a stack comes first
+        return each[1:]
+    return each if answer.weights is None else each[answer.weights[world] > 0]
+
+
+def _check(study: Study, inputs: Tensor, replicate: int, fold: int) -> None:
+    """Raises `BadInput` where the arguments of `predict` do not fit the run."""
+    if tuple(inputs.shape[1:]) != study.input_shape:
+        raise BadInput(
+            f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
+            "give inputs of that shape"
+        )
+    if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
+        raise BadInput(
+            f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
+            f"from 0 to {study.per_replicate - 1}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The models of a run as files for plain torch, and beside them what a state dict lacks: inputs, classes, weights.
+
+MODELS_FILE = "models.json"
+
+
+def make_state_dicts(study: Study, state: State) -> list[dict[str, Tensor]]:
+    """A plain state dict for each model of a state, with frozen parameters: replicate, then fold, then model."""
+    return [whole_state_dict(study.net, *row) for row in zip(state.models, state.counters, strict=True)]
+
+
+def write_models(study: Study, state: State, folder: Path) -> list[Path]:
+    """Writes each model as a state dict in safetensors, and `models.json`: how rows become inputs, and who answers.
+
+    Args:
+        study: what was trained.
+        state: holds the models.
+        folder: where the files go; it is made.
+
+    Returns:
+        The models' files, `replicate-R-fold-F-model-K.safetensors`.
+
+    Raises:
+        Unwritable: a file cannot be written; what was there before is as it was.
+    """
+    paths = []
+    make_parent(folder / MODELS_FILE)
+    write_json(folder / MODELS_FILE, describe_inputs_and_outputs(study) | {"answer": describe_answer(study, state)})
+    for m, model in enumerate(make_state_dicts(study, state)):
+        world, k = divmod(m, study.method.phase.models)
+        path = folder / f"{_name_world(study, world)}-model-{k}.safetensors"
+        write_atomically(path, save_tensors({name: value.contiguous() for name, value in model.items()}))
+        paths.append(path)
+    return paths
+
+
+def _name_world(study: Study, world: int) -> str:
+    replicate, fold = study.place(world)
+    return f"replicate-{replicate}-fold-{fold}"
+
+
+def describe_answer(study: Study, state: State) -> dict[str, Any]:
+    """What new clients are answered, and known ones where tiers have weights of their own.
+
+    Returns:
+        `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
+        that are exported, where there are several: `average`, what is averaged over them, and their `weights`, which
+        sum to 1, by replicate and fold, or `average: own`, where a method joins them by a rule of its own. `tiers`,
+        where a method has them, are the weights for known clients of each tier. Of a stack, which is one module,
+        `bases` are the weights of its base models in the average, where no meta model answers.
+    """
+    if study.parts:
+        return {"models": "exported"} | _describe_bases(study)
+    answer, models = study.answer(state), study.method.phase.models
+    if answer.models != models or not torch.equal(answer.state.models, state.models):
+        return {"models": "others"}
+    if answer.combine is not None:
+        return {"models": "exported", "average": "own"}
+    weights = np.ones((study.worlds, models)) if answer.weights is None else answer.weights
+    found = {
+        "models": "exported",
+        "average": study.evaluation.average if study.classes else "outputs",
+        "weights": _share_out(study, weights),
+    }
+    if answer.tiers is None:
+        return found
+    tiers = enumerate(study.clients.tiers)
+    return found | {"tiers": {tier.name: _share_out(study, answer.tiers[:, t]) for t, tier in tiers}}
+
+
+def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
+    """Weights `[R, K]` that sum to 1, by replicate and fold."""
+    shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
+    return {_name_world(study, world): each for world, each in enumerate(shares)}
+
+
+def _describe_bases(study: Study) -> dict[str, Any]:
+    """What is averaged over the networks of a stack; empty where something else joins them."""
+    bases = find_bases(study)
+    if len(bases) < len(study.parts) or bases[0].combine is not None:
+        return {}
+    heard = sum(part.answers for part in bases)
+    return {"average": "probabilities", "bases": [part.answers / heard for part in bases]}
+
+
+def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
+    """What one must know beside the weights to ask the models without fedray.
+
+    Returns:
+        `network`: the torch module as text. `inputs`: kind, shape, and of a table the columns, the values of each
+        category in order, and what replaces a missing input. `outputs`: the loss, the classes. And
+        `standardization`, by fold: a network takes `(x - shift) / scale` (or, without these, x as it is), computed in
+        float64 where x is large, and what it says of targets is `output * target_scale + target_shift`.
+
+    Example:
+        >>> import fedray
+        >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
+        >>> about = describe_inputs_and_outputs(run.study)
+        >>> about["outputs"]["loss"], about["inputs"]["shape"], list(about["standardization"]["0"])
+        ('cross_entropy', [1, 8, 8], ['shift', 'scale'])
+    """
+    data = study.shards.data
+    inputs: dict[str, Any] = {"kind": data.kind, "shape": list(study.input_shape)}
+    if data.table:
+        inputs |= {"names": list(data.features), "columns": data.table}
+    if data.means is not None:
+        inputs["missing"] = add_back(data.means, data.origin).tolist()
+    shift = add_back(data.shift, data.origin)
+    statistics = {} if data.kind == "tokens" or not data.standardized else {"shift": shift, "scale": data.scale}
+    if not study.classes:
+        statistics |= {"target_shift": data.y_shift, "target_scale": data.y_scale}
+    folds = sorted(set(study.folds.tolist()))
+    return {
+        "network": str(study.net.module),
+        "inputs": inputs,
+        "outputs": {"loss": study.net.objective, "classes": list(data.class_names) if study.classes else None},
+        "standardization": {str(f): {name: part[f].tolist() for name, part in statistics.items()} for f in folds},
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One network that has learned the answer of all models of a run: small enough to be sent, or to answer quickly.
+#
+# The teacher is whatever answers for the run: an ensemble, FENS's networks behind their aggregator, a client's own.
+# The student starts at weights of its own and follows the teacher's probabilities on inputs without labels, by Adam
+# at a cosine rate (`fedray.components.distillation`). Nothing of the run changes.
+#
+# Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024 (FENS), the optional
+# last phase; Hinton, Vinyals, Dean 2015 at temperature 1.
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A network that has learned from a run.
+
+    Attributes:
+        study: The run's study, which standardizes inputs.
+        world: The world whose statistics do that.
+        net: The network.
+        row: Its numbers, `[d]`.
+    """
+
+    study: Study
+    world: int
+    net: Net
+    row: Tensor
+
+    def predict(self, x: Any) -> FloatArray:
+        """Probabilities `[n, C]` of raw inputs `[n, *sample]`, as `Run.predict` takes them."""
+        inputs = _standardize(self.study, torch.as_tensor(read_inputs(self.study.shards.data, x)), self.world)
+        found: FloatArray = ask_model(self.net, self.row, inputs).softmax(-1).numpy()
+        return found
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """A plain torch state dict of the network, which reads standardized inputs."""
+        return whole_state_dict(self.net, self.row)
+
+
+class Lesson(NamedTuple):
+    """What a run says of some inputs.
+
+    Attributes:
+        x: Raw inputs, `[n, *sample]`.
+        answers: Their probabilities, `[n, C]`.
+        world: The world that has answered.
+    """
+
+    x: Any
+    answers: FloatArray
+    world: int
+
+
+def teach_network(
+    study: Study, own: UserObjects, lesson: Lesson, *, model: Mapping[str, Any] | None, how: Fusion
+) -> Distilled:
+    """Teaches a network what a run has answered.
+
+    Args:
+        study: The run's.
+        own: The Python objects that the run was started with.
+        lesson: What it has answered.
+        model: The network, with the keys of the section `model`; None: that of the scenario.
+        how: How it learns.
+
+    Raises:
+        BadInput: The run has no classes, the network is none for its data, or `how` says nonsense.
+    """
+    if how.steps < 0 or not how.lr > 0:
+        raise BadInput(f"distil: steps = {how.steps}, lr = {how.lr:g}: give at least 0 steps, and a rate above 0")
+    if not study.classes:
+        raise BadInput(f"distil: {study.shards.data.name} has real targets: choose a run on data with classes")
+    keys = study.scenario if model is None else {"model": dict(model), "data": study.scenario["data"]}
+    scenario = read_scenario(keys, explicit=False)
+    net = make_network(scenario, study.shards.data, own if model is None else UserObjects(), worlds=1)
+    inputs = _standardize(study, torch.as_tensor(read_inputs(study.shards.data, lesson.x)), lesson.world)
+    seed = int(study.seeds[lesson.world])
+    start = net.init(int(rng.keys(seed, "distilled start") >> np.uint64(2)))
+    rows = ServerRows(inputs, inputs[:0], torch.empty(0, dtype=torch.int64))
+    target = torch.from_numpy(np.asarray(lesson.answers)).to(start.dtype)
+    engine, key = choose_students(study.lanes)(net), rng.keys(seed, "distilled")
+    row = follow_teacher(net, how, start, target, rows=rows, key=key, engine=engine)
+    return Distilled(study, lesson.world, net, row)
+
+
+def _standardize(study: Study, x: Tensor, world: int) -> Tensor:
+    return study.shards.normalize(x[None], torch.tensor([world]))[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A run directory as a Python object: its scores, tables, models and predictions.
 
 
 class Run:
@@ -210,7 +753,7 @@ class Run:
             BadInput: there is no such picture.
             FedrayError: the run has no numbers for it.
         """
-        from fedray.report.plots import draw_plot
+        from fedray.report.notebook import draw_plot
         from fedray.report.read import read_run
 
         return draw_plot(read_run(self.path), name)

@@ -4,43 +4,347 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
+from fedray.assembly.advice import warn_of_study
 from fedray.assembly.identity import describe_study
+from fedray.assembly.own_training import drop_watchers
+from fedray.assembly.registry import UserObjects, record_objects
 from fedray.assembly.study import build_study
-from fedray.assembly.study_notes import warn_of_study
-from fedray.assembly.user_objects import UserObjects, record_objects
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, Diverged, FedrayError, FedrayWarning, warn_user
+from fedray.core.types import EVALUATED_CLIENTS
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.experiments.learning_rates import choose_learning_rates
-from fedray.experiments.reopen import read_run_scenario
-from fedray.experiments.run_warnings import warn_of_failures, warn_of_losses
-from fedray.experiments.runtime_choice import choose_runtime
-from fedray.experiments.spread import open_actors
-from fedray.experiments.user_errors import explain_run
+from fedray.experiments.reopen import explain_run, read_run_scenario
+from fedray.experiments.results import Predictor
+from fedray.experiments.trainable import open_actors
+from fedray.files.bounded import read_sealed, write_sealed
 from fedray.files.plain import confirm_writable
-from fedray.process.ending import current_ending
-from fedray.runtime.addresses import find_address
-from fedray.runtime.awaited import refuse_unused_wait
-from fedray.runtime.environment import device_of, prepare_process, use_one_thread
+from fedray.metrics.classification import nll
+from fedray.models.net import count_forward_flops
+from fedray.process.session import current_ending
+from fedray.runtime.environment import (
+    device_of,
+    find_address,
+    prepare_process,
+    refuse_unused_wait,
+    use_one_thread,
+)
 from fedray.runtime.inline import Inline
-from fedray.runtime.session import Measure, Watch, log_snapshots, run_session
-from fedray.runtime.worker_info import describe_lanes, warn_if_dependent, worker_facts
-from fedray.scenario.loader import dump_scenario
+from fedray.runtime.session import (
+    Measure,
+    Snapshot,
+    Watch,
+    describe_lanes,
+    log_snapshots,
+    run_session,
+    warn_if_dependent,
+    worker_facts,
+)
+from fedray.scenario.loader import dump_scenario, to_plain
+from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.schema import Scenario
-from fedray.simulation.interfaces import Runtime
-from fedray.simulation.study import Study
-from fedray.storage import directory
+from fedray.scenario.training import EvaluateKeys
+from fedray.simulation.rounds import WITHHELD
+from fedray.simulation.study import Progress, Runtime, Study
+from fedray.storage import directory, tables
+from fedray.storage.checkpoint import warn_of_damage
+from fedray.storage.directory import remove_run
 from fedray.storage.identity import check_scenario_file, extend_rounds, keep_lanes
-from fedray.storage.loggers import build_loggers
-from fedray.storage.mending import warn_of_damage
-from fedray.storage.places import remove_run
+from fedray.storage.summary import build_loggers
+from fedray.training.block import count_steps, samples_seen
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Warnings of what a run has left out: failed clients, models that nobody trained, and scores without a mean.
+
+
+def warn_of_failures(watch: Watch) -> Watch:
+    """A watcher that also warns, once, when a client was left out.
+
+    Example:
+        >>> seen = []
+        >>> watch = warn_of_failures(seen.append)
+        >>> watch({"round": 3, "failed": 0})
+        >>> seen
+        [{'round': 3, 'failed': 0}]
+    """
+    warned = False
+
+    def look(snapshot: Snapshot) -> None:
+        nonlocal warned
+        if snapshot["failed"] and not warned:
+            warned = True
+            warn_user(
+                f"by round {snapshot['round']} {snapshot['failed']} jobs failed and were left out (on_client_error: "
+                "skip): see status and error in clients.parquet",
+                FedrayWarning,
+            )
+        watch(snapshot)
+
+    return look
+
+
+def warn_of_losses(summary: Mapping[str, Any]) -> None:
+    """Warns of the models that nobody trained, and of the scores without a mean.
+
+    Example:
+        >>> warn_of_losses({"metrics": {}})
+    """
+    _warn_of_lost_models(summary)
+    _warn_of_lost_scores(summary)
+
+
+def _warn_of_lost_models(summary: Mapping[str, Any]) -> None:
+    """Warns where models took no upload in the whole run, or answer as they were drawn because nobody was asked."""
+    if lost := summary.get("untrained_models"):
+        warn_user(
+            f"models that took no upload in the run, and stay as they were drawn: {lost}: their clients were all lost, "
+            "away or without rows (status in clients.parquet says which): raise rounds or participation.deadline, or "
+            "lower participation.dropout",
+            FedrayWarning,
+        )
+    if drawn := summary.get("drawn_models"):
+        warn_user(
+            f"models that answer as they were drawn, because no client was asked to train them, or sent them: {drawn}: "
+            "raise rounds or participation.per_round, read personal_accuracy if all layers stay with the clients, or "
+            "give these models the weight 0 in the Answer of the method (of method.networks: answers: false)",
+            FedrayWarning,
+        )
+
+
+def _warn_of_lost_scores(summary: Mapping[str, Any]) -> None:
+    """Warns where a score of the last evaluation is no finite number in a replicate or fold, and so has no mean."""
+    if lost := find_lost_scores(summary["metrics"]):
+        scores, them = ("score", "its column") if len(lost) == 1 else ("scores", "their columns")
+        warn_user(
+            f"no mean in summary.json, because a replicate or fold ended with nan or an infinite value: {scores} "
+            f"{', '.join(lost)}: see {them} in rounds.parquet",
+            FedrayWarning,
+        )
+
+
+def find_lost_scores(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The scores of a summary whose mean is no finite number.
+
+    Example:
+        >>> lost = {"mean": None, "sd": None, "n": 2}
+        >>> find_lost_scores({"accuracy": {"mean": 0.9, "sd": None, "n": 1}, "mine": lost})
+        ['mine']
+    """
+    return [name for name, found in metrics.items() if found["mean"] is None or not math.isfinite(found["mean"])]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The learning rate of each world, chosen inside the training part: `local.lr_grid`.
+#
+# Before the run every (replicate, fold) trains with each candidate, all of them side by side as further worlds of one
+# training. `data.hold_out` of every client's rows is withheld from it (a fifth, where the scenario withholds none),
+# and each world takes the candidate of lowest held-out nll. Where known clients answer with models or weights of
+# their own, it is the mean nll of these answers, each on its client's withheld rows (of a regression, of their RMSE).
+# The test rows are never read. The run then trains on what the scenario says.
+
+HELD_OUT_SHARE = 0.2  # of every client's rows, where the scenario withholds none
+SCORE = "hold_out_nll"
+OWN_SCORE, OWN_ERROR = "hold_out_personal_nll", "hold_out_personal_rmse"  # of the answers that clients use
+Scores = dict[tuple[int, int], list[float]]
+Train = Callable[[Scenario, Path, UserObjects, Callable[[Snapshot], None], Measure], Any]
+
+
+def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
+    """`own` with the learning rate of each world, which `learning_rates.json` of the run directory keeps.
+
+    If training diverges in some world, the largest candidate is dropped, until no world diverges.
+
+    Args:
+        scenario: the scenario, whose `local.lr_grid` are the candidates.
+        out: the run directory.
+        own: the user's Python objects.
+        train: runs a scenario in this process (`fedray.experiments.run.run_inline`).
+
+    Raises:
+        FedrayError: training diverges with every candidate.
+    """
+    path, grid = out / "learning_rates.json", sorted(scenario.local.lr_grid)
+    if not path.is_file():
+        name, scores = _score_candidates(scenario, out / "candidates", own, grid, train)
+        worlds = [
+            {"replicate": replicate, "fold": fold, "lr": choose_best(each, grid), name: each}
+            for (replicate, fold), each in sorted(scores.items())
+        ]
+        write_sealed(path, {"candidates": grid, "worlds": worlds})
+    return replace(own, rates=tuple(float(world["lr"]) for world in read_sealed(path)["worlds"]))
+
+
+def _score_candidates(
+    scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train
+) -> tuple[str, Scores]:
+    """A held-out score and its value for every candidate that trains, the smallest first, by (replicate, fold)."""
+    trial, training = drop_watchers(make_candidate_scenario(scenario), own.training)
+    own = replace(own, training=training)
+    for number in range(len(grid), 0, -1):
+        candidates = folder / f"smallest_{number}"
+        if (candidates / "diverged").exists():
+            continue
+        if not (candidates / "scenario.yaml").is_file():
+            shutil.rmtree(candidates, ignore_errors=True)
+            directory.make_run_directory(candidates, dump_scenario(trial))
+        warn_of_damage(candidates)
+        try:
+            train(trial, candidates, replace(own, grid=tuple(grid[:number])), _ignore, make_held_out_evaluator)
+        except Diverged:
+            (candidates / "diverged").touch()
+            continue
+        scores: Scores = {}
+        table = tables.read_table(candidates, "rounds")
+        name = next((name for name in (OWN_SCORE, OWN_ERROR) if name in table.column_names), SCORE)
+        for row in table.to_pylist():  # sorted: candidate after candidate
+            if row["round"] == trial.rounds:
+                scores.setdefault((row["replicate"] % scenario.replicates, row["fold"]), []).append(row[name])
+        return name, scores
+    raise FedrayError(f"local.lr_grid = {grid}: training diverges with each of them: give smaller ones")
+
+
+def make_candidate_scenario(scenario: Scenario) -> Scenario:
+    """What the candidates train: the scenario in one process, without some rows, scored once, at its end."""
+    data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
+    once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
+    local = replace(scenario.local, lr_grid=[])
+    return replace(scenario, runtime="inline", data=data, local=local, evaluate=once, loggers=[], table=[])
+
+
+def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
+    """A function that gives the usual scores without those of the test set, and the nll of clients' own answers."""
+    usual = make_evaluator(study, runtime, test=False)
+
+    def evaluate(progress: Progress) -> list[dict[str, Any]]:
+        rows = usual(progress)
+        if not study.classes or not any(f"{WITHHELD}personal_accuracy" in row for row in rows):
+            return rows
+        predictor = Predictor(study, progress.state, runtime.private())
+        return [row | {OWN_SCORE: _measure_own_loss(predictor, world)} for world, row in enumerate(rows)]
+
+    return evaluate
+
+
+def _measure_own_loss(predictor: Predictor, world: int) -> float:
+    """The mean over the known clients of the nll of their own answers, each on the client's withheld rows."""
+    study, losses = predictor.study, []
+    x, y = study.split("hold_out", world)
+    for client in range(min(study.clients.number, EVALUATED_CLIENTS)):
+        rows = torch.from_numpy(study.shards.client_holdout(world, client))
+        if len(rows):
+            losses.append(nll(predictor.ask(x[rows], world, client)[0].mean, y[rows].numpy()))
+    return float(np.mean(losses)) if losses else math.nan
+
+
+def choose_best(scores: list[float], grid: list[float]) -> float:
+    """The candidate of lowest score; of equal ones the smallest. A NaN or infinite score never wins over a finite one.
+
+    Args:
+        scores: one for each candidate.
+        grid: the candidates, rising.
+
+    Example:
+        >>> choose_best([0.5, 0.2, float("nan")], [0.01, 0.1, 1.0])
+        0.1
+    """
+    ranked = [score if math.isfinite(score) else math.inf for score in scores]
+    return grid[ranked.index(min(ranked))]
+
+
+def _ignore(_snapshot: Snapshot) -> None:
+    """A watcher that does nothing."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where a run trains with `runtime: auto`: in this process, unless a cluster, a GPU or the amount of work asks for
+# Ray.
+#
+# Both runtimes give the same bits, so the choice is one of time alone. Ray takes seconds to start and milliseconds a
+# round.
+
+FLOPS = 1e10  # floating-point operations a second of small networks on a core (measured 9e9 to 6e10)
+JOB_SECONDS = 5e-5  # of a core for a job besides its arithmetic (measured 28 to 73 us)
+SHORT_ROUND = 0.03  # seconds: of shorter rounds Ray's own milliseconds take too much
+START_SECONDS = 20.0  # of Ray on two cores, with the processes that import torch
+
+
+class RuntimeChoice(NamedTuple):
+    """A runtime, and why it was chosen.
+
+    Attributes:
+        name: `ray` or `inline`.
+        why: The reason in words.
+    """
+
+    name: str
+    why: str
+
+
+def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
+    """The runtime of a scenario: its own, or for `auto` the one that is sooner done.
+
+    Args:
+        scenario: The scenario.
+        study: The same as plain objects.
+        address: Of a cluster; None: there is none.
+
+    Example:
+        >>> from fedray.assembly.study import build_study
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"clients": {"number": 10}, "rounds": 2})
+        >>> choose_runtime(scenario, build_study(scenario), address=None).name
+        'inline'
+    """
+    if scenario.runtime != "auto":
+        return RuntimeChoice(scenario.runtime, "the scenario says so")
+    if address is not None:
+        return RuntimeChoice("ray", "a cluster was given")
+    keys, tiers = scenario.clients, study.clients.tiers
+    if any(tier.num_gpus or tier.resources for tier in tiers):
+        return RuntimeChoice("ray", "its tiers reserve resources")
+    if (keys.actors, keys.per_actor) != ("auto", "auto"):
+        return RuntimeChoice("ray", "its actors are given")
+    cores, seconds = os.cpu_count() or 1, estimate_seconds(study)
+    saved = seconds * study.rounds * (1 - 1 / cores)
+    work = f"about {_describe(seconds)} of one core a round"
+    if seconds < SHORT_ROUND or saved < START_SECONDS or scenario.client_timeout is not None:
+        return RuntimeChoice("inline", work)
+    return RuntimeChoice("ray", f"{work}, on {cores} cores")
+
+
+def _describe(seconds: float) -> str:
+    return f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:,.1f} s"
+
+
+def estimate_seconds(study: Study) -> float:
+    """Seconds of one core that the training of a round takes, to within a factor of a few.
+
+    Of a study that trains one part after another it is the mean over all rounds.
+    """
+    if study.parts:
+        return sum(estimate_seconds(p.study) * (p.ends - p.begins) for p in study.parts) / max(1, study.rounds)
+    phase = study.method.phase
+    plan = phase.schedule(0, None)
+    size = study.shards.sizes(plan.world, plan.client)
+    samples = samples_seen(size, count_steps(size, phase.local), phase.local.batch_size)
+    flops = 3.0 * count_forward_flops(study.net, study.example[None])  # the backward pass takes twice the forward one
+    return float(np.sum(samples) * flops / FLOPS + len(plan.client) * JOB_SECONDS)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From a scenario to a finished run directory, on either runtime; what the Python API and the CLI share.
 
 log = logging.getLogger("fedray")
 
@@ -127,7 +431,7 @@ def _draw_report(out: Path) -> None:
     """Draws the page of a run that is complete."""
     log.info("drawing the report")
     current_ending().advise(f"the run is complete, and `fedray report {quote(str(out))}` draws its page")
-    from fedray.report.write import write_report  # matplotlib is slow to import
+    from fedray.report.page import write_report  # matplotlib is slow to import
 
     try:
         write_report([out], out / "report.html")

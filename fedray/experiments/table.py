@@ -3,45 +3,592 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import subprocess
+import time
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fedray.assembly.devices import invited_per_tier
-from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import quote_value, suggest_nearest
-from fedray.core.types import Clients
-from fedray.experiments.cells import DONE, train_cells
-from fedray.experiments.reopen import reopen_study
-from fedray.experiments.table_text import (
-    PUBLISHED_NOTE,
-    Rows,
-    format_latex,
-    format_markdown,
-    list_published,
-    refuse_unknown_metrics,
+from fedray.assembly.clients import invited_per_tier
+from fedray.assembly.registry import UserObjects
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
+from fedray.core.scores import SCORES, find_score
+from fedray.core.text import (
+    TARGET_NAMES,
+    format_mean,
+    format_number,
+    format_score,
+    format_seconds,
+    is_share,
+    name_score,
+    quote_value,
+    suggest_nearest,
 )
+from fedray.core.types import Clients
+from fedray.experiments.live import SILENCE, STILL
+from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
 from fedray.files.checksums import refuse_links
-from fedray.files.columns import table_schema
-from fedray.files.run_files import read_summary
-from fedray.process.ending import current_ending
-from fedray.report.choices import is_chosen, tell_choices
-from fedray.runtime.addresses import refuse_unused_address
-from fedray.runtime.awaited import refuse_unused_wait, write_awaited
+from fedray.files.plain import hold_lock
+from fedray.files.tables import read_summary, table_schema
+from fedray.process.session import NOTE, current_ending, follow_child, start_child, stop_children
+from fedray.report.readings import MARK, is_chosen, tell_choices
+from fedray.report.sheets import ScoreCell
+from fedray.runtime.environment import (
+    PARTS_VARIABLE,
+    refuse_unused_address,
+    refuse_unused_wait,
+    write_awaited,
+)
 from fedray.scenario.identity import UNSET, is_free
-from fedray.scenario.loader import NamedCell, read_cells, read_scenario, to_plain
+from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
 from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
+from fedray.storage.directory import LOCK, watch_place
 from fedray.storage.tables import write_parquet
 
+# ---------------------------------------------------------------------------------------------------------------------
+# The lines that the processes of a table's cells write while they train, shortened for a person.
+
+EVERY = SILENCE - 1  # seconds between two lines of a cell: less than what makes the command say that it still works
+
+
+class CellLines:
+    """The lines of all cells: now and then how far a cell is; a note of a cell is a warning here.
+
+    That a cell still works is not said: the table says so, and a cell's next round would be kept back.
+
+    Args:
+        say: prints a line.
+        clock: the time in seconds.
+
+    Example:
+        >>> lines = CellLines(print, clock=iter([0.0, 2.0, 15.0]).__next__)
+        >>> for second in (1, 3, 16):
+        ...     lines.hear("iid", f"round {second}/20  accuracy 0.9000")
+        cell iid: round 16/20  accuracy 0.9000
+        >>> lines.newest("iid"), lines.newest("path")
+        ('round 16/20  accuracy 0.9000', '')
+    """
+
+    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._newest: dict[str, str] = {}
+        self._spoke: dict[str, float] = {}
+
+    def hear(self, cell: str, line: str) -> None:
+        """The process of a cell has written a line."""
+        if line.startswith(NOTE):
+            warn_user(line.removeprefix(NOTE), FedrayWarning)
+        elif line.strip() and not line.startswith(STILL):
+            now = self._clock()
+            self._newest[cell] = line.strip()
+            if now - self._spoke.setdefault(cell, now) >= EVERY:
+                self._spoke[cell] = now
+                self._say(f"cell {cell}: {line}")
+
+    def newest(self, cell: str) -> str:
+        """The last line of a cell that is no note; empty before the first."""
+        return self._newest.get(cell, "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The cells of a table: each is a run of its own, trained by a process that ends when the process of the table does.
+
 log = logging.getLogger("fedray")
+DONE = "summary.json"
+Children = list["subprocess.Popen[str]"]
+
+
+def train_cells(
+    cells: Sequence[NamedCell], folder: Path, jobs: int, options: dict[str, list[str]], say: Callable[[str], None]
+) -> dict[str, str]:
+    """Trains the cells that are not finished yet, and returns the reason of each one that failed, by its name.
+
+    Args:
+        cells: in the order in which they begin.
+        folder: holds a run directory for each cell, under the cell's name.
+        jobs: how many train at the same time.
+        options: of the command line, for each cell.
+        say: called with a line about each cell that ends, and now and then about how far a cell is.
+
+    Raises:
+        FedrayError: the folder cannot be written, or another process trains one of its cells.
+    """
+    failed: dict[str, str] = {}
+    children: Children = []
+    plain.make_parent(folder / "cell")
+    confirm_place = watch_place(folder)
+    at_once = max(1, min(jobs, len(cells)))
+    began = time.monotonic()
+    at_work: list[str] = []
+    ended: list[str] = []
+    shared: dict[str, Any] = {"children": children, "at_once": at_once, "lines": CellLines(say)}
+
+    def train(cell: NamedCell) -> None:
+        confirm_place()
+        at_work.append(cell.name)
+        log.info("training %s; %s of %s cells have ended", ", ".join(at_work), len(ended), len(cells))
+        reason = _train_cell(cell, folder / cell.name, options[cell.name], **shared)
+        at_work.remove(cell.name)
+        ended.append(cell.name)
+        if reason is not None:
+            failed[cell.name] = reason
+        state = "is done" if reason is None else f"failed ({reason})"
+        say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
+
+    pool = ThreadPoolExecutor(at_once)
+    ending = current_ending()
+    stop = _make_stop(pool, children)
+    ending.hooks.append(stop)
+    try:
+        list(pool.map(train, cells))
+    finally:
+        stop()
+        pool.shutdown(wait=True)
+        ending.hooks.remove(stop)
+    confirm_place()
+    return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
+
+
+def _make_stop(pool: ThreadPoolExecutor, children: Children) -> Callable[[], None]:
+    """A function that lets no further cell begin, and ends those that train."""
+
+    def stop() -> None:
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop_children(list(children))
+
+    return stop
+
+
+def _train_cell(
+    cell: NamedCell, folder: Path, options: list[str], *, children: Children, at_once: int, lines: CellLines
+) -> str | None:
+    """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason in one line.
+
+    Cells that train at the same time share the cluster, or this machine. Notes of its process are warnings here.
+    """
+    with hold_cell(folder) as lock:
+        if (folder / DONE).is_file():
+            return None
+        if (folder / "scenario.yaml").is_file():
+            _move_cell(cell, folder / "scenario.yaml")
+            command = ["resume", str(folder)]
+        else:
+            _remove_unborn(folder)
+            source = folder.parent / f"{folder.name}.yaml"
+            plain.write_atomically(source, dump_scenario(cell.scenario).encode())
+            command = ["run", str(source), "--out", str(folder)]
+        child = start_child([*command, *options], keep=[lock], variables={PARTS_VARIABLE: str(at_once)})
+        children.append(child)
+        status = follow_child(child, lambda line: lines.hear(cell.name, line))
+        children.remove(child)
+    if status == 0:
+        return None
+    if status < 0:
+        return f"its process was ended by {signal.Signals(-status).name}"
+    return (lines.newest(cell.name) or "no message").removeprefix("fedray: ")
+
+
+def _move_cell(cell: NamedCell, given: Path) -> None:
+    """Lets a cell go on where its table says now, with what else changes no result, but not its report."""
+    found = replace(read_scenario(given, explicit=False), report=cell.scenario.report)
+    if found != cell.scenario:
+        plain.write_atomically(given, dump_scenario(cell.scenario).encode())
+
+
+@contextmanager
+def hold_cell(folder: Path) -> Iterator[int]:
+    """Keeps other tables from a cell; the process that trains it holds the lock too, as long as it lives.
+
+    A table that was killed leaves children that end some moments later: the next one waits for them.
+
+    Args:
+        folder: the run directory of the cell.
+
+    Yields:
+        The descriptor of the lock, for the process that trains the cell.
+
+    Raises:
+        FedrayError: the lock cannot be written, or another process holds it for longer than 30 s.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, hold_cell(Path(folder) / "a") as lock:
+        ...     sorted(path.name for path in Path(folder).iterdir())
+        ['.a.lock']
+    """
+    path = folder.parent / f".{folder.name}.lock"
+    with hold_lock(path, FedrayError(f"another `fedray table` trains {folder}: let it finish, or stop it")) as handle:
+        yield handle
+
+
+def _remove_unborn(folder: Path) -> None:
+    """Removes what a run that was killed while it made its directory left: empty folders and unfinished files."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for path in (*folder.glob(".*.part"), folder / LOCK):
+        path.unlink(missing_ok=True)
+    for path in (folder / "checkpoints", folder):
+        with suppress(OSError):
+            path.rmdir()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What must be known of the scores of a table before they are compared.
+
+CellRows = Mapping[tuple[str, str], Mapping[str, Any]]  # (cell, score) -> row
+PERSONAL = ("personal_accuracy", "personal_rmse")  # of the clients' own answers
+
+
+def find_first_score(rows: CellRows) -> list[str]:
+    """The score of the clients' own answers, where clients of a cell use those, and all cells have it.
+
+    Args:
+        rows: of the table; `apart` says of a cell that its clients use answers of their own.
+
+    Example:
+        >>> rows = {("a", name): {"mean": 0.9, "apart": True} for name in ("accuracy", "personal_accuracy")}
+        >>> find_first_score(rows)
+        ['personal_accuracy']
+        >>> find_first_score({**rows, ("b", "accuracy"): {"mean": 0.8}})
+        []
+        >>> list_table_notes(rows)
+        ['Clients of a answer by themselves: `personal_accuracy` is theirs, and `accuracy` that of a common answer.']
+    """
+    return [name for name in PERSONAL if _list_apart(rows) and not _list_lacking(rows, name)]
+
+
+def list_table_notes(rows: CellRows) -> list[str]:
+    """The lines below a table.
+
+    Args:
+        rows: as in `find_first_score`; `chosen` is a line where the test rows chose the round in which a cell ended.
+    """
+    chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
+    return [*_tell_answers(rows), *chosen]
+
+
+def mark_row(text: str, row: Mapping[str, Any] | None, mark: str = MARK) -> str:
+    """A score of a cell as text, with a mark where the test rows chose the round in which the cell ended.
+
+    Args:
+        text: the score; an empty one has no mark.
+        row: of the score; `chosen` says that it was chosen so.
+        mark: what is behind it.
+
+    Example:
+        >>> mark_row("0.9", {"chosen": "a line"}, "*"), mark_row("0.9", {})
+        ('0.9 *', '0.9')
+    """
+    return f"{text} {mark}" if text and row is not None and row.get("chosen") else text
+
+
+def _tell_answers(rows: CellRows) -> list[str]:
+    """A line where clients of some cells use answers of their own: which score is theirs."""
+    apart = _list_apart(rows)
+    name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
+    if not name:
+        return []
+    plain, lacking = name.removeprefix("personal_"), ", ".join(_list_lacking(rows, name))
+    more = f" Without it: {lacking} (with evaluate.personal=true a run records it)." if lacking else ""
+    whose = f"Clients of {', '.join(apart)} answer by themselves"
+    return [f"{whose}: `{name}` is theirs, and `{plain}` that of a common answer.{more}"]
+
+
+def _list_apart(rows: CellRows) -> list[str]:
+    """The cells whose clients use answers of their own."""
+    return list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
+
+
+def _list_lacking(rows: CellRows, name: str) -> list[str]:
+    """The cells without a score."""
+    return [cell for cell in dict.fromkeys(cell for cell, _ in rows) if (cell, name) not in rows]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A finished table as text: Markdown to read, LaTeX for a paper.
+
+Rows = list[dict[str, Any]]
+FIRST_METRICS = (
+    "accuracy", "accuracy_last3", "rounds_to_target", *TARGET_NAMES, "ood_auroc", "ood_auroc_knowledge", "ood_fpr95",
+    "conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width", "accuracy_min",
+    "accuracy_max", "personal_accuracy", "rmse", "personal_rmse", "nll", "nll_none", "nll_residual", "sharpness",
+    "entropy",
+)  # fmt: skip
+BYTES = "bytes_to_target"
+MOST_METRICS = 6  # that are shown, unless more are published; seconds and bytes to a target come on top
+PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
+SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
+LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+class TableView(NamedTuple):
+    """What of a table is shown.
+
+    Attributes:
+        metrics: the columns in their order.
+        published: the metrics that have published values.
+        rows: by cell and metric.
+        errors: the reason of each cell that failed, by its name.
+    """
+
+    metrics: list[str]
+    published: list[str]
+    rows: dict[tuple[str, str], dict[str, Any]]
+    errors: dict[str, str]
+
+    def of_metric(self, name: str) -> Rows:
+        """The rows of a metric."""
+        return [row for (_, metric), row in self.rows.items() if metric == name]
+
+    def of_cell(self, name: str) -> Rows:
+        """The rows of a cell."""
+        return [row for (cell, _), row in self.rows.items() if cell == name]
+
+
+def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
+    """Published metrics, and further ones in the order of their importance; or those that are asked for.
+
+    Args:
+        rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
+            failed.
+        wanted: names of metrics, or patterns such as `conformal_*`, in the order of the columns; none: chosen here.
+
+    Raises:
+        BadInput: a word of `wanted` fits no metric of these cells.
+    """
+    errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
+    found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
+    published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
+    known = list(dict.fromkeys(metric for _, metric in found))
+    if wanted and known:
+        return TableView(_match_metrics(known, wanted), published, found, errors)
+    first = find_first_score(found)
+    rest = [m for m in dict.fromkeys([*first, *FIRST_METRICS]) if m in known and m not in published]
+    most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
+    return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
+
+
+def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
+    """Refuses, before anything trains, a word that is no pattern and no score of fedray or of the cells.
+
+    Args:
+        wanted: names of metrics, or patterns.
+        cells: of the table; where one has metrics of the user's own, these have any names.
+
+    Raises:
+        BadInput: names the word.
+    """
+    if any(cell.scenario.evaluate.metrics for cell in cells):
+        return
+    published = [name for cell in cells for name in cell.published]
+    for word in wanted:
+        if not (set("*?[") & set(word) or word in (*FIRST_METRICS, *published) or find_score(word)):
+            known = (*FIRST_METRICS, *published, *SCORES)
+            remedy = suggest_nearest(word, known, "give names such as accuracy, nll or conformal_size, or patterns")
+            raise BadInput(f"--metrics {word}: there is no such score; {remedy}")
+
+
+def _match_metrics(known: list[str], wanted: Sequence[str]) -> list[str]:
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            remedy = suggest_nearest(pattern, known, f"they have {', '.join(known)}")
+            raise BadInput(f"--metrics {pattern}: the cells have no such score; {remedy}")
+    return list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
+
+
+def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
+    r"""The table as Markdown: one line for each cell, and a metric's published values beside those found.
+
+    Args:
+        rows: as in `choose_metrics`.
+        names: of the cells, in their order.
+        wanted: as in `choose_metrics`.
+
+    Raises:
+        BadInput: as in `choose_metrics`.
+
+    Example:
+        >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
+        ...        "up_bytes": 6e6, "down_bytes": 3e7}
+        >>> print(format_markdown([row], ["a_1"]), end="")
+        | cell | accuracy | accuracy published | rounds | up MB, each | down MB, each |
+        |---|---|---|---|---|---|
+        | a_1 | 0.9000 +- 0.0100 (n = 3) | 0.91 | 5 | 2.0 | 10.0 |
+        <BLANKLINE>
+        Mean +- standard deviation over the n replicates and folds of a cell.
+        >>> print(format_latex([row], ["a_1"]), end="")
+        % \usepackage{booktabs}; Mean +- standard deviation over the n replicates and folds of a cell
+        \begin{tabular}{lrrrrrr}
+        \toprule
+        cell & accuracy & published & $n$ & rounds & uplink (MB) & downlink (MB) \\
+        \midrule
+        a\_1 & $0.9000 \pm 0.0100$ & 0.91 & 3 & 5 & 2.0 & 10.0 \\
+        \bottomrule
+        \end{tabular}
+    """
+    view = choose_metrics(rows, wanted)
+    head = [c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m])]
+    lines = [
+        "| cell | " + " | ".join(head) + " | rounds | up MB, each | down MB, each |",
+        "|---" * (len(head) + 4) + "|",
+    ]
+    largest = {name: max((r["mean"] or 0.0 for r in view.of_metric(name)), default=0.0) for name in TARGET_NAMES}
+    for name in names:
+        if name in view.errors:
+            reason = view.errors[name].replace("|", "/")
+            lines.append(f"| {_escape_bar(name)} | failed: {reason} |" + " |" * (len(head) + 2))
+            continue
+        texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
+        for metric in view.metrics:
+            row = view.rows.get((name, metric))
+            texts.append("" if row is None else mark_row(format_score(row, worlds, metric, largest.get(metric)), row))
+            if metric in view.published:
+                texts.append(_show_published(row))
+        lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")
+    spread = any(row["sd"] is not None for row in view.rows.values())
+    notes = [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(view.rows)]
+    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
+
+
+def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
+    """The table as a LaTeX `tabular` in the style of booktabs, with the numbers of the Markdown.
+
+    Args:
+        rows: as in `choose_metrics`.
+        names: of the cells, in their order.
+        wanted: as in `choose_metrics`.
+
+    Raises:
+        BadInput: as in `choose_metrics`.
+    """
+    view = choose_metrics(rows, wanted)
+    head = ["cell"]
+    for metric in view.metrics:
+        word = "uplink to target (MB)" if metric == BYTES else name_score(metric)
+        head += [escape_latex(word), *(["published"] if metric in view.published else [])]
+    head += ["$n$", "rounds", "uplink (MB)", "downlink (MB)"]
+    lines = [r"% \usepackage{booktabs}; " + SPREAD_NOTE, *(f"% {note}" for note in list_table_notes(view.rows))]
+    lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
+    for name in names:
+        cells = [escape_latex(name)]
+        if name in view.errors:
+            cells.append(f"\\multicolumn{{{len(head) - 1}}}{{l}}{{failed: {escape_latex(view.errors[name])}}}")
+        else:
+            worlds = max(r["n"] for r in view.of_cell(name))
+            for metric in view.metrics:
+                row = view.rows.get((name, metric))
+                cells.append(mark_row(_show_latex(row, worlds), row, r"$^\dagger$"))
+                cells += [_power_of_ten(_show_published(row))] if metric in view.published else []
+            cells += [str(worlds), *_list_costs(view.of_cell(name)[0], worlds)]
+        lines.append(f"{' & '.join(cells)} \\\\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def list_published(rows: Rows) -> tuple[list[str], list[list[ScoreCell]]]:
+    """Header and rows: every published value beside the mean that was found.
+
+    Args:
+        rows: as in `choose_metrics`.
+
+    Example:
+        >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
+        >>> [cell.text for cell in list_published([row])[1][0]]
+        ['a', 'accuracy', '90.0 %', '1.0 %', '3', '91.0 %', '-1.0 points']
+    """
+    head = ["cell", "score", "found", "sd", "n", "published", "found less published"]
+    found = []
+    for row in rows:
+        if row.get("published") is None:
+            continue
+        metric, mean = row["metric"], row["mean"]
+        share = is_share(metric)
+        less = "-" if mean is None else mean - row["published"]
+        shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
+        cells = [row["cell"], name_score(metric), shown]
+        cells.append("-" if row["sd"] is None else format_number(row["sd"], metric))
+        cells += [str(row["n"]), format_number(row["published"], metric)]
+        cells.append(less if isinstance(less, str) else f"{100 * less:+.1f} points" if share else f"{less:+.3g}")
+        found.append([ScoreCell(text) for text in cells])
+    return head, found
+
+
+def escape_latex(text: str) -> str:
+    r"""Text that LaTeX prints as it stands.
+
+    Example:
+        >>> print(escape_latex("50 % of a_b"))
+        50 \% of a\_b
+    """
+    return "".join(LATEX.get(mark, mark) for mark in text)
+
+
+def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
+    if row is None or row["mean"] is None:
+        return ""
+    size = 1e6 if row["metric"] == BYTES else 1
+    scaled = [None if value is None else value / size for value in (row["mean"], row["sd"])]
+    mean, sd = (_power_of_ten(text) for text in format_mean(scaled[0] or 0.0, scaled[1], row["metric"]))
+    spread = f" \\pm {sd}" if sd else ""
+    count = f"\\ (n = {row['n']})" if row["n"] < worlds else ""  # only some replicates have it
+    return f"${mean}{spread}{count}$"
+
+
+def _power_of_ten(text: str) -> str:
+    r"""A number as LaTeX prints it, within or without `$`.
+
+    Example:
+        >>> print(_power_of_ten("4.5e-05"), _power_of_ten("0.91"))
+        \ensuremath{4.5 \cdot 10^{-5}} 0.91
+    """
+    digits, mark, power = text.partition("e")
+    return rf"\ensuremath{{{digits} \cdot 10^{{{int(power)}}}}}" if mark else text
+
+
+def _escape_bar(name: str) -> str:
+    r"""A name as a cell of a Markdown table.
+
+    Example:
+        >>> print(_escape_bar("a|b"))
+        a\|b
+    """
+    return name.replace("|", r"\|")
+
+
+def _show_published(row: dict[str, Any] | None) -> str:
+    return "" if row is None or row["published"] is None else f"{row['published']:g}"
+
+
+def _list_costs(row: dict[str, Any], worlds: int) -> list[str]:
+    """Rounds, and the uplink and the downlink of one replicate in MB."""
+    each = [row[key] / max(worlds, 1) / 1e6 for key in ("up_bytes", "down_bytes")]
+    return [str(row["rounds"]), *(f"{size:.1f}" if size >= 1 else f"{size:.2g}" for size in each)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `fedray table`: every cell of a scenario's table, resumable; the form each published table takes here.
 
 
 class TableResult(NamedTuple):
@@ -158,7 +705,7 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 
 def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
     """`report.html` of the table: its finished cells compared, and the published values beside those found."""
-    from fedray.report.write import write_report  # matplotlib is slow to import
+    from fedray.report.page import write_report  # matplotlib is slow to import
 
     log.info("drawing the report")
     published = list_published(rows)

@@ -1,14 +1,4 @@
-"""A scenario as a trainable of Ray Tune, for those whose searches live there; `fedray tune` is the way without it.
-
-A trial is a run whose scores are those of the held-out rows, never of the test set. It reports every evaluated round
-with its run directory as the checkpoint, so that a scheduler may end it, pause it, or let another trial go on from it.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> check_searchable(read_scenario({"data": {"hold_out": 0.0}}), actors=0)
-    Traceback (most recent call last):
-    fedray.core.errors.BadInput: data.hold_out = 0, but Ray Tune chooses by held-out scores: give a share, such as 0.2
-"""
+"""A scenario as a trainable of Ray Tune, for those whose searches live there; `fedray tune` is the way without it."""
 
 from __future__ import annotations
 
@@ -21,23 +11,72 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedray.assembly.identity import describe_study
+from fedray.assembly.registry import UserObjects, record_objects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects, record_objects
 from fedray.core.errors import BadInput
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.experiments.spread import open_actors, refuse_other_seats
-from fedray.experiments.user_errors import explain_run
+from fedray.experiments.reopen import explain_run
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.environment import prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
-from fedray.runtime.session import Snapshot, run_session
-from fedray.runtime.worker_info import describe_lanes, worker_facts
+from fedray.runtime.session import Snapshot, describe_lanes, run_session, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.nested import flatten
 from fedray.scenario.schema import Scenario
-from fedray.simulation.interfaces import Runtime
-from fedray.simulation.study import Study
+from fedray.simulation.study import Runtime, Study
 from fedray.storage import directory
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A trial that spans several client actors: its own process is the coordinator, in the seats that Ray has given to it.
+
+
+def refuse_other_seats(scenario: Scenario) -> None:
+    """Refuses tiers whose actors need more than the CPU that is reserved for each actor of a trial.
+
+    Args:
+        scenario: That of a trial.
+
+    Raises:
+        BadInput: Names the first such tier, and the keys to drop.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> refuse_other_seats(read_scenario({"clients": {"tiers": {"lab": {"num_gpus": 0.5}}}}))
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: clients.tiers.lab: the actors of a trial have a CPU each: drop num_gpus
+    """
+    for name, tier in scenario.clients.tiers.items():
+        asked = {"num_cpus": (tier.num_cpus or 0) > 1, "num_gpus": tier.num_gpus > 0, "resources": bool(tier.resources)}
+        if keys := [key for key, is_asked in asked.items() if is_asked]:
+            raise BadInput(f"clients.tiers.{name}: the actors of a trial have a CPU each: drop {' and '.join(keys)}")
+
+
+@contextmanager
+def open_actors(
+    scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str
+) -> Iterator[tuple[Runtime, dict[str, Any]]]:
+    """The runtime of a trial on its actors, which is closed at the end, and facts on it for the manifest.
+
+    Args:
+        scenario: That of the trial.
+        own: The user's Python objects.
+        study: What is trained.
+        actors: How many actors it spans; as many bundles are the last ones of the placement group of this process.
+        name: What Ray's tools call the trial.
+    """
+    from fedray.runtime.ray.cluster import find_group, plan_trial
+    from fedray.runtime.ray.runtime import RayRuntime
+
+    refuse_other_seats(scenario)
+    seats = plan_trial(study.clients, actors, find_group())
+    with closing(RayRuntime(scenario, own.shipped(study), study, name, seats=seats)) as runtime:
+        yield runtime, {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A trial is a run whose scores are those of the held-out rows, never of the test set. It reports every evaluated
+# round with its run directory as the checkpoint, so that a scheduler may end it, pause it, or let another trial go on
+# from it.
 
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
 LARGE_ACTORS = 1000  # of one trial
@@ -45,7 +84,7 @@ Read = Callable[[Mapping[str, Any]], Scenario]  # the keys of a trial -> its sce
 
 
 class Reports(Protocol):
-    """Where a trial reports to, and goes on from: `fedray.runtime.ray.tune_session`, or a test's own."""
+    """Where a trial reports to, and goes on from: `fedray.runtime.ray.tasks`, or a test's own."""
 
     def report(self, metrics: Mapping[str, float], folder: Path | None) -> None:
         """Takes the metrics of a round, and the run directory where it is whole."""
@@ -81,14 +120,14 @@ def make_trainable(trial: Trial) -> Any:
         raise BadInput(f"actors = {trial.actors}: give a number from 0 to {LARGE_ACTORS:,}")
     check_searchable(trial.read({}), trial.actors)
     try:
-        from fedray.runtime.ray import tune_session
+        from fedray.runtime.ray import tasks
     except ImportError as error:
         raise BadInput(f"fedray.trainable needs Ray Tune ({error}): pip install 'fedray[tune]'") from None
 
     def train(config: Mapping[str, Any]) -> None:
-        run_trial(trial, config, tune_session)
+        run_trial(trial, config, tasks)
 
-    return tune_session.reserve_bundles(train, trial.actors) if trial.actors else train
+    return tasks.reserve_bundles(train, trial.actors) if trial.actors else train
 
 
 def check_searchable(scenario: Scenario, actors: int) -> None:
@@ -97,6 +136,12 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
     Args:
         scenario: That of a trial.
         actors: Actors that it spans.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> check_searchable(read_scenario({"data": {"hold_out": 0.0}}), actors=0)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data.hold_out = 0, but Ray Tune chooses by held-out scores: ...
     """
     if scenario.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but Ray Tune chooses by held-out scores: give a share, such as 0.2")

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, Damaged
+from fedray.files.bounded import SEAL, read_or_explain, seal_entries, tell_apart
 from fedray.files.plain import read_file
-from fedray.files.sealed import SEAL, read_or_explain, seal_entries, tell_apart
 
 FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
 FILES_KEY = "files"  # of the summary: their checksums

@@ -1,35 +1,33 @@
-"""Files: atomic writes, plain files, JSON, paths that users give, and hashes of tensors.
-
-Example:
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_json(Path(folder) / "scores.json", {"loss": float("nan")})
-    ...     print((Path(folder) / "scores.json").read_text().strip())
-    {
-      "loss": null
-    }
-"""
+"""Files: atomic writes, plain files, JSON, paths that users give, and hashes of tensors."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
+import socket
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput, Unwritable
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.text import quote_value
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files: atomic writes, plain files, JSON, paths that users give, and hashes of tensors.
 
 MOST_FILE_BYTES = 1 << 30  # of a file that somebody may have sent
 
@@ -254,7 +252,17 @@ def confirm_writable(key: str, folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON atomically; NaN and infinity become null."""
+    """Writes JSON atomically; NaN and infinity become null.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_json(Path(folder) / "scores.json", {"loss": float("nan")})
+        ...     print((Path(folder) / "scores.json").read_text().strip())
+        {
+          "loss": null
+        }
+    """
     text = json.dumps(replace_infinite(value), indent=2)
     write_atomically(path, (text + "\n").encode())
 
@@ -278,3 +286,172 @@ def hash_tensors(tensors: dict[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A lock that ends with the process that holds it, however that ends.
+
+log = logging.getLogger("fedray")
+LOCK_SECONDS = 30.0  # to wait for the process that holds the lock
+
+
+@contextmanager
+def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -> Iterator[int]:
+    """Holds the lock of a file, which is made if it is not there; links are not followed.
+
+    Args:
+        path: the file.
+        taken: raised where another process holds the lock for longer than `LOCK_SECONDS`.
+        wait: whether it may be held so long; else `taken` is raised at once.
+
+    Yields:
+        The descriptor of the file: a child process that has it keeps the lock too.
+
+    Raises:
+        Unwritable: the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, hold_lock(Path(folder) / ".lock", BadInput("it is taken")):
+        ...     (Path(folder) / ".lock").is_file()
+        True
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+    try:
+        deadline, told = time.monotonic() + LOCK_SECONDS, False
+        while not _try_lock(handle):
+            if not wait or time.monotonic() > deadline:
+                raise taken
+            if not told:
+                told = True
+                log.info("waiting for the process that writes %s", path.parent)
+            time.sleep(0.05)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file now; False where there is no such file.
+
+    Example:
+        >>> is_locked(Path("no such file"))
+        False
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(handle)
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing can be promised
+        return True
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The directory into which a call from Python writes: the one that it names, or one in a temporary folder.
+#
+# A temporary folder says which process made it, so that `fedray clean` knows which of them nobody uses any more.
+
+PREFIX = "fedray-out-"  # of the temporary folders
+OWNER = "process.json"
+PROCESSES = Path("/proc")
+
+
+@contextmanager
+def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
+    """Gives the directory, which is made by whoever writes it.
+
+    Args:
+        out: What the user gave; None: a directory in a fresh temporary folder, which goes again where it stays empty.
+        name: Of the directory in the temporary folder.
+
+    Raises:
+        BadInput: No directory can have this path.
+
+    Example:
+        >>> with choose_out(None, "run") as out:
+        ...     out.name, out.exists(), out.parent.exists(), is_in_use(out.parent)
+        ('run', False, True, True)
+        >>> out.parent.exists()  # nothing was written
+        False
+    """
+    if out is not None:
+        yield expand_user_path("out", str(out))
+        return
+    folder = Path(mkdtemp(prefix=PREFIX))
+    (folder / OWNER).write_text(json.dumps(_describe_process(os.getpid())))
+    try:
+        yield folder / name
+    finally:
+        if not (folder / name).exists():
+            with suppress(OSError):  # it was removed meanwhile, or holds something else
+                (folder / OWNER).unlink()
+                folder.rmdir()
+
+
+def find_temporary(places: Sequence[Path]) -> list[Path]:
+    """The temporary folders of this user, those of processes that go on among them.
+
+    Args:
+        places: The directories in which they may be.
+    """
+    found = []
+    for path in sorted(path for place in places for path in place.glob(f"{PREFIX}*")):
+        with suppress(OSError):
+            is_own = path.lstat().st_uid == os.getuid() and path.is_dir() and not path.is_symlink()
+            found += [path] if is_own and (path / OWNER).is_file() else []
+    return found
+
+
+def is_in_use(folder: Path) -> bool:
+    """Whether the process goes on that made a temporary folder; also where that cannot be known."""
+    try:
+        owner = json.loads((folder / OWNER).read_bytes()[:10_000])
+        pid = int(owner["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+    now = _describe_process(pid)
+    if owner.get("host") != now["host"]:
+        return True
+    if owner.get("boot") != now["boot"]:  # the machine was started again
+        return False
+    return bool(owner.get("names") != now["names"] or owner.get("began") == now["began"])  # elsewhere, or alive
+
+
+def _describe_process(pid: int) -> dict[str, Any]:
+    """What tells a process from others: its id, when it began (None: there is none), its machine and its container."""
+    try:
+        boot = (PROCESSES / "sys/kernel/random/boot_id").read_text().strip()
+        names = str((PROCESSES / "self/ns/pid").readlink())
+    except OSError:  # no Linux
+        boot = names = ""
+    return {"pid": pid, "began": _find_start(pid), "host": socket.gethostname(), "boot": boot, "names": names}
+
+
+def _find_start(pid: int) -> str | None:
+    """When a process began, in the system's own count; elsewhere than on Linux only whether there is one."""
+    if PROCESSES.is_dir():
+        with suppress(OSError, IndexError):
+            return (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return ""

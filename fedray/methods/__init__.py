@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from fedray.components.aggregation import Rows, apply_delta, group_totals, mean, no_extra, upload_weights
-from fedray.core.augmentation import Augmentation
-from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum
+from fedray.components.servers import Rows, apply_delta, group_totals, mean, no_extra, upload_weights
 from fedray.core.local import (
+    Augmentation,
     LocalLoss,
     LossContext,
     RateSchedule,
@@ -25,6 +24,7 @@ from fedray.core.local import (
 )
 from fedray.core.measured import ClientSums, Curvature, SeenRows
 from fedray.core.method import Answer, Compress, Compressed, Local, Method, Phase, Server
+from fedray.core.sums import Counts, ExactSum, Kept, Largest, exact_sum
 from fedray.core.types import Layout, Plan, State, Uploads
 from fedray.methods.base import federated, federated_each, federated_slices
 from fedray.methods.bayesian_linear import bayesian_linear
@@ -60,7 +60,7 @@ from fedray.methods.scaffold import scaffold
 from fedray.methods.setting import Setting
 from fedray.methods.shefl import shefl
 from fedray.methods.stacking import stacking
-from fedray.metrics.scored import Scored
+from fedray.metrics.scores import Scored
 from fedray.scenario.methods import METHOD_SPECS
 
 __all__ = [

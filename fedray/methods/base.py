@@ -23,13 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedray.components import robust as centers
-from fedray.components.aggregation import Rows, by_tier, mean, paper_eq2
+from fedray.components import servers
 from fedray.components.compression import dense
-from fedray.components.own_schedule import guard_schedule
 from fedray.components.private_layers import compress_rest
-from fedray.components.schedule import KINDS, Assignment, only, permutation, schedule
-from fedray.components.server_optimizer import with_optimizer
+from fedray.components.schedule import KINDS, Assignment, guard_schedule, only, permutation, schedule
+from fedray.components.servers import Rows, by_tier, mean, paper_eq2, with_optimizer
 from fedray.components.slices import Window, compress_slices, cut_slices, mark_columns, mean_of_slices
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
@@ -174,7 +172,7 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
         key = f"server.robust = {setting.robust.kind}" if robust else f"server.coefficients = {setting.coefficients}"
         _say_replaced(setting, key, "merge")
     if robust:
-        return centers.robust_server(rows, _center(setting))
+        return servers.robust_server(rows, _center(setting))
     if setting.coefficients == "equal_groups":
         return by_tier(rows, len(tiers), setting.weighting)
     if setting.coefficients == "paper_eq2":
@@ -190,14 +188,14 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
         )
 
 
-def _center(setting: Setting) -> centers.Center:
+def _center(setting: Setting) -> servers.Center:
     """The robust center of `server.robust`."""
     keys, p = setting.robust, setting.layout.trainable
     known = {
-        "median": centers.median,
-        "trimmed_mean": centers.trimmed_mean(keys.trim),
-        "krum": centers.krum(keys.byzantine, p),
-        "multi_krum": centers.krum(keys.byzantine, p, multi=True),
+        "median": servers.median,
+        "trimmed_mean": servers.trimmed_mean(keys.trim),
+        "krum": servers.krum(keys.byzantine, p),
+        "multi_krum": servers.krum(keys.byzantine, p, multi=True),
     }
     return known[keys.kind]
 

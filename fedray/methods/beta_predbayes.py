@@ -42,7 +42,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.components.posterior_samples import Cycles, sample_posterior
+from fedray.components.one_shot import Cycles, sample_posterior
 from fedray.components.schedule import invite_all, schedule
 from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method

@@ -35,10 +35,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.clusters import every_model
 from fedray.components.compression import dense
 from fedray.components.particles import Target, approach, divide_by_root
+from fedray.components.servers import mean
 from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method
 from fedray.methods.base import check_own_prior, federated

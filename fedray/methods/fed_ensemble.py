@@ -18,9 +18,9 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.aggregation import mean
 from fedray.components.compression import dense
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.method import Method
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting

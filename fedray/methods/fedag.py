@@ -34,7 +34,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedray.components import posterior
+from fedray.components import gaussians
 from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer, Method, Pooled
@@ -53,10 +53,10 @@ def fedag(setting: Setting) -> Method:
     """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
-    how = posterior.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
+    how = gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
         federated(setting, assign=permutation),  # Alg. 1: every worker restarts from mu and trains E epochs
-        server=posterior.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
+        server=gaussians.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
         down_vectors=2,  # mu and sigma
     )
     of_mean, linear = setting.options["residuals"] == "mean", setting.features is not None

@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedray.components.posterior import (
+from fedray.components.gaussians import (
     Follow,
     Sampling,
     TeacherSampler,

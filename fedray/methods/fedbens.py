@@ -38,8 +38,7 @@ from functools import partial
 
 from fedray.components.clusters import every_model
 from fedray.components.compression import dense
-from fedray.components.fisher import Descent, adam
-from fedray.components.posterior_mixture import Laplace, mixture_server
+from fedray.components.one_shot import Descent, Laplace, adam, mixture_server
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.methods.base import federated

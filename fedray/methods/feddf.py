@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedray.components.fusion import Student, distilling_server, join_architectures, keeping_server
+from fedray.components.distillation import Student, distilling_server, join_architectures, keeping_server
 from fedray.components.schedule import permutation
 from fedray.core import rng
 from fedray.core.errors import BadInput

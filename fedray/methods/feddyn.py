@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.corrections import feddyn_server, zero_buffers
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.errors import BadInput
 from fedray.core.local import Correction
 from fedray.core.method import Local, Method, Server

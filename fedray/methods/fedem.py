@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.clusters import every_model
 from fedray.components.compression import dense
+from fedray.components.servers import mean
 from fedray.core.method import Method
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting

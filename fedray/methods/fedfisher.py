@@ -35,7 +35,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedray.components.compression import dense
-from fedray.components.fisher import Descent, fisher_mean, summing_adam
+from fedray.components.one_shot import Descent, fisher_mean, summing_adam
 from fedray.components.schedule import permutation
 from fedray.core.measured import Curvature
 from fedray.core.method import Method

@@ -23,12 +23,12 @@ from functools import partial
 
 import torch
 
-from fedray.components.aggregation import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.components.compression import dense
 from fedray.components.schedule import permutation
+from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.core.errors import BadInput
-from fedray.core.exact_sum import Counts, exact_sum
 from fedray.core.method import Local, Method, Server
+from fedray.core.sums import Counts, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting

@@ -31,10 +31,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.compression import dense
-from fedray.components.posterior_delta import correct_by_precision
+from fedray.components.one_shot import correct_by_precision
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.local import Windows
 from fedray.core.method import Method
 from fedray.methods.base import federated

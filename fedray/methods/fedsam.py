@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.compression import dense
 from fedray.components.gradients import chain, sharpness_aware
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.method import Method
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting

@@ -41,21 +41,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.compression import dense
-from fedray.components.ivon import Weights, find_server_step, learn_by_ivon, step_by_admm
-from fedray.components.partitioned import answer_with_draws, refine_sites
+from fedray.components.gaussians import (
+    Weights,
+    answer_with_draws,
+    find_server_step,
+    learn_by_ivon,
+    refine_sites,
+    step_by_admm,
+)
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method
 from fedray.methods.base import check_own_prior, federated
 from fedray.methods.setting import Setting
-from fedray.models.partitioned import NAMES, SITE
+from fedray.models.weights import SITE, SITE_NAMES
 
 
 def ivon_admm(setting: Setting) -> Method:
     """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
-    if setting.layout.names[: len(NAMES)] != NAMES:
+    if setting.layout.names[: len(SITE_NAMES)] != SITE_NAMES:
         raise BadInput("the networks have no Gaussians with factors: set method.name = ivon_admm, which makes them")
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     _check_local(local)

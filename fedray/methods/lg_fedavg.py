@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.private_layers import trained_layers
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.method import Method
 from fedray.methods.base import federated
 from fedray.methods.setting import Setting

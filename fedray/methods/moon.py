@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
 from fedray.components.compression import dense
-from fedray.components.contrast import contrast_models
+from fedray.components.gradients import contrast_models
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.methods.base import federated

@@ -34,14 +34,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import mean
-from fedray.components.mean_field import answer_with_prior, learn_posterior
+from fedray.components.gaussians import answer_with_prior, learn_posterior
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.methods.base import check_own_prior, federated
 from fedray.methods.setting import Setting
-from fedray.models.mean_field import NAMES, OWN, PARTS
+from fedray.models.weights import NAMES, OWN, PARTS
 
 
 def pfedbayes(setting: Setting) -> Method:

@@ -24,9 +24,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import mean
 from fedray.components.corrections import CONTROL, scaffold_server, zero_buffers
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.errors import BadInput
 from fedray.core.local import Correction
 from fedray.core.method import Method

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedray.components.aggregation import Rows
-from fedray.components.fusion import Student
+from fedray.components.distillation import Student
 from fedray.components.schedule import Assignment, Informed, Participation
+from fedray.components.servers import Rows
 from fedray.core.method import Compress, Local
 from fedray.core.random_walk import Walk
 from fedray.core.rng import Keys

@@ -33,9 +33,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.aggregation import Rows, by_tier
 from fedray.components.compression import keep_by_tier, top_k
 from fedray.components.schedule import permutation
+from fedray.components.servers import Rows, by_tier
 from fedray.core.method import Compress, Method, Server
 from fedray.core.types import Layout, Weighting
 from fedray.methods.base import federated, merge_uploads

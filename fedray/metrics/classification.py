@@ -1,8 +1,4 @@
-"""Scores of probabilistic classification.
-
-Probabilities are `[n, C]` and labels `[n]`; an ensemble has K members. They are NumPy arrays or CPU tensors, and
-everything is computed in float64.
-"""
+"""Scores of probabilistic classification."""
 
 from __future__ import annotations
 
@@ -12,8 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedray.core.types import FloatArray, IntArray
-from fedray.metrics.arrays import score_range, to_floats, to_labels
-from fedray.metrics.ensemble import entropies
+from fedray.metrics.ensemble import entropies, score_range, to_floats, to_labels
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Probabilities are `[n, C]` and labels `[n]`; an ensemble has K members. They are NumPy arrays or CPU tensors, and
+# everything is computed in float64.
 
 BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 
@@ -246,3 +245,26 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
         "ece": [_ece(one) for one in each],
         "entropy": [entropy(one.probs) for one in each],
     }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How well models tell clusters of clients apart.
+
+
+def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
+    """The adjusted Rand index of the models that clients weigh most, and of their true clusters.
+
+    1: the same clusters, whatever their numbers; 0: as by chance. Source: Hubert and Arabie 1985, by scikit-learn.
+
+    Args:
+        true: The true cluster of each client, `[N]`; clients behind those with weights are left out.
+        weights: Of the models, `[n, K]`, of the first n clients; of equal ones the first counts.
+
+    Example:
+        >>> compare_clusters(np.array([0, 0, 1, 1]), np.array([[0.1, 0.9], [0.0, 1.0], [0.8, 0.2], [1.0, 0.0]]))
+        1.0
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    chosen = np.asarray(weights).argmax(axis=1)
+    return float(adjusted_rand_score(true[: len(chosen)], chosen))

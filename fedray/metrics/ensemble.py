@@ -1,11 +1,8 @@
-"""How an ensemble answers, and how certain it is.
-
-There are K models, n samples, C outputs and N clients. Arrays are NumPy arrays or CPU tensors, and everything is
-computed in float64.
-"""
+"""How an ensemble answers, and how certain it is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +11,34 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, FloatArray, IntArray
-from fedray.metrics.arrays import to_floats
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arrays as the metrics take them, and the range of a score over the members of an ensemble.
+
+
+def score_range(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Minimum, mean and maximum of a score.
+
+    Example:
+        >>> score_range("rmse", [1.0, 3.0])
+        {'rmse_min': 1.0, 'rmse_mean': 2.0, 'rmse_max': 3.0}
+    """
+    return {f"{name}_min": min(values), f"{name}_mean": float(np.mean(values)), f"{name}_max": max(values)}
+
+
+def to_floats(values: ArrayLike) -> FloatArray:
+    """The values as float64; CPU tensors are read, too."""
+    return np.asarray(values, dtype=np.float64)
+
+
+def to_labels(values: ArrayLike) -> IntArray:
+    """The values as int64; CPU tensors are read, too."""
+    return np.asarray(values, dtype=np.int64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# There are K models, n samples, C outputs and N clients. Arrays are NumPy arrays or CPU tensors, and everything is
+# computed in float64.
 
 
 def probabilities(logits: ArrayLike) -> FloatArray:

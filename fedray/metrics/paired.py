@@ -1,29 +1,21 @@
-"""Is one run better than another? Differences over the seeds that both share, with an interval.
-
-Two runs with the same seed deal the same rows to the same clients and begin with the same models, so that much of what
-chance does to one it does to the other: the difference of their scores varies less than either score. A seed counts
-once: with folds, its difference is the mean over the folds that both runs have. Where a single seed is shared, its
-folds are the pairs; they share most of their training rows, so that their interval is too narrow rather than too wide.
-
-Example:
-    >>> first = {(0, 0): 0.80, (1, 0): 0.84, (2, 0): 0.90}  # (seed, fold) -> score
-    >>> second = {(0, 0): 0.78, (1, 0): 0.81, (2, 0): 0.86, (3, 0): 0.99}
-    >>> found = compare_paired(first, second)
-    >>> found.n, found.over, round(found.mean, 4), round(found.low, 4), round(found.high, 4)
-    (3, 'seeds', 0.03, 0.0052, 0.0548)
-    >>> found.differs
-    True
-"""
+"""Is one run better than another? Differences over the seeds that both share, with an interval."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two runs with the same seed deal the same rows to the same clients and begin with the same models, so that much of
+# what chance does to one it does to the other: the difference of their scores varies less than either score. A seed
+# counts once: with folds, its difference is the mean over the folds that both runs have. Where a single seed is
+# shared, its folds are the pairs; they share most of their training rows, so that their interval is too narrow rather
+# than too wide.
 
 WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
 LEVEL = 0.95
@@ -76,6 +68,15 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
         The difference, first minus second; None where the runs share no seed and fold.
 
     Source: Student, "The probable error of a mean", Biometrika 6 (1908).
+
+    Example:
+        >>> first = {(0, 0): 0.80, (1, 0): 0.84, (2, 0): 0.90}  # (seed, fold) -> score
+        >>> second = {(0, 0): 0.78, (1, 0): 0.81, (2, 0): 0.86, (3, 0): 0.99}
+        >>> found = compare_paired(first, second)
+        >>> found.n, found.over, round(found.mean, 4), round(found.low, 4), round(found.high, 4)
+        (3, 'seeds', 0.03, 0.0052, 0.0548)
+        >>> found.differs
+        True
     """
     of_seed: dict[int, list[float]] = defaultdict(list)
     for seed, fold in sorted(first.keys() & second.keys()):
@@ -135,3 +136,59 @@ def score_worlds(
         if moment <= last and not math.isnan(value):
             found[seed + int(r), int(f)] = value
     return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The score of a course at a budget: on the line between the evaluations around it, if they are near enough.
+#
+# A budget is of bytes, of seconds or of rounds. Evaluations far apart say little about what lies between them, so a
+# score is read between two only where the later one cost at most twice the earlier one. Else the earlier one counts
+# if it had used 90 % of the budget, and if it had not, there is no score.
+
+LEAST_USED = 0.9  # of a budget, by an evaluation that stands for it alone
+MOST_APART = 2.0  # how many times the cost of the earlier evaluation the later one may have
+
+
+class BudgetScore(NamedTuple):
+    """A score at a budget.
+
+    Attributes:
+        value: the score.
+        used: share of the budget at the evaluation inside it, in (0, 1].
+        after: that at the next evaluation, between which and the one inside the score was read; `used` where it is that
+            of the evaluation inside.
+    """
+
+    value: float
+    used: float
+    after: float
+
+
+def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float) -> BudgetScore | None:
+    """The score of one course at a budget, or None where no evaluation is near enough.
+
+    Args:
+        cost: of each evaluation of trained models, rising, `[n]`; of several at one cost the last counts.
+        score: of each, `[n]`.
+        budget: at least 0; infinite: the last evaluation counts.
+
+    Example:
+        A course that ended inside the budget is read at its end only where that is near it.
+
+        >>> [read_at_budget([9], [0.8], budget) is None for budget in (10.0, 11.0)]
+        [False, True]
+        >>> read_at_budget([10, 20], [0.75, 1.0], 16.0)
+        BudgetScore(value=0.9, used=0.625, after=1.25)
+        >>> read_at_budget([10, 30], [0.75, 1.0], 16.0) is None  # nothing is known between 62 % and 188 % of it
+        True
+    """
+    inside = [i for i, at in enumerate(cost) if at <= budget]
+    if not inside:
+        return None
+    i, further = inside[-1], [i for i, at in enumerate(cost) if at > budget]
+    used = cost[i] / budget if 0 < budget < math.inf else 1.0
+    if used < 1 and further and cost[further[0]] <= MOST_APART * cost[i]:
+        j = further[0]
+        share = (budget - cost[i]) / (cost[j] - cost[i])
+        return BudgetScore((1 - share) * score[i] + share * score[j], used, cost[j] / budget)
+    return BudgetScore(score[i], used, used) if used >= LEAST_USED else None

@@ -12,11 +12,20 @@ from torch import nn
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
 from fedray.core.types import Net, Objective
-from fedray.models.cnn import cnn, vgg11
-from fedray.models.mlp import linear, mlp, rbf
 from fedray.models.net import net_of
-from fedray.models.text import lstm
-from fedray.models.vision import densenet, mobilenet_v2, resnet18, resnet34, shufflenet_v2
+from fedray.models.nets import (
+    cnn,
+    densenet,
+    linear,
+    lstm,
+    mlp,
+    mobilenet_v2,
+    rbf,
+    resnet18,
+    resnet34,
+    shufflenet_v2,
+    vgg11,
+)
 
 Builder = Callable[..., nn.Module]  # (input_shape, outputs, **options) -> a freshly initialized module
 _BUILDERS: dict[str, Builder] = {

@@ -1,23 +1,29 @@
-"""How a module becomes a `Net`: a template, the layout of its numbers in a row, and an initialization by address.
-
-A row holds the trainable parameters in the order of `named_parameters`, then the persistent float buffers in the order
-of `named_buffers`. Persistent integer buffers of one number (BatchNorm's `num_batches_tracked`) are counters and lie in
-a second matrix. Everything else (frozen parameters, buffers that are not persistent, tables of integers or booleans) is
-a constant of the template: it is the same for every model, and is neither trained, nor sent, nor averaged.
-"""
+"""A module as a row of numbers (`Net`), its loss, and how much arithmetic it needs."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.types import EVALUATED_ROWS, Layout, Net, Objective
+from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, Layout, Net, Objective
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How a module becomes a `Net`: a template, the layout of its numbers in a row, and an initialization by address.
+#
+# A row holds the trainable parameters in the order of `named_parameters`, then the persistent float buffers in the
+# order of `named_buffers`. Persistent integer buffers of one number (BatchNorm's `num_batches_tracked`) are counters
+# and lie in a second matrix. Everything else (frozen parameters, buffers that are not persistent, tables of integers
+# or booleans) is a constant of the template: it is the same for every model, and is neither trained, nor sent, nor
+# averaged.
 
 TEMPLATE_KEY = 0  # the address of a template's constants
 
@@ -220,3 +226,138 @@ def _check_counters(module: nn.Module, name: str) -> None:
                 f"model.name = {name}: its integer buffer {counter} starts at {int(value)}, but counters start at 0: "
                 "register a constant with persistent=False"
             )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loss functions: one number for each sample, from a network's raw outputs.
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Gaussian(NamedTuple):
+    """What a Gaussian head predicts.
+
+    Attributes:
+        mean: `[..., B, outputs / 2]`.
+        variance: `[..., B, outputs / 2]`, above 0.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
+def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
+    """The loss of each sample.
+
+    `cross_entropy` is -log softmax(f)[y]. `half_mse` is 1/2 |f - y|^2 and `mse` is |f - y|^2, both summed over the
+    outputs (`half_mse` is the loss of FE Theorem 2). `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi) / 2 with
+    (m, v) of `split_gaussian`, summed over the targets.
+
+    Args:
+        objective: Which loss.
+        outputs: Raw outputs f, `[..., B, outputs]`; there may be axes in front, as those of lanes and of `vmap`.
+        y: Class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
+
+    Returns:
+        `[..., B]`.
+
+    Example:
+        >>> import torch
+        >>> per_sample("half_mse", torch.tensor([[3.0], [1.0]]), torch.tensor([1.0, 1.0]))
+        tensor([2., 0.])
+        >>> per_sample("cross_entropy", torch.zeros(1, 4), torch.tensor([2])).exp()
+        tensor([4.])
+    """
+    if objective == "cross_entropy":
+        return -functional.log_softmax(outputs, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    if objective == "gaussian_nll":
+        mean, variance = split_gaussian(outputs)
+        return 0.5 * (variance.log() + (_like(y, mean) - mean).square() / variance + _LOG_2PI).sum(-1)
+    squares = (outputs - _like(y, outputs)).square().sum(-1)
+    if objective == "half_mse":
+        return 0.5 * squares
+    if objective == "mse":
+        return squares
+    raise BadInput(f"objective = {objective}: choose cross_entropy, half_mse, mse or gaussian_nll")
+
+
+def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
+    """Vectors `[j, outputs]` whose outer products add up to the Fisher information about the outputs of one sample.
+
+    It is that of the distribution whose negative log likelihood the loss is, up to a constant: of classes it is
+    `diag(p) - p p'`, of `half_mse` the identity, of `mse` twice that, and of a Gaussian head `1 / v` for the mean and
+    `1 / (2 v^2)` for the variance.
+
+    Args:
+        objective: Which loss.
+        outputs: Raw outputs of the sample, `[outputs]`.
+
+    Example:
+        >>> import torch
+        >>> s = factor_fisher("cross_entropy", torch.tensor([0.0, 0.0]))
+        >>> s.T @ s
+        tensor([[ 0.2500, -0.2500],
+                [-0.2500,  0.2500]])
+    """
+    one = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
+    if objective == "cross_entropy":
+        p = outputs.softmax(-1)
+        return p.sqrt()[:, None] * (one - p)
+    if objective == "gaussian_nll":
+        variance = split_gaussian(outputs).variance
+        raw = outputs.chunk(2, dim=-1)[1]
+        return one * torch.cat([variance.rsqrt(), raw.sigmoid() / (math.sqrt(2.0) * variance)])
+    return one * (math.sqrt(2.0) if objective == "mse" else 1.0)
+
+
+def split_gaussian(outputs: Tensor) -> Gaussian:
+    """Reads the outputs `[..., B, 2 targets]` of a Gaussian head: the mean, then what becomes the variance by softplus.
+
+    Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
+    """
+    mean, raw = outputs.chunk(2, dim=-1)
+    return Gaussian(mean, functional.softplus(raw) + VARIANCE_FLOOR)
+
+
+def _like(y: Tensor, outputs: Tensor) -> Tensor:
+    """Targets `[..., B]` or `[..., B, targets]` in the outputs' shape; reshaped, never broadcast."""
+    return y.reshape(outputs.shape).to(outputs.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How much arithmetic a network needs.
+
+_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose outputs are products with all their weights
+
+
+def count_forward_flops(net: Net, row: Tensor) -> float:
+    """Floating-point operations of a forward pass over one row, those of linear and convolution layers.
+
+    They are at least two for each number of the network, and two for each number and token of a text.
+
+    Args:
+        net: The network; its mode is unchanged.
+        row: A network input, `[1, ...]`.
+
+    Example:
+        >>> from fedray.models.net import net_of
+        >>> count_forward_flops(net_of(lambda: nn.Linear(4, 5), "own", "cross_entropy", 2), torch.zeros(1, 4))
+        50.0
+    """
+    counted = 0.0
+
+    def count(layer: Any, _inputs: Any, output: Tensor) -> None:
+        nonlocal counted
+        counted += 2.0 * layer.weight.numel() * output.numel() / layer.weight.shape[0]
+
+    layers = [module for module in net.module.modules() if isinstance(module, _PRODUCTS)]
+    hooks, training = [layer.register_forward_hook(count) for layer in layers], net.module.training
+    try:
+        with torch.no_grad():
+            net.module.eval()(row)
+    finally:
+        net.module.train(training)
+        for hook in hooks:
+            hook.remove()
+    tokens = 1 if row.is_floating_point() else row.numel()
+    return max(counted, 2.0 * net.layout.d * tokens)

@@ -32,8 +32,7 @@ from torch import Tensor, nn
 
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray, Net
-from fedray.models.cost import count_forward_flops
-from fedray.models.net import net_of
+from fedray.models.net import count_forward_flops, net_of
 
 First = Callable[[int], int]  # channels c of a hidden layer -> the first channel of the slice; the others follow, mod c
 _UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that treat every number alike

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.own_code.called_code import hash_file, is_own_module
+from fedray.own_code.source_code import hash_file, is_own_module
 from fedray.own_code.user_code import describe_exception, is_raised_by_user
 
 

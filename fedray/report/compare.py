@@ -1,31 +1,369 @@
-"""Several runs in one picture and one table.
-
-Example:
-    >>> format_deviation(0.0123, "accuracy"), format_deviation(0.0123, "rmse")
-    ('1.2 %', '0.012')
-"""
+"""Several runs in one picture and one table: paired by seed, at equal rounds, cost or time."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core.text import TOTALS, choose_unit, format_digits, format_number, format_total, is_share, name_score
+from fedray.core.text import (
+    TOTALS,
+    choose_unit,
+    format_bytes,
+    format_digits,
+    format_number,
+    format_seconds,
+    format_total,
+    is_share,
+    name_score,
+    show_line,
+)
 from fedray.core.types import FloatArray
-from fedray.metrics.names import has_direction, lower_is_better
-from fedray.metrics.paired import ROUNDING, compare_paired
-from fedray.report import curves, style
-from fedray.report.choices import list_choice_notes, mark_score
-from fedray.report.noise import list_noise_notes
-from fedray.report.pairs import list_pairing_notes, read_world_scores
+from fedray.metrics.paired import ROUNDING, PairedDifference, compare_paired
+from fedray.metrics.scores import has_direction, lower_is_better
+from fedray.report import curves, pictures
 from fedray.report.read import Curve, ReadRun
-from fedray.report.readings import find_headline, list_answer_notes, name_compared
-from fedray.report.same_data import list_data_notes
+from fedray.report.readings import (
+    BYTES,
+    MARK,
+    ROUNDS,
+    SECONDS,
+    UPLINK,
+    find_common_end,
+    find_end,
+    find_headline,
+    list_answer_notes,
+    list_choice_notes,
+    list_chosen,
+    mark_score,
+    name_compared,
+    read_seed,
+    read_worlds,
+    tell_readings,
+    tell_share,
+)
 from fedray.report.sheets import ScoreCell
+from fedray.scenario.identity import UNSET
+from fedray.scenario.nested import flatten
+from fedray.scenario.reading import has_own_rounds
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs compared seed by seed: the paired differences of their scores, and what a reader must know about the pairs.
+#
+# Runs in rounds are compared at the last round of the shortest; one whose method has phases is read at its end. Where
+# the clients of one of them do not wait for rounds, its rounds are steps of its server, and all are compared at equal
+# virtual time: where the first one of them ended. On demand they are compared at an equal cost (bytes, virtual time):
+# what the cheapest of them cost in all.
+
+MOST_NAMED_SEEDS = 12
+COSTS = {UPLINK: "uplink", BYTES: "bytes up and down", SECONDS: "virtual time"}
+
+
+class RunPair(NamedTuple):
+    """One score of two runs.
+
+    Attributes:
+        metric: the score.
+        run: name of the run.
+        baseline: name of the run that it is compared with.
+        run_mean: mean score of the run over the shared seeds and folds; NaN where they share none.
+        baseline_mean: that of the other run.
+        difference: run minus baseline over the shared seeds; None where they share none.
+    """
+
+    metric: str
+    run: str
+    baseline: str
+    run_mean: float
+    baseline_mean: float
+    difference: PairedDifference | None
+
+
+def format_cost(over: str, value: float) -> str:
+    """A cost in its unit.
+
+    Example:
+        >>> format_cost(BYTES, 2e6), format_cost(SECONDS, 90.0)
+        ('2 MB', '1.5 min')
+    """
+    return format_seconds(value) if over == SECONDS else format_bytes(value)
+
+
+def read_world_scores(
+    run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS
+) -> dict[tuple[int, int], float]:
+    """A score of each replicate and fold by (seed, fold), as `fedray.report.readings.read_worlds` reads it.
+
+    Example:
+        >>> import numpy as np
+        >>> columns = {name: np.zeros(4) for name in ("fold", "replicate")}
+        >>> columns["round"] = np.array([0.0, 1.0, 0.0, 1.0])
+        >>> columns["replicate"] = np.array([0.0, 0.0, 1.0, 1.0])
+        >>> def run(name, up):
+        ...     scores = {"accuracy": np.array([0.1, up, 0.1, up + 0.1])}
+        ...     return ReadRun(name, {"seed": 3}, "", {}, {}, columns | scores, None, None, {})
+        >>> one, two = run("one", 0.8), run("two", 0.6)
+        >>> read_world_scores(one, "accuracy")
+        {(3, 0): 0.8, (4, 0): 0.9}
+        >>> pair = compare_with_first([one, two], ["accuracy"])[0]
+        >>> pair.run, pair.baseline, pair.metric, round(pair.difference.mean, 3), pair.difference.n
+        ('two', 'one', 'accuracy', -0.2, 2)
+    """
+    return {world: found.value for world, found in read_worlds(run, metric, last, over).items()}
+
+
+def find_axis(runs: Sequence[ReadRun]) -> str:
+    """What runs have in common: rounds; virtual seconds where one of them has no rounds.
+
+    Example:
+        >>> keys = [{}, {"participation": {"mode": "buffered"}}]
+        >>> find_axis([ReadRun("", each, "", {}, {}, {}, None, None, {}) for each in keys])
+        'sim_seconds'
+    """
+    sections = [run.scenario.get("participation") for run in runs]
+    modes = {section.get("mode", "sync") for section in sections if isinstance(section, Mapping)}
+    return SECONDS if modes - {"sync"} else ROUNDS
+
+
+def compare_with_first(
+    runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None, over: str | None = None
+) -> list[RunPair]:
+    """Every run against the first one: each score that both have, by the end of the shortest.
+
+    Args:
+        runs: at least two.
+        metrics: columns of `rounds.parquet`; those that two runs do not share there are left out.
+        last: the round, or the cost, at which they are compared; None means the end of the shortest run.
+        over: rounds, or a cost; None means rounds, and virtual seconds where a run has no rounds.
+    """
+    over = over or find_axis(runs)
+    at = find_common_end(runs, over) if last is None else last
+    found = []
+    for run in runs[1:]:
+        for metric in metrics:
+            mine, theirs = (read_world_scores(each, metric, at, over) for each in (run, runs[0]))
+            if mine and theirs:
+                shared = sorted(mine.keys() & theirs.keys())
+                mean, base = (_mean([one[key] for key in shared]) for one in (mine, theirs))
+                found.append(RunPair(metric, run.name, runs[0].name, mean, base, compare_paired(mine, theirs)))
+    return found
+
+
+def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
+    """What a reader must know before the runs are compared: lengths and seeds that differ, and too few of them.
+
+    Args:
+        runs: to be compared.
+        over: the cost that is equal; None means that rounds are, if there are rounds.
+
+    Example:
+        >>> import numpy as np
+        >>> worlds = {name: np.array([0.0]) for name in ("replicate", "fold")}
+        >>> runs = [ReadRun(name, {"seed": seed}, "", {}, {}, worlds | {"round": np.array([length])}, None, None, {})
+        ...         for name, seed, length in (("a", 0, 5.0), ("b", 1, 9.0))]
+        >>> for line in list_pairing_notes(runs):
+        ...     print(line)
+        The runs differ in their rounds: a 5, b 9. They are compared by the last evaluation of each up to round 5.
+        a and b share no seed: a has 0, b has 1. They cannot be compared in pairs.
+    """
+    found = _tell_where(runs, over)
+    for run in runs[1:]:
+        mine, theirs = _list_seeds(run), _list_seeds(runs[0])
+        shared = mine & theirs
+        names = f"{runs[0].name} has {_name_seeds(theirs)}, {run.name} has {_name_seeds(mine)}"
+        if not shared:
+            found.append(f"{runs[0].name} and {run.name} share no seed: {names}. They cannot be compared in pairs.")
+        elif mine != theirs:
+            found.append(f"{runs[0].name} and {run.name} share the seeds {_name_seeds(shared)} only: {names}.")
+        if len(shared) == 1 and not _shares_folds(run, runs[0]):
+            found.append(f"{runs[0].name} and {run.name} share one seed: nothing says how far chance goes.")
+    return found
+
+
+def _tell_where(runs: Sequence[ReadRun], over: str | None) -> list[str]:
+    """Where the runs are compared, unless all of them were evaluated at the end of all."""
+    axis = over or find_axis(runs)
+    last = find_common_end(runs, axis)
+    readings = tell_readings(runs, last, axis)
+    if over is not None:
+        return [f"Compared at equal {COSTS[over]}, {format_cost(over, last)} a seed.", *readings]
+    if axis == SECONDS:
+        said = f"Not all runs have rounds. They are compared at equal virtual time, after {format_seconds(last)}."
+        return [said, *readings]
+    each = {run.name: find_end(run, ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
+    if len(set(each.values())) < 2:
+        return readings
+    ends = ", ".join(f"{name} {f'{end:.0f}' if end < math.inf else 'none'}" for name, end in each.items())
+    how = "at" if "between" in " ".join(readings) else "by the last evaluation of each up to"
+    return [f"The runs differ in their rounds: {ends}. They are compared {how} round {last:.0f}.", *readings]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _list_seeds(run: ReadRun) -> set[int]:
+    """Seeds of the replicates of a run."""
+    return {read_seed(run) + int(r) for r in run.rounds.get("replicate", ())}
+
+
+def _shares_folds(run: ReadRun, other: ReadRun) -> bool:
+    """Whether two runs share several folds."""
+    return len(set(run.rounds["fold"].tolist()) & set(other.rounds["fold"].tolist())) > 1
+
+
+def _name_seeds(seeds: set[int]) -> str:
+    """Seeds as text.
+
+    Example:
+        >>> _name_seeds({0, 1, 2, 7}), _name_seeds(set(range(40)))
+        ('0, 1, 2, 7', '40 seeds from 0 to 39')
+    """
+    if len(seeds) > MOST_NAMED_SEEDS:
+        return f"{len(seeds)} seeds from {min(seeds)} to {max(seeds)}"
+    return ", ".join(map(str, sorted(seeds))) or "none"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether runs have the same data: what breaks their pairs, and what makes their scores incomparable.
+#
+# The digests of `identity.json` decide, where runs have them; else the names of the data do.
+
+TRAINING = ("training inputs", "training labels", "generated clients")  # digests, as `fedray.data.shards` names them
+TEST = ("test inputs", "test labels", "classes")
+ROWS = "the clients' rows"
+PAIRING_KEYS = ("data.hold_out", "data.partition", "clients.number", "method.server_data", "method.validation")
+MOST_KEYS = 8
+MOST_TEXT = 200  # letters of the values of a key
+
+
+def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
+    """What must be known of the data of runs before they are compared; nothing where they have the same.
+
+    Args:
+        runs: at least two; each is compared with the first.
+
+    Example:
+        >>> runs = [ReadRun(name, {"data": {"name": "digits", "hold_out": out}}, "", {}, {}, {}, None, None, {})
+        ...         for name, out in (("a", 0.0), ("b", 0.2))]
+        >>> list_data_notes(runs)
+        ["The runs differ in data.hold_out (a 0.0, b 0.2): their pairs share seeds, but not the clients' rows."]
+    """
+    first, names = runs[0], [_name_data(run) for run in runs]
+    known = [_read_digests(run) for run in runs]
+    if any(name != names[0] and not _are_same(now, known[0]) for name, now in zip(names, known, strict=True)):
+        each = ", ".join(f"{run.name} {name}" for run, name in zip(runs, names, strict=True))
+        return [f"The runs differ in their data: {each}. Their scores cannot be compared."]
+    found = []
+    for run, now in zip(runs[1:], known[1:], strict=True):
+        other = [part for part in (*TRAINING, *TEST) if now and known[0] and now.get(part) != known[0].get(part)]
+        if other:
+            what = "Their scores cannot be compared" if set(other) & set(TEST) else "They do not train on the same rows"
+            names_of = f"{first.name} and {run.name}: {', '.join(other)}"
+            found.append(f"The runs differ in their data, though both are called {names[0]} ({names_of}). {what}.")
+    return found + _list_key_notes(runs)
+
+
+def _list_key_notes(runs: Sequence[ReadRun]) -> list[str]:
+    """A note on the keys that give the clients of two runs other rows; none where these are known to be the same."""
+    first = _read_digests(runs[0]).get(ROWS)
+    if first is not None and all(_read_digests(run).get(ROWS) == first for run in runs):
+        return []
+    flat = [_list_pairing_keys(run) for run in runs]
+    each = {key: [one.get(key, UNSET) for one in flat] for one in flat for key in one}
+    other = {key: values for key, values in each.items() if len(set(values)) > 1}
+    shared = {key: values for key, values in other.items() if UNSET not in values}  # the rest follows from a name
+    said = []
+    for key, values in list((shared or other).items())[:MOST_KEYS]:
+        text = ", ".join(f"{run.name} {value}" for run, value in zip(runs, values, strict=True))
+        said.append(f"{key} ({text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + ' ...'})")
+    if not said:
+        return []
+    return [f"The runs differ in {', '.join(said)}: their pairs share seeds, but not the clients' rows."]
+
+
+def _list_pairing_keys(run: ReadRun) -> dict[str, str]:
+    """The keys that decide who trains on which rows, with their values; of a user's own rule a part of its digest."""
+    found = {
+        key: value if isinstance(value, str) else json.dumps(value, default=str)
+        for key, value in flatten(run.scenario).items()
+        if key in PAIRING_KEYS or key.startswith("data.partition.")
+    }
+    own = run.identity.get("partition")
+    if isinstance(own, Mapping) and own.get("code"):
+        found["the code of data.partition"] = str(own["code"])[:8]
+    return {show_line(key, 60): show_line(value, 60) for key, value in found.items()}
+
+
+def _name_data(run: ReadRun) -> str:
+    """What a scenario calls its data."""
+    data: Any = run.scenario.get("data", "unknown")
+    if isinstance(data, Mapping):
+        data = data.get("object") or data.get("name", "unknown")
+    return show_line(data, 60)
+
+
+def _read_digests(run: ReadRun) -> Mapping[str, Any]:
+    """The digests of a run's data, by what they are of; empty where there are none."""
+    found = run.identity.get("data")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _are_same(now: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether two runs are known to have the same data."""
+    return bool(now and first) and all(now.get(part) == first.get(part) for part in (*TRAINING, *TEST))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether the regressions of several runs count the noise of the observations in the same way.
+#
+# An ensemble's variance is the spread of its models, unless `predict.noise` adds noise; one model has no spread, so
+# its residual variance stands there. Side by side, their NLL and coverage are of two kinds.
+
+
+def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
+    """A note where the scores of some runs leave out the noise of the observations and those of others hold it.
+
+    Args:
+        runs: to be compared.
+
+    Example:
+        >>> nll = {"nll_none": np.array([9.0]), "nll_residual": np.array([2.0])}
+        >>> runs = [ReadRun(name, {}, "", {}, {}, {**nll, "nll": np.array([value])}, None, None, {})
+        ...         for name, value in (("five models", 9.0), ("one model", 2.0))]
+        >>> list_noise_notes(runs[:1]), len(list_noise_notes(runs))
+        ([], 1)
+    """
+    holds = [(run.name, _holds_noise(run)) for run in runs]
+    without, within = ([name for name, value in holds if value is which] for which in (False, True))
+    if not without or not within:
+        return []
+    return [
+        f"NLL, CRPS, coverage and widths leave out the noise of the observations in {', '.join(without)}, and "
+        f"hold it in {', '.join(within)}. Compare `nll_residual`, which adds it everywhere, or run with "
+        "predict.noise=residual."
+    ]
+
+
+def _holds_noise(run: ReadRun) -> bool | None:
+    """Whether the run's NLL is not the one without noise; None where that cannot be said, or its models predict it."""
+    model = run.scenario.get("model")
+    if isinstance(model, Mapping) and model.get("objective") == "gaussian_nll":
+        return None
+    if not {"nll", "nll_none"} <= run.rounds.keys():
+        return None
+    known = np.isfinite(run.rounds["nll_none"])
+    if not known.any():
+        return None
+    return not np.allclose(run.rounds["nll"][known], run.rounds["nll_none"][known])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several runs in one picture and one table.
 
 Line = tuple[int, str, tuple[FloatArray, Curve]]  # of a run: its place, its name, its curve and where it lies
 MOST_NAMED_RUNS = 4  # in a title
@@ -91,8 +429,8 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
     wide = what == "rounds"
     title = {"rounds": _tell_ends(metric, lines), "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
-    figure, axes = style.make_canvas(title[what], size=(style.WIDE, 4.6) if wide else (style.NARROW, 3.4))
-    colors = style.pick_colors(len(runs))
+    figure, axes = pictures.make_canvas(title[what], size=(pictures.WIDE, 4.6) if wide else (pictures.NARROW, 3.4))
+    colors = pictures.pick_colors(len(runs))
     size, unit = (1.0, "") if wide else choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
         curves.draw_mean_line(axes, x / size, curve, color=colors[index], width=2.0, label=name)
@@ -100,7 +438,7 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
     words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
     axes.set_xlabel(words[what])
     if wide:
-        style.use_whole_numbers(axes.xaxis)
+        pictures.use_whole_numbers(axes.xaxis)
     curves.label_headline(axes, metric)
     curves.cut_beginning(axes, metric, [curve for _, _, (_, curve) in lines])
     if wide or len(lines) <= 6:
@@ -126,23 +464,27 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
     named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
     if len(named) < 2:
         return None
-    figure, axes = style.make_canvas("Who is served worst: the clients of each run, sorted", size=(style.WIDE, 3.8))
+    figure, axes = pictures.make_canvas(
+        "Who is served worst: the clients of each run, sorted", size=(pictures.WIDE, 3.8)
+    )
     for i, run in named:
         each = np.sort(run.pictures["client_accuracy"][np.isfinite(run.pictures["client_accuracy"])])
         share = (np.arange(len(each)) + 0.5) / max(len(each), 1)
-        axes.plot(share, each, color=style.pick_colors(len(runs))[i], linestyle=DASHES[i % len(DASHES)], label=run.name)
+        axes.plot(
+            share, each, color=pictures.pick_colors(len(runs))[i], linestyle=DASHES[i % len(DASHES)], label=run.name
+        )
     axes.set_xlabel("share of the clients, worst first")
     axes.set_ylabel("accuracy for the client")
     for axis in (axes.xaxis, axes.yaxis):
-        style.use_percent(axis)
-    style.draw_grid(axes)
+        pictures.use_percent(axis)
+    pictures.draw_grid(axes)
     curves.draw_legend(axes, "accuracy")
     return figure
 
 
 def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
     """Header and rows: final metrics with mean +- sd; the best of each is marked, and what cannot be told from it."""
-    metrics = [name for name in list_compared_metrics(runs) if any(_mean(run, name) is not None for run in runs)]
+    metrics = [name for name in list_compared_metrics(runs) if any(_average(run, name) is not None for run in runs)]
     best = {name: find_best(runs, name) for name in metrics}
     head = ["run", *(name_compared(runs, name) for name in metrics)]
     return head, [
@@ -197,11 +539,16 @@ def format_cell(run: ReadRun, name: str) -> str:
 
 
 def format_deviation(sd: float, name: str) -> str:
-    """A standard deviation in the unit of its metric."""
+    """A standard deviation in the unit of its metric.
+
+    Example:
+        >>> format_deviation(0.0123, "accuracy"), format_deviation(0.0123, "rmse")
+        ('1.2 %', '0.012')
+    """
     return f"{100 * sd:.1f} %" if is_share(name) else format_digits(sd, 2)
 
 
-def _mean(run: ReadRun, name: str) -> float | None:
+def _average(run: ReadRun, name: str) -> float | None:
     entry = run.summary.get("metrics", {}).get(name) or {}
     value = entry.get("mean")
     return float(value) if value is not None else None
@@ -221,7 +568,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
     Returns:
         Places in `runs`, the best one first; empty where no run is known to be worse, or no value is better.
     """
-    means = {i: value for i, run in enumerate(runs) if (value := _mean(run, name)) is not None}
+    means = {i: value for i, run in enumerate(runs) if (value := _average(run, name)) is not None}
     if len(means) < 2 or not has_direction(name):
         return []
     first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
@@ -281,17 +628,314 @@ def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
     values = np.array([[max(0.0, metrics[part]["mean"]) for part in parts] for _, metrics in found])
     best = int(values[:, 2].argmin())
     title = f"{found[best][0]} varies least: {values[best, 2]:.2g} of {values[best].sum():.2g} squared error"
-    figure, axes = style.make_canvas(title, size=(style.NARROW, 3.4))
-    colors = (style.PALETTE[8], style.PALETTE[1], style.ACCENT)
+    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.4))
+    colors = (pictures.PALETTE[8], pictures.PALETTE[1], pictures.ACCENT)
     for i, color in enumerate(colors):
-        style.draw_bars(
+        pictures.draw_bars(
             axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=color
         )
     error = [1.96 * (m["variance"]["sd"] or 0.0) / max(1, m["variance"]["n"]) ** 0.5 for _, m in found]
-    axes.errorbar(np.arange(len(found)), values.sum(axis=1), yerr=error, fmt="none", ecolor=style.INK, elinewidth=1.2)
+    axes.errorbar(
+        np.arange(len(found)), values.sum(axis=1), yerr=error, fmt="none", ecolor=pictures.INK, elinewidth=1.2
+    )
     axes.set_xticks(np.arange(len(found)), [name for name, _ in found])
     axes.set_ylabel("squared error (target units)")
     axes.set_ylim(bottom=0)
-    style.draw_key(axes, ["noise", "bias\u00b2", "variance"], colors)
-    style.draw_grid(axes)
+    pictures.draw_key(axes, ["noise", "bias\u00b2", "variance"], colors)
+    pictures.draw_grid(axes)
     return figure
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What runs differ by: paired differences over the seeds that they share, as a picture and a table.
+
+MOST_BARS = 40  # runs in the picture
+SHOWN_METRICS = (
+    *("accuracy", "personal_accuracy", "rmse", "personal_rmse", "nll", "brier", "ece", "crps"),
+    *("conformal_size", "conformal_width"),
+)
+
+
+def figure_differences(runs: list[ReadRun]) -> Figure | None:
+    """The paired difference of the headline metric, of every run from the first one, with its interval."""
+    metric = find_headline(runs)
+    pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
+    if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
+        return None
+    size = (pictures.WIDE, 1.3 + 0.36 * len(pairs))
+    figure, axes = pictures.make_canvas(tell_difference(pairs[0]) if len(pairs) == 1 else tell_all(pairs), size=size)
+    factor, unit = (100.0, "points") if is_share(metric) else (1.0, "")
+    place = np.arange(len(pairs))[::-1]
+    for y, pair in zip(place, pairs, strict=True):
+        found = pair.difference
+        if found is not None:
+            color = pictures.ACCENT if found.differs else pictures.GREY
+            ends = [factor * found.low, factor * found.high]
+            name = f"_{pair.run}, {count_pairs(found)}"
+            if not found.missing_interval:
+                axes.plot(ends, [y, y], color=color, linewidth=2.4, label=f"{name}: interval")
+            axes.plot([factor * found.mean], [y], "o", color=color, markersize=7, label=name)
+    axes.axvline(0, color=pictures.INK, linewidth=1, linestyle=(0, (4, 3)))
+    labels = [f"{pair.run} ({count_pairs(pair.difference)})" for pair in pairs if pair.difference is not None]
+    axes.set_yticks(place, labels)
+    axes.set_ylim(-0.6, len(pairs) - 0.4)
+    better = "left" if lower_is_better(metric) else "right"
+    text = f"{name_compared(runs, metric, unit=True)}: difference from {pairs[0].baseline}"
+    axes.set_xlabel(f"{text}{f' ({unit})' if unit else ''}; better to the {better}")
+    pictures.draw_grid(axes, "x")
+    return figure
+
+
+def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
+    """Header and rows: every score that a run shares with the first one, and the paired difference."""
+    first = runs[0].name
+    head = ["score", "run", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
+    rows, own = [], [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
+    shown = dict.fromkeys([find_headline(runs), *SHOWN_METRICS, *own])
+    for pair in (pair for metric in shown for pair in compare_with_first(runs, [metric])):
+        if pair.difference is not None:
+            label = name_compared(runs, pair.metric, unit=True)
+            rows.append(make_pair_row(label, pair, pair.difference, list_chosen(runs)))
+    return head, rows
+
+
+def make_pair_row(
+    label: str, pair: RunPair, found: PairedDifference, chosen: frozenset[str] = frozenset()
+) -> list[ScoreCell]:
+    """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs.
+
+    Args:
+        label: what it begins with.
+        pair: the runs.
+        found: their difference.
+        chosen: names of runs whose scores are marked (`fedray.report.readings`).
+    """
+    both = ((pair.run, pair.run_mean), (pair.baseline, pair.baseline_mean))
+    shown = [show_score(pair.metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
+    cells = [label, pair.run, *shown, show_score(pair.metric, found.mean, True)]
+    cells += [show_interval(pair.metric, found), count_pairs(found)]
+    return [ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)]
+
+
+def tell_difference(pair: RunPair) -> str:
+    """One difference as the title of a picture: it says better or worse only where the interval leaves out zero."""
+    found = pair.difference
+    if found is None:
+        return f"{pair.run} and {pair.baseline} share no seed"
+    text = f"{pair.run} - {pair.baseline}: {format_difference(pair)} {name_score(pair.metric)}"
+    if found.missing_interval or found.differs:
+        return text
+    return f"No difference beyond chance: {text}"
+
+
+def tell_all(pairs: list[RunPair]) -> str:
+    """Several differences from one run as a title."""
+    better = [_is_better(pair) for pair in pairs if pair.difference is not None and pair.difference.differs]
+    rest = len(pairs) - len(better)
+    counts = ((sum(better), "better"), (len(better) - sum(better), "worse"), (rest, "not told apart"))
+    text = ", ".join(f"{number} {word}" for number, word in counts if number)
+    return f"Against {pairs[0].baseline}, over shared seeds: {text}"
+
+
+def format_difference(pair: RunPair) -> str:
+    """The difference with its interval and the number of pairs.
+
+    Example:
+        >>> format_difference(RunPair("accuracy", "b", "a", 0.9, 0.88, PairedDifference(0.02, 0.01, 0.03, 5, "seeds")))
+        '+2.0 points (95 %: +1.0 to +3.0, 5 seeds)'
+    """
+    found = pair.difference
+    if found is None:
+        return "no shared seed"
+    unit = " points" if is_share(pair.metric) else ""
+    mean, low, high = (show_score(pair.metric, value, True).removesuffix(" points") for value in found[:3])
+    if found.missing_interval:
+        return f"{mean}{unit} ({found.missing_interval}: no interval)"
+    return f"{mean}{unit} ({100 * found.level:.0f} %: {low} to {high}, {count_pairs(found)})"
+
+
+def show_interval(metric: str, found: PairedDifference) -> str:
+    """The interval of a difference, or why there is none.
+
+    Example:
+        >>> show_interval("rmse", PairedDifference(-0.5, -0.75, -0.25, 5, "seeds"))
+        '-0.750 to -0.250'
+        >>> show_interval("rmse", PairedDifference(np.inf, np.nan, np.nan, 5, "seeds"))
+        'none: infinite scores'
+    """
+    if found.missing_interval:
+        return f"none: {found.missing_interval}"
+    return f"{show_score(metric, found.low, True)} to {show_score(metric, found.high, True)}"
+
+
+def count_pairs(found: PairedDifference) -> str:
+    """How many pairs there are, and of what."""
+    return f"{found.n} {found.over if found.n > 1 else found.over.removesuffix('s')}"
+
+
+def show_score(metric: str, value: float, difference: bool = False) -> str:
+    """A score in its unit; a difference of shares is in points, and has its sign.
+
+    Args:
+        metric: its name.
+        value: the score; NaN is a dash.
+        difference: whether it is a difference.
+    """
+    if np.isnan(value):
+        return "-"
+    if not difference:
+        return f"{100 * value:.1f} %" if is_share(metric) else format_digits(value, 4)
+    return f"{100 * value:+.1f} points" if is_share(metric) else format_digits(value, 3, "+")
+
+
+def _is_better(pair: RunPair) -> bool:
+    found: Any = pair.difference
+    return bool((found.mean < 0) == lower_is_better(pair.metric))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs compared at equal cost: what each had reached when it had sent, or lasted, as much as the cheapest did in all.
+
+NOTE = (
+    "Each run less the first one, where a seed had cost what the cheapest run did in all. It is read between the "
+    "evaluations around that, whose shares of it stand in the last columns. A run is not compared (-) where none is "
+    "near enough: one from 90 % on, or one on either side, the later of which cost at most twice the other. A cost "
+    "that is the same for all runs, or that one of them has not, is left out."
+)
+WORDS = {UPLINK: "up", BYTES: "up and down", SECONDS: "of virtual time"}
+ALIKE = 0.01  # costs that differ by no more than this share are the same
+
+
+def make_equal_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
+    """Header and rows: the headline metric of every run and of the first one at equal bytes and virtual time.
+
+    Args:
+        runs: at least two.
+
+    Example:
+        Two seeds each. The second run sends half as much a round, so that the first one is read after its first round.
+
+        >>> def run(name, scores, each):
+        ...     worlds = {"replicate": np.repeat([0.0, 1.0], 3), "fold": np.zeros(6)}
+        ...     worlds["round"] = np.tile([0.0, 1.0, 2.0], 2)
+        ...     costs = {"up_bytes": worlds["round"] * each, "down_bytes": worlds["round"] * (2e6 - each)}
+        ...     found = {"accuracy": np.r_[scores, np.array(scores) + 0.1]}
+        ...     return ReadRun(name, {}, "", {}, {}, worlds | costs | found, None, None, {})
+        >>> dense, sparse = run("dense", [0.1, 0.5, 0.7], 1e6), run("sparse", [0.1, 0.4, 0.6], 5e5)
+        >>> head, rows = make_equal_cost_table([dense, sparse])
+        >>> print("; ".join(cell.text for cell in rows[0]))
+        1 MB up; sparse; 65.0 %; 55.0 %; +10.0 points; +10.0 points to +10.0 points; 2 seeds; 100 %; 100 %
+    """
+    metric, first = find_headline(runs), runs[0].name
+    head = ["at", "run", f"its {name_compared(runs, metric)}", f"that of {first}", "difference", "95 % interval"]
+    head += ["pairs", "it is read at", f"{first} is read at"]
+    rows = []
+    for cost, word in WORDS.items():
+        ends = np.array([find_end(run, cost) for run in runs])
+        told = bool(np.all((ends > 0) & (ends < math.inf))) and float(np.ptp(ends)) > ALIKE * float(ends.max())
+        if not told or cost == find_axis(runs):  # a table of its own has virtual time, where a run has no rounds
+            continue
+        last = float(ends.min())
+        label = f"{format_cost(cost, last)} {word}"
+        pairs = {pair.run: pair for pair in compare_with_first(runs, [metric], over=cost)}
+        used = [tell_share(list(read_worlds(run, metric, last, cost).values())) for run in runs]
+        for run, share in zip(runs[1:], used[1:], strict=True):
+            pair = pairs.get(run.name)
+            row = None if pair else _name_row(label, run.name)
+            if pair is not None and pair.difference is not None:  # those that share no seed are named above
+                row = make_pair_row(label, pair, pair.difference, list_chosen(runs))
+            rows += [[*row, ScoreCell(share), ScoreCell(used[0])]] if row else []
+    return head, rows
+
+
+def _name_row(label: str, name: str) -> list[ScoreCell]:
+    """The row of a run that cannot be read at a cost."""
+    return [ScoreCell(text) for text in (label, name, "-", "-", "not compared", "-", "-")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs compared at equal virtual time: how far each is ahead of the first one, moment by moment.
+#
+# It is for runs of which one has no rounds (`participation.mode`): a round of it is a step of its server.
+
+MOMENTS = 24  # in the picture
+SHOWN_MOMENTS = 4  # in the table
+MOST_RUNS = 8  # in the picture
+
+
+def compare_moments(runs: Sequence[ReadRun], metric: str, number: int) -> list[tuple[float, list[RunPair]]]:
+    """Paired differences from the first run at moments that all runs have reached; none where all have rounds.
+
+    Args:
+        runs: at least two.
+        metric: a column of `rounds.parquet`.
+        number: how many moments, at equal distances up to where the first run ended.
+
+    Returns:
+        Virtual seconds of each moment, and the pairs.
+
+    Example:
+        Two seeds each; the second run is evaluated twice as often. At 2 s the first one is not trained yet.
+
+        >>> def run(name, scores, seconds, **keys):
+        ...     n = len(scores)
+        ...     worlds = {"replicate": np.repeat([0.0, 1.0], n), "fold": np.zeros(2 * n)}
+        ...     worlds["round"] = np.tile(np.arange(n), 2)
+        ...     found = {"sim_seconds": np.tile(seconds, 2), "accuracy": np.r_[scores, np.array(scores) + 0.1]}
+        ...     return ReadRun(name, keys, "", {}, {}, worlds | found, None, None, {})
+        >>> runs = [run("rounds", [0.1, 0.4, 0.6], [0.0, 4.0, 8.0]), run("buffered", [0.1, 0.3, 0.5, 0.6, 0.8],
+        ...         [0.0, 2.0, 4.0, 6.0, 10.0], participation={"mode": "buffered"})]
+        >>> [(moment, [round(pair.difference.mean, 3) for pair in each])
+        ...  for moment, each in compare_moments(runs, "accuracy", 4)]
+        [(2.0, []), (4.0, [0.1]), (6.0, [0.1]), (8.0, [0.1])]
+    """
+    end = find_common_end(runs, SECONDS)
+    if find_axis(runs) != SECONDS or not 0 < end < np.inf:
+        return []
+    moments = [end * i / number for i in range(1, number + 1)]
+    return [(at, compare_with_first(runs, [metric], at)) for at in moments]
+
+
+def figure_moments(runs: list[ReadRun]) -> Figure | None:
+    """The paired difference of the headline metric over virtual time, of every run from the first one."""
+    metric = find_headline(runs)
+    found = compare_moments(runs[: MOST_RUNS + 1], metric, MOMENTS)
+    names = [run.name for run in runs[1 : MOST_RUNS + 1] if any(p.run == run.name for _, each in found for p in each)]
+    if not names:
+        return None
+    size, unit = choose_unit("seconds", found[-1][0])
+    factor, points = (100.0, " (points)") if is_share(metric) else (1.0, "")
+    title = f"Against {runs[0].name} at equal virtual time, up to {format_seconds(found[-1][0])}"
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.8))
+    for name, color in zip(names, pictures.pick_colors(len(names) + 1)[1:], strict=True):
+        pairs = [(at / size, p.difference) for at, each in found for p in each if p.run == name and p.difference]
+        x = np.array([at for at, _ in pairs])
+        mean, low, high = (factor * np.array([getattr(d, end) for _, d in pairs]) for end in ("mean", "low", "high"))
+        axes.plot(x, mean, color=color, linewidth=2.0, label=name)
+        axes.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0, label=pictures.BAND)
+    axes.axhline(0, color=pictures.INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xlabel(f"virtual time ({unit})")
+    axes.set_ylabel(f"{name_compared(runs, metric, unit=True)}: difference{points}")
+    pictures.draw_grid(axes)
+    axes.legend(loc="best")
+    return figure
+
+
+def make_moment_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
+    """Header and rows: the headline metric of every run and of the first one at equal virtual time."""
+    metric, first = find_headline(runs), runs[0].name
+    head = [
+        "virtual time",
+        "run",
+        f"its {name_compared(runs, metric)}",
+        f"that of {first}",
+        "difference",
+        "95 % interval",
+        "pairs",
+    ]
+    rows = []
+    for at, pairs in compare_moments(runs, metric, SHOWN_MOMENTS):
+        for pair in pairs:
+            if pair.difference is not None:
+                rows.append(make_pair_row(format_seconds(at), pair, pair.difference, list_chosen(runs)))
+    return head, rows

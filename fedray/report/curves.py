@@ -1,11 +1,4 @@
-"""What the run reached, and at which cost: metrics over rounds, bytes and virtual seconds.
-
-Example:
-    >>> costs = {name: np.array([0.0, 8.0]) for name in ("round", "up_bytes", "down_bytes", "replicate", "fold")}
-    >>> run = ReadRun("one", {}, "", {}, {}, costs, None, None, {})
-    >>> read_costs(run, "bytes").mean.tolist()
-    [0.0, 16.0]
-"""
+"""What the run reached, and at which cost: metrics over rounds, bytes and virtual seconds."""
 
 from __future__ import annotations
 
@@ -13,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share, name_score
 from fedray.core.types import FloatArray
-from fedray.metrics.names import lower_is_better
-from fedray.report import style
+from fedray.metrics.scores import lower_is_better
+from fedray.report import pictures
+from fedray.report.jobs import keep_counted
 from fedray.report.read import Curve, ReadRun
 from fedray.scenario.reading import find_last_phase
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the run reached, and at which cost: metrics over rounds, bytes and virtual seconds.
 
 PANEL_SCORES = (
     *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),
@@ -43,22 +42,22 @@ def figure_rounds(run: ReadRun) -> Figure | None:
     curve = run.curve(run.metric)
     if curve is None:
         return None
-    figure, axes = style.make_canvas(_rounds_title(run, curve), size=(style.WIDE, 4.4))
+    figure, axes = pictures.make_canvas(_rounds_title(run, curve), size=(pictures.WIDE, 4.4))
     single = run.models == 1
     members = [None if single else run.member(k) for k in range(min(run.models, MOST_MEMBER_LINES))]
     for k, member in enumerate(members):
         if member is not None:
             label = f"model {k}" if run.models <= LEGEND_MODELS else f"_model {k}"
-            draw_mean_line(axes, member.round, member, color=style.pick_color(k, run.models), width=1.1, label=label)
+            draw_mean_line(axes, member.round, member, color=pictures.pick_color(k, run.models), width=1.1, label=label)
     name = "the model" if single else "ensemble"
-    draw_mean_line(axes, curve.round, curve, color=style.INK, width=2.4, label=name)
+    draw_mean_line(axes, curve.round, curve, color=pictures.INK, width=2.4, label=name)
     mark_best(axes, curve, run.metric, find_last_phase(run.scenario))
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
-        look: dict[str, Any] = {"color": style.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}
+        look: dict[str, Any] = {"color": pictures.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}
         axes.plot(personal.round, personal.mean, "--", **look)
     axes.set_xlabel(label_rounds(run))
-    style.use_whole_numbers(axes.xaxis)
+    pictures.use_whole_numbers(axes.xaxis)
     label_headline(axes, run.metric)
     cut_beginning(axes, run.metric, [curve, *(member for member in members if member is not None)])
     draw_legend(axes, run.metric, columns=2 if run.models > 3 else 1)
@@ -84,17 +83,17 @@ def figure_scores(run: ReadRun) -> Figure | None:
     columns = 2 if len(curves) in (2, 4) else min(3, len(curves))
     rows = -(-len(curves) // columns)
     title = "The other scores over the rounds"
-    figure, grid = style.make_canvas(
-        title, rows, columns, size=(style.WIDE if columns > 1 else style.NARROW, 2.2 * rows + 0.2), squeeze=False
+    figure, grid = pictures.make_canvas(
+        title, rows, columns, size=(pictures.WIDE if columns > 1 else pictures.NARROW, 2.2 * rows + 0.2), squeeze=False
     )
     panels = list(grid.ravel())
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
-        draw_mean_line(axes, curve.round, curve, color=style.ACCENT, width=1.8)
+        draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=1.8)
         axes.set_title(name_score(name, unit=True), fontsize=9.5, loc="left")
-        style.draw_grid(axes)
-        style.use_whole_numbers(axes.xaxis)
+        pictures.draw_grid(axes)
+        pictures.use_whole_numbers(axes.xaxis)
         if is_share(name):
-            style.use_percent(axes.yaxis)
+            pictures.use_percent(axes.yaxis)
     for axes in panels[len(curves) :]:
         axes.set_visible(False)
     for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
@@ -115,7 +114,14 @@ def list_own_metrics(scenario: Mapping[str, Any]) -> list[str]:
 
 
 def read_costs(run: ReadRun, what: str) -> Curve | None:
-    """Bytes of both directions, or virtual seconds, at every evaluated round."""
+    """Bytes of both directions, or virtual seconds, at every evaluated round.
+
+    Example:
+        >>> costs = {name: np.array([0.0, 8.0]) for name in ("round", "up_bytes", "down_bytes", "replicate", "fold")}
+        >>> run = ReadRun("one", {}, "", {}, {}, costs, None, None, {})
+        >>> read_costs(run, "bytes").mean.tolist()
+        [0.0, 16.0]
+    """
     if what == "seconds":
         return run.curve("sim_seconds")
     up, down = run.curve("up_bytes"), run.curve("down_bytes")
@@ -161,15 +167,15 @@ def draw_mean_line(
     if len(curve.values) > 1:
         low, high = curve.mean - curve.sd, curve.mean + curve.sd
         alpha = 0.09 if width < 1.5 else 0.16
-        axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, label=style.BAND, gid=WORLDS_BAND)
+        axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, label=pictures.BAND, gid=WORLDS_BAND)
 
 
 def label_headline(axes: Axes, metric: str) -> None:
     """The value axis of the headline metric; a diverged start does not flatten the rest."""
     axes.set_ylabel(name_score(metric, unit=True))
-    style.draw_grid(axes)
+    pictures.draw_grid(axes)
     if is_share(metric):
-        style.use_percent(axes.yaxis)
+        pictures.use_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
 
 
@@ -188,7 +194,7 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
     mean = curve.mean[late]
     at = late[int(np.nanargmin(mean) if lower_is_better(metric) else np.nanargmax(mean))]
     label = f"best: {format_number(float(curve.mean[at]), metric)}, round {curve.round[at]:.0f}"
-    look: dict[str, Any] = {"markersize": 7, "markeredgecolor": style.PAPER, "color": style.ORANGE, "zorder": 4}
+    look: dict[str, Any] = {"markersize": 7, "markeredgecolor": pictures.PAPER, "color": pictures.ORANGE, "zorder": 4}
     axes.plot(curve.round[[at]], curve.mean[[at]], "D", linestyle="none", label=label, **look)
 
 
@@ -259,8 +265,8 @@ def _figure_over(run: ReadRun, what: str) -> Figure | None:
     size, name = choose_unit(what, float(x[-1]))
     end = format_number(float(curve.mean[-1]), run.metric)
     cost = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
-    figure, axes = style.make_canvas(f"{end} {name_score(run.metric)} after {cost}", size=(style.NARROW, 3.2))
-    draw_mean_line(axes, x / size, curve, color=style.INK, width=2.2)
+    figure, axes = pictures.make_canvas(f"{end} {name_score(run.metric)} after {cost}", size=(pictures.NARROW, 3.2))
+    draw_mean_line(axes, x / size, curve, color=pictures.INK, width=2.2)
     each = ", one replicate" if run.worlds > 1 else ""
     axes.set_xlabel(f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})")
     axes.set_xlim(left=0)
@@ -283,3 +289,59 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
         return f"{what[0].upper() + what[1:]} is {end} {after}"
     top = format_number(float(best.mean[-1]), run.metric)
     return f"The ensemble of {run.models} reaches {end} {what} {after}; its best member {top}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The training loss over the rounds, as the clients measured it while they trained.
+
+
+def figure_losses(run: ReadRun) -> Figure | None:
+    """The mean training loss of the jobs of each round, and that of each tier."""
+    jobs = keep_counted(run.clients)
+    curve = None if jobs is None else measure_losses(jobs)
+    if jobs is None or curve is None or len(curve.round) < 2:
+        return None
+    first, last = float(curve.mean[0]), float(curve.mean[-1])
+    word = "falls" if last < first else "rises"
+    title = f"The training loss {word} from {first:.3g} to {last:.3g}"
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.4))
+    tiers = run.tiers if len(run.tiers) > 1 else []
+    for place, tier in enumerate(tiers):
+        of_tier = measure_losses(jobs.filter(pc.equal(jobs["tier"], tier)))
+        if of_tier is not None:
+            color = pictures.pick_color(place, len(tiers))
+            draw_mean_line(axes, of_tier.round, of_tier, color=color, width=1.2, label=tier)
+    label = "all clients" if tiers else None
+    draw_mean_line(axes, curve.round, curve, color=pictures.INK, width=2.2, label=label)
+    axes.set_xlabel(label_rounds(run))
+    axes.set_ylabel("training loss")
+    pictures.use_whole_numbers(axes.xaxis)
+    pictures.draw_grid(axes)
+    draw_legend(axes, "rmse")
+    return figure
+
+
+def measure_losses(jobs: pa.Table) -> Curve | None:
+    """Mean loss of the jobs of each round, weighted by their samples; None where no job has one.
+
+    Args:
+        jobs: rows of `clients.parquet`.
+
+    Example:
+        >>> jobs = {"replicate": [0, 0], "fold": [0, 0], "round": [1, 1], "loss": [1.0, 4.0], "samples": [2, 1]}
+        >>> measure_losses(pa.table(jobs)).mean.tolist()
+        [2.0]
+    """
+    loss = pc.cast(jobs["loss"], pa.float64())
+    known = jobs.filter(pc.fill_null(pc.and_(pc.is_finite(loss), pc.greater(jobs["samples"], 0)), False))
+    if not len(known):
+        return None
+    weighted = known.append_column("weighted", pc.multiply(known["loss"], known["samples"]))
+    sums = weighted.group_by(["replicate", "fold", "round"]).aggregate([("weighted", "sum"), ("samples", "sum")])
+    mean = pc.divide(sums["weighted_sum"], sums["samples_sum"]).to_numpy()
+    worlds = np.stack([sums["replicate"].to_numpy(), sums["fold"].to_numpy()])
+    _, world = np.unique(worlds, axis=1, return_inverse=True)
+    rounds, place = np.unique(sums["round"].to_numpy(), return_inverse=True)
+    values = np.full((int(world.max()) + 1, len(rounds)), np.nan)
+    values[world.ravel(), place.ravel()] = mean
+    return Curve(rounds.astype(np.float64), values)

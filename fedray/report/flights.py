@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from fedray.core.text import format_seconds
 from fedray.core.types import FloatArray, IntArray
-from fedray.report import style
+from fedray.report import pictures
 from fedray.report.jobs import MOST_DRAWN_MODELS, draw_model_key, keep_counted, pick_evenly, read_job_column
 from fedray.report.read import ReadRun
 
@@ -40,13 +40,13 @@ def figure_flights(run: ReadRun) -> Figure | None:
     seen = np.isin(client, shown)
     half = format_seconds(float(np.median(end - start)))
     title = f"Half of the jobs take less than {half}; the server steps {_count_steps(table)} times in this window"
-    figure, axes = style.make_canvas(title, size=(style.WIDE, max(2.2, 1.0 + 0.155 * len(shown))))
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, max(2.2, 1.0 + 0.155 * len(shown))))
     for k in trained.tolist():
         pick = seen & (model == k)
         low = np.array([row[int(c)] for c in client[pick]]) - 0.4
         width = end[pick] - start[pick]
-        style.draw_bars(
-            axes, start[pick], low, width, np.full(len(low), 0.8), facecolor=style.pick_color(k, run.trained)
+        pictures.draw_bars(
+            axes, start[pick], low, width, np.full(len(low), 0.8), facecolor=pictures.pick_color(k, run.trained)
         )
     axes.set_yticks(list(row.values()), [str(c) for c in row], fontsize=7)
     axes.set_ylim(len(row) - 0.3, -0.7)
@@ -54,7 +54,7 @@ def figure_flights(run: ReadRun) -> Figure | None:
     axes.set_xlabel("virtual seconds (from the start of a job to its arrival)")
     whole = len(np.unique(client))
     axes.set_ylabel("client" if len(shown) == whole else f"client ({len(shown)} of {whole})")
-    style.draw_grid(axes, "x")
+    pictures.draw_grid(axes, "x")
     draw_model_key(axes, run.trained)
     return figure
 
@@ -72,25 +72,25 @@ def figure_staleness(run: ReadRun) -> Figure | None:
     most = int(min(MOST_LATE, late.max()))
     if most == 0:
         return None
-    figure, axes = style.make_canvas(
+    figure, axes = pictures.make_canvas(
         f"An upload is {late.mean():.3g} server steps late on average, {late.max()} at most"
     )
     width = 0.8 / len(names)
     for i, name in enumerate(names):
         share = count_shares(late[tier == name], most)
         left = np.arange(most + 1) - 0.4 + i * width
-        color = style.pick_color(i, len(names))
-        style.draw_bars(axes, left, np.zeros(most + 1), np.full(most + 1, width), share, facecolor=color)
+        color = pictures.pick_color(i, len(names))
+        pictures.draw_bars(axes, left, np.zeros(most + 1), np.full(most + 1, width), share, facecolor=color)
     axes.set_xlim(-0.6, most + 0.6)
     axes.set_ylim(0, None)
     axes.autoscale(axis="y")
     axes.set_xlabel("staleness (steps of the model since the job started)")
     axes.set_ylabel("uploads of the tier")
-    style.use_percent(axes.yaxis)
-    style.use_whole_numbers(axes.xaxis)
-    style.draw_grid(axes)
+    pictures.use_percent(axes.yaxis)
+    pictures.use_whole_numbers(axes.xaxis)
+    pictures.draw_grid(axes)
     if len(names) > 1:
-        style.draw_key(axes, names, [style.pick_color(i, len(names)) for i in range(len(names))])
+        pictures.draw_key(axes, names, [pictures.pick_color(i, len(names)) for i in range(len(names))])
     return figure
 
 

@@ -1,25 +1,39 @@
-r"""What a notebook shows of a run, or of runs compared: tables of scores, and a curve as inline SVG.
-
-Example:
-    >>> score = {"accuracy": {"mean": 0.9, "sd": 0.01, "n": 3}}
-    >>> html = show_run(ReadRun("one", {}, "", {}, {"metrics": score, "rounds": 5}, {}, None, None, {}), None)
-    >>> "90.0 \u00b1 1.0 %" in html, "<svg" in html, "<script" in html
-    (True, False, False)
-"""
+"""What a notebook shows of a run, or of runs compared: tables of scores, and a curve as inline SVG."""
 
 from __future__ import annotations
 
+import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
-from fedray.core.text import TOTALS, format_number, format_total, is_share, name_score
-from fedray.report import curves, style
-from fedray.report.choices import tell_choices
-from fedray.report.compare import find_differences, format_cell, list_compared_metrics
-from fedray.report.page import list_run_facts
-from fedray.report.pairs import RunPair
-from fedray.report.read import ReadRun
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb, to_rgba_array
+from matplotlib.figure import Figure
+
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.text import (
+    TOTALS,
+    format_number,
+    format_total,
+    is_share,
+    name_score,
+    quote_value,
+    suggest_nearest,
+)
+from fedray.report import curves, pictures
+from fedray.report import pictures as style
+from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics
+from fedray.report.page import SECTIONS, list_run_facts
+from fedray.report.read import CONTEXT, ReadRun
+from fedray.report.readings import tell_choices
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a notebook shows of a run, or of runs compared: tables of scores, and a curve as inline SVG.
 
 # The colours of the figures follow those of JupyterLab where it sets them, dark or light.
 _COLORS = (
@@ -29,11 +43,17 @@ _COLORS = (
 
 
 def show_run(run: ReadRun, error: Exception | None) -> str:
-    """A run as HTML: what it is, its scores and totals, and its headline curve.
+    r"""A run as HTML: what it is, its scores and totals, and its headline curve.
 
     Args:
         run: what its directory says.
         error: what ended it; None where it is finished or goes on.
+
+    Example:
+        >>> score = {"accuracy": {"mean": 0.9, "sd": 0.01, "n": 3}}
+        >>> html = show_run(ReadRun("one", {}, "", {}, {"metrics": score, "rounds": 5}, {}, None, None, {}), None)
+        >>> "90.0 \u00b1 1.0 %" in html, "<svg" in html, "<script" in html
+        (True, False, False)
     """
     facts = ", ".join(f"{key} {value}" for key, value in list_run_facts(run))
     parts = [f"<div style='max-width:760px'><p><b>{escape(run.name)}</b>: {escape(facts)}</p>"]
@@ -97,10 +117,10 @@ def _list_scores(run: ReadRun) -> list[list[str]]:
 
 def _draw_curve(run: ReadRun) -> str:
     """The headline curve as SVG; empty where there is none."""
-    with style.use_figure_style(), style.ignore_odd_numbers():
+    with pictures.use_figure_style(), pictures.ignore_odd_numbers():
         figure = curves.figure_rounds(run)
         key = zlib.crc32(f"{run.name} {run.scenario_text} {run.summary.get('model_hash')}".encode())
-        return "" if figure is None else style.to_svg(figure, f"run{key}")
+        return "" if figure is None else pictures.to_svg(figure, f"run{key}")
 
 
 def _format(name: str, value: float, *, signed: bool = False) -> str:
@@ -116,3 +136,180 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The pictures of the report one by one, for notebooks: the same figures, in colours that need no page.
+
+Draw = Callable[[ReadRun], Figure | None]
+SHORT = {  # short names, and the pictures of the report that they stand for: the first that a run has
+    "accuracy": ("rounds",),
+    "rmse": ("rounds",),
+    "time": ("seconds",),
+    "clients": ("client_accuracy", "client_rmse"),
+}
+SHOWN = {style.INK: "#1b2530", style.MUTED: "#55616d", style.GRID: "#d7dde3", style.PAPER: "#ffffff"}
+
+
+def list_plots(run: ReadRun) -> list[str]:
+    """The names of what `draw_plot` can draw of a run: short ones, those of the report's pictures, and its scores."""
+    scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
+    drawn = [name for name, draw in _report_pictures().items() if _can_draw(run, draw)]
+    short = [name for name, pictures in SHORT.items() if not set(drawn).isdisjoint(pictures)]
+    short = [name for name in short if name not in ("accuracy", "rmse") or name == run.metric]
+    return list(dict.fromkeys([*short, *drawn, *scores]))
+
+
+def _can_draw(run: ReadRun, draw: Draw) -> bool:
+    """Whether a run has numbers for a picture of the report, which is drawn."""
+    try:
+        with style.use_figure_style(), style.ignore_odd_numbers():
+            return draw(run) is not None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # damaged numbers, as in the report
+        return False
+
+
+def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
+    """One picture of a run.
+
+    Args:
+        run: the run.
+        name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`; None: the
+            first score, `accuracy` or `rmse`.
+
+    Raises:
+        BadInput: there is no such picture.
+        FedrayError: the run has no numbers for it.
+
+    Example:
+        >>> rounds = {"round": np.array([0.0, 5.0]), "nll": np.array([2.0, 1.0])}
+        >>> rounds["replicate"] = rounds["fold"] = np.zeros(2)
+        >>> run = ReadRun("one", {}, "", {}, {}, rounds, None, None, {})
+        >>> draw_plot(run, "nll").axes[0].get_ylabel()
+        'NLL (nats)'
+    """
+    name = run.metric if name is None else name
+    known = _report_pictures()
+    draws: list[Draw] = [known[one] for one in SHORT.get(name, (name,)) if one in known]
+    if name in SHORT and name in ("accuracy", "rmse") and name != run.metric:
+        draws = []
+    if not draws and run.curve(name) is not None and name not in CONTEXT:
+        draws = [lambda one: _figure_score(one, name)]
+    if not draws:
+        names = list_plots(run)
+        remedy = suggest_nearest(name, names, "choose one of those")
+        raise BadInput(f"plot {quote_value(name)}: there is no such picture: {remedy} ({', '.join(names)})")
+    figure = draw_alone(lambda: next((one for draw in draws if (one := draw(run)) is not None), None))
+    if figure is None:
+        drawable = ", ".join(list_plots(run))
+        raise FedrayError(f"plot {name}: this run has no numbers for it: choose one of {drawable}")
+    return figure
+
+
+def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
+    """A figure of the report as it stands without its page.
+
+    Args:
+        draw: makes it, or says with None that there is nothing to draw.
+    """
+    plain: Any = {key: _show_color(value) for key, value in style.FIGURE_SETTINGS.items()}
+    with rc_context(plain), style.ignore_odd_numbers():
+        figure = draw()
+        if figure is not None:
+            _use_own_colors(figure)
+    show_figures()
+    return figure
+
+
+def _show_color(value: Any) -> Any:
+    """The colour that a placeholder stands for; whatever else it is stays."""
+    return SHOWN.get(value, value) if isinstance(value, str) else value
+
+
+def _use_own_colors(figure: Figure) -> None:
+    """Gives a figure of the report the colours of a light page, and its title; the report's page sets them itself.
+
+    Args:
+        figure: made by `style.make_canvas`.
+    """
+    figure.set_facecolor(SHOWN[style.PAPER])
+    title = str(figure.get_label())
+    if title:
+        figure.suptitle(title, fontsize=10.5, x=0.01, ha="left", wrap=True)
+    if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
+        figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=style.MUTED, wrap=True)
+    figure.draw_without_rendering()  # so that all ticks are there
+    for artist in figure.findobj():
+        for what in ("color", "facecolor", "edgecolor"):
+            _replace_color(artist, what)
+
+
+def _replace_color(artist: Artist, what: str) -> None:
+    """Replaces a placeholder as the colour of a part of a figure; its transparency stays."""
+    read, write = getattr(artist, f"get_{what}", None), getattr(artist, f"set_{what}", None)
+    if read is None or write is None:
+        return
+    try:
+        found = to_rgba_array(read())
+    except (TypeError, ValueError):  # no colours: the states of a hatch, say
+        return
+    if len(found) == 1 and to_hex(found[0]) in SHOWN:
+        write((*to_rgb(SHOWN[to_hex(found[0])]), float(found[0, 3])))
+
+
+def show_figures() -> None:
+    """Lets the notebook that runs this show figures that no `pyplot` made, unless it can already."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None:
+        return
+    known = shell.display_formatter.formatters.values()
+    if not any(Figure in one.type_printers for one in known):
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]  # without types
+
+
+def _report_pictures() -> dict[str, Draw]:
+    return {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, *_ in draws}
+
+
+def figure_scores_of_runs(runs: Sequence[ReadRun], name: str) -> Figure | None:
+    """Any score of several runs over the rounds; None where no run has it.
+
+    Args:
+        runs: in the order of their colours.
+        name: a column of `rounds.parquet`.
+    """
+    found = [(i, run.name, curve) for i, run in enumerate(runs) if (curve := run.curve(name)) is not None]
+    if not found or name in CONTEXT:
+        return None
+    word = name_score(name)
+    figure, axes = style.make_canvas(f"{word[0].upper()}{word[1:]} over the rounds", size=(style.WIDE, 4.4))
+    for i, label, curve in found:
+        color = style.pick_color(i, len(runs))
+        curves.draw_mean_line(axes, curve.round, curve, color=color, width=2.0, label=label)
+    _label_score(axes, name)
+    axes.legend()
+    return figure
+
+
+def _label_score(axes: Axes, name: str) -> None:
+    axes.set_xlabel("rounds completed")
+    axes.set_ylabel(name_score(name, unit=True))
+    style.use_whole_numbers(axes.xaxis)
+    style.draw_grid(axes)
+    if is_share(name):
+        style.use_percent(axes.yaxis)
+
+
+def _figure_score(run: ReadRun, name: str) -> Figure | None:
+    """Any score over the rounds."""
+    curve = run.curve(name)
+    if curve is None:
+        return None
+    end = format_number(float(curve.mean[-1]), name)
+    figure, axes = style.make_canvas(f"{name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
+    curves.draw_mean_line(axes, curve.round, curve, color=style.ACCENT, width=2.0)
+    _label_score(axes, name)
+    return figure

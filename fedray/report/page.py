@@ -2,41 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import base64
+import errno
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import jinja2
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from fedray.core.text import show_line
+import fedray
+from fedray.core.errors import BadInput, Unwritable
+from fedray.core.text import format_bytes, format_number, format_seconds, name_score, show_line
+from fedray.files.checksums import refuse_links
+from fedray.files.plain import refuse_special, replace_file
 from fedray.report import (
     clients,
     compare,
-    conformal,
     curves,
-    differences,
-    drift,
-    equal_cost,
-    equal_time,
     flights,
-    gantt,
-    groups,
     jobs,
-    loss_plane,
-    losses,
-    ood,
+    pictures,
     predictions,
     random_walk,
     stacking,
-    style,
 )
-from fedray.report.cards import make_cards
-from fedray.report.choices import tell_choices
+from fedray.report import (
+    clients as conformal,
+)
+from fedray.report import (
+    clients as drift,
+)
+from fedray.report import (
+    clients as groups,
+)
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
 from fedray.report.read import ReadRun
-from fedray.report.readings import find_headline
-from fedray.report.sheets import PageTable, ScoreCell
-from fedray.report.template import fill_template
+from fedray.report.readings import find_headline, mark_score, tell_choices
+from fedray.report.sheets import PageTable, ScoreCell, lay_out
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The headline numbers of a run, as cards at the top of its page.
+
+CARD_SCORES = (
+    *("accuracy", "accuracy_average", "accuracy_mean", "accuracy_max", "personal_accuracy"),
+    *("rmse", "rmse_mean", "personal_rmse", "nll", "ece", "crps", "coverage_95"),
+    *("conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width"),
+)
+
+
+class Card(NamedTuple):
+    """One headline number.
+
+    Attributes:
+        label: what it is.
+        value: the number with its unit.
+        sub: a line below it; may be empty.
+    """
+
+    label: str
+    value: str
+    sub: str = ""
+
+
+def make_cards(run: ReadRun) -> list[Card]:
+    """Headline numbers: mean and standard deviation over the replicates and folds.
+
+    Example:
+        >>> score = {"accuracy": {"mean": 0.9, "sd": 0.01, "n": 3}}
+        >>> run = ReadRun("one", {}, "", {}, {"metrics": score}, {}, None, None, {})
+        >>> make_cards(run)[0]
+        Card(label='accuracy', value='90.0 %', sub='± 1.0 % (sd of 3)')
+    """
+    metrics = run.summary.get("metrics", {})
+    single = run.models == 1
+    shown = [name for name in CARD_SCORES if name in metrics and not (single and name.endswith(("_mean", "_max")))]
+    each = [(name, *_format_mean_and_sd(metrics[name], name)) for name in shown]
+    found = [Card(name_score(name, unit=True), mark_score(mean, run.summary), sd) for name, mean, sd in each]
+    totals = run.summary.get("totals", {})
+    for key in ("up_bytes", "down_bytes"):
+        if isinstance(totals.get(key), int | float):
+            sub = f"{format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            found.append(Card(name_score(key), format_bytes(totals[key]), sub))
+    slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
+    for key, sub in (("sim_seconds", slowest), ("wall_seconds", "without start-up and report")):
+        if isinstance(totals.get(key), int | float):
+            found.append(Card(name_score(key), format_seconds(totals[key]), sub))
+    return found
+
+
+def _format_mean_and_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
+    """The mean, and a line with the standard deviation where there are several replicates."""
+    if entry.get("mean") is None:
+        return "-", "not finite"
+    if entry.get("sd") is None:
+        return format_number(entry["mean"], name), ""
+    deviation = f"\u00b1 {compare.format_deviation(entry['sd'], name)} (sd of {entry['n']})"
+    return format_number(entry["mean"], name), deviation
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The template of every page, `report.html.j2`, and the one script that its policy lets run.
+
+SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+)  # what no page may hold, whoever wrote the names
+
+
+def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
+    """The page: the template `report.html.j2`, filled with values.
+
+    The page's own script is the only one that a browser runs: the policy of the page names its digest.
+
+    Args:
+        sections: of pictures; those without any are left out.
+        values: of the template.
+
+    Example:
+        >>> page = fill_template(title="nothing", facts=[], runs=[])
+        >>> page.count("<script"), page.count("http-equiv")  # its own script and its numbers; its security policy
+        (2, 1)
+    """
+    folder = resources.files("fedray.report")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
+    environment.filters["pretty"] = _indent_json
+    environment.filters["layout"] = lambda table: lay_out(*table)
+    template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
+    script = read_script()
+    shown = [section for section in sections if section.pictures]
+    own = {
+        "version": fedray.__version__,
+        "script": Markup(script),
+        "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "numbers": _pack_json({p.key: p.numbers for section in shown for p in section.pictures if p.numbers}),
+    }
+    return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
+
+
+def read_script() -> str:
+    """The script of every page: its files as one function."""
+    folder = resources.files("fedray.report") / "script"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return "\n".join(['"use strict";', "(() => {", *parts, "})();", ""])
+
+
+def _pack_json(value: Any) -> Markup:
+    """JSON that may stand in a script element: nothing in it ends the element, or begins another one."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _indent_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What stands on the page: sections of figures, cards of headline numbers, tables.
 
 Draw = Callable[[ReadRun], Figure | None]
 MEAN_NOTE = (
@@ -71,7 +200,7 @@ SETS_NOTE = (
 TABLES: dict[Draw, Callable[[ReadRun], NumberTable | None]] = {  # numbers that cannot be read from what is drawn
     jobs.figure_assignment: jobs.list_assignments,
     random_walk.figure_graph: random_walk.list_visits,
-    loss_plane.figure_loss_plane: loss_plane.list_loss_plane,
+    predictions.figure_loss_plane: predictions.list_loss_plane,
 }
 SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
@@ -84,7 +213,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
                 "A round lasts as long as its slowest counted client; without rounds it is a server step.",
             ),
             (curves.figure_scores, "Scores of the ensemble's answer on the test data."),
-            (losses.figure_losses, LOSS_NOTE),
+            (curves.figure_losses, LOSS_NOTE),
         ),
     ),
     (
@@ -93,13 +222,13 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (predictions.figure_calibration, "Bars that end on the dashed line are calibrated."),
             (predictions.figure_confusion, "Numbers: percent of the row, of which 0 is left empty."),
             (groups.figure_classes, "Line: Wilson's 95 % interval for the test samples of the class."),
-            (ood.figure_ood, "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`)."),
+            (predictions.figure_ood, "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`)."),
             (predictions.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
             (predictions.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
             (predictions.figure_coverage, "Share of the targets inside the central interval of each level."),
             (predictions.figure_sharpness, "Below the dashed line: predictions wider than the errors."),
             (predictions.figure_disagreement, "Percent of the samples. An ensemble gains from members that differ."),
-            (loss_plane.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
+            (predictions.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
         ),
     ),
     (
@@ -117,7 +246,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (random_walk.figure_visits, "Line: the share that an endless walk would spend there."),
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (jobs.figure_participation, ""),
-            (gantt.figure_gantt, "Dashed: half of the clients are done."),
+            (jobs.figure_gantt, "Dashed: half of the clients are done."),
             (flights.figure_flights, "The last jobs of the first replicate whose uploads were used."),
             (flights.figure_staleness, "The last bar also holds what came later."),
             (jobs.figure_traffic, "Uploads that counted; downloads of all clients that were reached, late ones too."),
@@ -145,7 +274,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 def render_one(run: ReadRun) -> str:
     """The page of one run."""
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
-    with style.use_figure_style():
+    with pictures.use_figure_style():
         sections = [Section(title, pair_figures(_draw_section(run, draws, notes))) for title, draws in SECTIONS]
     notes += tell_choices(run.summary)
     if not run.summary:
@@ -169,7 +298,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
         tables: shown first.
     """
     notes = compare.list_caveats(runs)
-    with style.use_figure_style():
+    with pictures.use_figure_style():
         sections = [_compare_metric(runs, metric, notes) for metric in ("accuracy", "rmse")]
     return fill_template(
         title=title or f"{len(runs)} runs compared",
@@ -177,9 +306,9 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
         notes=notes,
         tables=[
             *tables,
-            ("Differences, seed by seed", differences.make_difference_table(runs), PAIR_NOTE),
-            ("At equal virtual time", equal_time.make_moment_table(runs), MOMENT_NOTE),
-            ("At equal cost", equal_cost.make_equal_cost_table(runs), equal_cost.NOTE),
+            ("Differences, seed by seed", compare.make_difference_table(runs), PAIR_NOTE),
+            ("At equal virtual time", compare.make_moment_table(runs), MOMENT_NOTE),
+            ("At equal cost", compare.make_equal_cost_table(runs), compare.NOTE),
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What one seed cost", compare.make_cost_table(runs), COST_NOTE),
         ],
@@ -197,8 +326,8 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Secti
         for what in ("rounds", "bytes", "seconds")
     ]
     if metric == runs[0].metric:
-        draws.insert(1, ("differences", partial(differences.figure_differences, runs), PAIR_NOTE))
-        draws.append(("differences-over-seconds", partial(equal_time.figure_moments, runs), MOMENT_NOTE))
+        draws.insert(1, ("differences", partial(compare.figure_differences, runs), PAIR_NOTE))
+        draws.append(("differences-over-seconds", partial(compare.figure_moments, runs), MOMENT_NOTE))
     if metric == "accuracy":
         draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
         draws.append(("classes", partial(groups.compare_classes, runs), CLASS_NOTE))
@@ -229,7 +358,7 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
 def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], notes: list[str]) -> Iterable[Picture]:
     """Draws the figures of a section; one whose numbers cannot be drawn gets a note in its place."""
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
-    several |= {losses.figure_losses, groups.figure_tier_rounds}
+    several |= {curves.figure_losses, groups.figure_tier_rounds}
     for draw, note in draws:
         text = f"{note} {curves.BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
         table = partial(TABLES[draw], run) if draw in TABLES else None
@@ -245,7 +374,7 @@ def _try_to_draw(
 ) -> list[Picture]:
     """The picture, if there is one; where its numbers cannot be drawn, the page gets a note that says so."""
     try:
-        with style.ignore_odd_numbers():
+        with pictures.ignore_odd_numbers():
             figure = draw()
             numbers = table() if table is not None and figure is not None else None
             return [] if figure is None else [draw_picture(figure, text, name.replace("_", "-"), numbers)]
@@ -264,3 +393,67 @@ def make_key_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]
 def _find_name(scenario: dict[str, Any], key: str) -> str:
     value = scenario.get(key)
     return str(value.get("object") or value.get("name", "")) if isinstance(value, dict) else str(value or "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One HTML file that shows a run, or compares several: made from the files of run directories, and self-contained.
+#
+# No network: figures are inline SVG that follow the page's light or dark colours, and print. One script of the page's
+# own shows their values, hides lines, draws logarithmic axes and downloads; without it the page says the same.
+
+
+def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Sequence[PageTable] = ()) -> None:
+    """Writes the report of one run directory, or the comparison of several, to `out`.
+
+    Args:
+        run_dirs: directories as `fedray run` leaves them; an interrupted run shows what it recorded.
+        out: the HTML file; its directory is made.
+        title: of a comparison; empty: how many runs it compares.
+        tables: shown before those of a comparison: heading, (header, rows), note.
+
+    Raises:
+        BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
+            stays as it was).
+        Unwritable: the disk is full or has a fault.
+    """
+    # Matplotlib is imported only when a report is made
+    from fedray.report.read import read_run
+
+    if not run_dirs:
+        raise BadInput("report: no run directory given: name at least one")
+    for folder in run_dirs:
+        refuse_links(folder)
+    with _one_line(out):
+        refuse_special(out)  # said before minutes of drawing
+    runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
+    page = render_one(runs[0]) if len(runs) == 1 and not tables else render_many(runs, title, tables)
+    with _one_line(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(out, page.encode())
+
+
+@contextmanager
+def _one_line(out: Path) -> Iterator[None]:
+    """Errors of the system as one line about the file that is written."""
+    try:
+        yield
+    except OSError as error:
+        line = f"--out {out} cannot be written ({error.strerror})"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise Unwritable(f"{line}: free space or choose another file") from None
+        raise BadInput(f"{line}: choose another file") from None
+
+
+def _short_names(run_dirs: list[Path]) -> list[str]:
+    """The last parts of the paths that tell the runs apart, at least one.
+
+    Example:
+        >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])
+        ['a/seed-1', 'b/seed-1']
+    """
+    paths = [folder.resolve() for folder in run_dirs]
+    for depth in range(1, 4):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path.name} ({place})" for place, path in enumerate(paths, 1)]

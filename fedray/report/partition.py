@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedray.core.types import IntArray
-from fedray.report import style
+from fedray.report import pictures
 
 MOST_CLIENTS, MOST_CLASSES = 100, 40  # rows and columns that a picture shows one by one
-LIGHT = {style.INK: "#1a2026", style.MUTED: "#4a545e", style.GRID: "#c9d0d6", style.PAPER: "#ffffff"}
+LIGHT = {pictures.INK: "#1a2026", pictures.MUTED: "#4a545e", pictures.GRID: "#c9d0d6", pictures.PAPER: "#ffffff"}
 
 
 def draw_partition(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]) -> Figure:
@@ -26,7 +26,7 @@ def draw_partition(title: str, counts: IntArray, sizes: IntArray, names: Sequenc
         names: Of the classes.
     """
     counts = counts[:MOST_CLIENTS]
-    figure = Figure(figsize=(style.WIDE, 3.6), layout="constrained")
+    figure = Figure(figsize=(pictures.WIDE, 3.6), layout="constrained")
     figure.suptitle(title)
     if counts.shape[1]:
         table, bars = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -53,10 +53,10 @@ def _draw_sizes(axes: matplotlib.axes.Axes, sizes: IntArray) -> None:
     """The sizes of the clients, the largest first."""
     order = np.sort(sizes)[::-1]
     if len(order) <= 60:
-        axes.bar(np.arange(len(order)), order, color=style.ACCENT)
+        axes.bar(np.arange(len(order)), order, color=pictures.ACCENT)
     else:  # an outline: a million bars are as many shapes
         place = np.unique(np.linspace(0, len(order) - 1, 2000).astype(np.int64))
-        axes.fill_between(place, order[place], color=style.ACCENT, step="mid")
+        axes.fill_between(place, order[place], color=pictures.ACCENT, step="mid")
         axes.set_ylim(bottom=0)
     axes.set_xlabel("clients, the largest first")
     axes.set_ylabel("rows")
@@ -73,8 +73,8 @@ def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]
         sizes: Rows of each client, `[N]`.
         names: Of the classes.
     """
-    light = {key: LIGHT.get(value, value) for key, value in style.FIGURE_SETTINGS.items() if isinstance(value, str)}
+    light = {key: LIGHT.get(value, value) for key, value in pictures.FIGURE_SETTINGS.items() if isinstance(value, str)}
     sink = io.BytesIO()
-    with style.use_figure_style(), matplotlib.rc_context({**light, "figure.facecolor": "#ffffff"}):
+    with pictures.use_figure_style(), matplotlib.rc_context({**light, "figure.facecolor": "#ffffff"}):
         draw_partition(title, counts, sizes, names).savefig(sink, format="png", dpi=80, metadata={"Software": None})
     return sink.getvalue()

@@ -1,21 +1,510 @@
-"""From Matplotlib figures to the pictures of a page: inline SVG, and the numbers behind it for the page's script.
-
-Example:
-    >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
-    >>> [picture.place for picture in pair_figures([half, half, wide, half])]
-    ['half', 'half', 'wide', 'alone']
-"""
+"""From Matplotlib figures to the pictures of a page: colours and units, inline SVG, and the numbers behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
+import matplotlib
+import numpy as np
 from markupsafe import Markup
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path as Outline
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from numpy.typing import ArrayLike, NDArray
 
-from fedray.report import style
-from fedray.report.traces import read_frames, read_panels
+# ---------------------------------------------------------------------------------------------------------------------
+# Colours, sizes, units and the way from a Matplotlib figure to inline SVG.
+#
+# Lines and text are drawn in placeholder colours that become CSS variables, so one SVG is right on a light page, on a
+# dark page and on paper. Text stays text: it can be selected, searched and read aloud.
+
+INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `to_svg`
+VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
+ACCENT, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7683"
+# Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
+PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", ORANGE, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
+NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
+MOST_VECTOR_MARKS = 400  # bars or dots; more are a picture of pixels within the SVG, a tenth of the size
+BAND = "_band"  # label of the band that belongs to the line drawn before it
+FIGURE_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedray",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.linewidth": 1.0,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.handlelength": 1.3,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "none",
+    "image.interpolation": "nearest",
+    "path.simplify_threshold": 0.3,
+}
+
+
+def make_canvas(
+    title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (NARROW, 3.4), **options: Any
+) -> tuple[Figure, Any]:
+    """Makes an empty figure.
+
+    Args:
+        title: becomes the label of the figure; the page shows it above.
+        rows: of axes.
+        columns: of axes.
+        size: width and height in inches.
+        options: of Matplotlib's `Figure.subplots`.
+
+    Returns:
+        The figure, and its axes: one, or an array of them.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    figure.set_label(title)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def to_svg(figure: Figure, prefix: str) -> str:
+    """The figure as an `<svg>` element that scales with the page.
+
+    Args:
+        figure: made by `make_canvas`.
+        prefix: put before every id, so that several figures share one page.
+    """
+    sink = io.StringIO()
+    figure.dpi = 150  # of what is drawn as pixels
+    canvas: Any = FigureCanvasSVG(figure)  # `savefig` would draw twice, for a layout that one drawing makes as well
+    canvas.print_svg(sink, metadata={"Date": None, "Creator": None})
+    text = sink.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="(?:patch|text|line2d|xtick|ytick|legend|figure|axes|matplotlib\.axis)_[^"]*"', "<g", text)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # not in what is read
+    text = re.sub(r'(?<=<svg)([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--wide:\2px"', text, count=1)
+    text = re.sub(r"\n\s*", "\n", text)
+    for color, variable in VARIABLES.items():
+        text = text.replace(color, variable)
+    return text
+
+
+def use_figure_style() -> Any:
+    """The settings all figures are made and written under."""
+    return matplotlib.rc_context(FIGURE_SETTINGS)
+
+
+@contextmanager
+def ignore_odd_numbers() -> Iterator[None]:
+    """No warnings about numbers that are too large or about characters that a font lacks: the browser has others."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def pick_color(place: int, number: int) -> str:
+    """The colour of one model (or class, or run) among so many.
+
+    Args:
+        place: its number, from 0.
+        number: how many there are.
+    """
+    if number <= len(PALETTE):
+        return PALETTE[place]
+    return str(to_hex(colormaps["viridis"](0.16 + 0.81 * place / (number - 1))))
+
+
+def pick_colors(number: int) -> list[str]:
+    """One colour a model (or class, or run): the palette, or steps of viridis where it ends.
+
+    Example:
+        >>> pick_colors(2)
+        ['#0072b2', '#e69f00']
+    """
+    return [pick_color(place, number) for place in range(number)]
+
+
+def make_colormap() -> Colormap:
+    """From nothing to a full colour: reads the same on light and dark pages."""
+    return LinearSegmentedColormap.from_list("strength", [(*to_rgb(ACCENT), 0.04), (*to_rgb(ACCENT), 1.0)])
+
+
+def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
+    """Draws many rectangles as one path: a hundred clients cost one SVG element.
+
+    Args:
+        axes: where to draw.
+        left: left end of each rectangle, `[n]` or one number, as the following.
+        bottom: lower end.
+        width: to the right.
+        height: upwards; nothing is drawn where it is 0.
+        look: of Matplotlib's `PathPatch`.
+    """
+    corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
+    x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
+    if len(x) == 0:
+        return
+    points = np.stack([[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]]).transpose(2, 0, 1)
+    codes = np.tile([Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY], len(x))
+    axes.add_patch(PathPatch(Outline(points.reshape(-1, 2), codes), **{"linewidth": 0, **look}))
+    axes.autoscale_view()
+
+
+def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options: Any) -> None:
+    """Draws a legend of coloured squares above the axes.
+
+    Args:
+        axes: where to draw.
+        names: what each colour means.
+        colors: one a name.
+        options: of Matplotlib's `Axes.legend`.
+    """
+    marks = [PathPatch(Outline.unit_rectangle(), facecolor=color, linewidth=0) for color in colors]
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
+    axes.legend(marks, names, handleheight=0.8, handlelength=0.9, handletextpad=0.5, **{**place, **options})
+
+
+def draw_grid(axes: Axes, which: Literal["both", "x", "y"] = "y") -> None:
+    """Draws the grid lines of one axis, or of both."""
+    axes.grid(axis=which, visible=True)
+
+
+def use_whole_numbers(axis: Any) -> None:
+    """Puts ticks at whole numbers only, on an axis of rounds, clients or models."""
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+
+
+def use_percent(axis: Any) -> None:
+    """Writes the shares of an axis, 0 to 1, in percent."""
+    axis.set_major_formatter(FuncFormatter(write_percent))
+
+
+def write_percent(value: float, _place: int | None = None) -> str:
+    """A share as the text of a tick.
+
+    Example:
+        >>> write_percent(0.125)
+        '12.5 %'
+    """
+    return f"{100 * value:.4g} %"
+
+
+@dataclass(frozen=True)
+class PlaceNames:
+    """The names of the places 0, 1, ... of an axis, which the page tells of each place.
+
+    Attributes:
+        names: one a place.
+        whole: stands before a name, which then says all of its place: the ticks show numbers; None where they show the
+            names, those that there is room for.
+    """
+
+    names: tuple[str, ...]
+    whole: str | None = None
+
+    def __call__(self, value: float, _place: int | None = None) -> str:
+        """The text of a tick; nothing between two places."""
+        place = round(value)
+        if place != value or not 0 <= place < len(self.names):
+            return ""
+        return self.names[place] if self.whole is None else str(place)
+
+
+def name_places(axis: Any, names: Sequence[object], *, whole: str | None = None) -> None:
+    """Names every place of an axis.
+
+    Args:
+        axis: of whole numbers from 0.
+        names: one a place.
+        whole: as in `PlaceNames`.
+    """
+    use_whole_numbers(axis)
+    axis.set_major_formatter(FuncFormatter(PlaceNames(tuple(str(name) for name in names), whole)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The numbers that a figure shows, read from what Matplotlib is about to draw.
+#
+# The page's script shows them under the pointer, hides a line of the legend, draws axes anew and writes CSV files
+# from them. A figure function knows nothing of this: whatever it plots is found.
+
+MOST_NUMBERS = 6000  # of the lines or dots of a figure; every n-th is kept where there are more
+MOST_CELLS = 20_000  # of a map; a larger one has no numbers on the page
+LOG_RATIO = {"x": 8.0, "y": 1.5}  # largest to smallest positive value from which a logarithmic axis shows anything new
+
+Panel = dict[str, Any]
+Trace = dict[str, Any]
+
+
+def read_panels(figure: Figure) -> list[Panel]:
+    """Reads the numbers of each panel, and gives what is drawn the ids by which the script finds it.
+
+    Args:
+        figure: before it is written as SVG.
+
+    Returns:
+        For each panel its `title`, the axes `x` and `y` (label, percent, names of places, log), its `traces`, `scales`
+        (which axes may become logarithmic: "", "x", "y" or "xy"), and `every` (n where only each n-th number is kept).
+
+    Example:
+        >>> figure, axes = make_canvas("Losses")
+        >>> line = axes.plot([1, 2, 4], [0.9, 0.5, 0.25], label="model 0")
+        >>> (panel,) = read_panels(figure)
+        >>> panel["traces"][0]["name"], panel["traces"][0]["y"], panel["scales"]
+        ('model 0', [0.9, 0.5, 0.25], 'y')
+    """
+    found = []
+    panels = _list_panels(figure)
+    for index, axes in enumerate(panels):
+        traces, every = _thin(_merge_bars(_read_traces(axes, f"p{index}")), MOST_NUMBERS // len(panels))
+        for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+            axis.set_gid(f"p{index}{name}")
+            axis.label.set_gid(f"p{index}{name}-label")
+        if (legend := axes.get_legend()) is not None:
+            legend.set_gid(f"p{index}-legend")
+        panel: Panel = {"title": axes.get_title(loc="left"), "x": _read_axis(axes.xaxis), "y": _read_axis(axes.yaxis)}
+        found.append({**panel, "traces": traces, "scales": _find_scales(axes, traces), "every": every})
+    return found
+
+
+def read_frames(figure: Figure) -> dict[str, Any]:
+    """Where the panels of a figure lie in its SVG, once it was written, in the units of its view box."""
+    width, height = (72.0 * float(inches) for inches in figure.get_size_inches())
+    frames = []
+    for axes in _list_panels(figure):
+        box = axes.get_position()
+        corners = (box.x0 * width, (1 - box.y0) * height, box.x1 * width, (1 - box.y1) * height)
+        ends = [*axes.get_xlim(), *axes.get_ylim()]
+        frames.append({"box": [round(c, 2) for c in corners], "ends": _pack(ends, digits=8)})
+    return {"size": [width, height], "frames": frames}
+
+
+def _list_panels(figure: Figure) -> list[Axes]:
+    """The axes with numbers: those of a colour bar, hidden ones and those of a map of nodes have none."""
+    return [a for a in figure.axes if a.get_visible() and a.axison and a.get_label() != "<colorbar>"]
+
+
+def _read_traces(axes: Axes, prefix: str) -> list[Trace]:
+    bars = {c.lines[0]: c for c in axes.containers if isinstance(c, ErrorbarContainer) and c.lines[0] is not None}
+    key = _read_key(axes)
+    traces: list[Trace] = []
+    for artist in axes.get_children():
+        one: Trace | None = None
+        if isinstance(artist, Line2D) and artist.get_transform() == axes.transData and len(_plain(artist.get_xdata())):
+            one = _read_line(artist, bars.get(artist))
+        elif isinstance(artist, PolyCollection) and traces and artist.get_label() == BAND:
+            artist.set_gid(f"{prefix}t{len(traces) - 1}-band")
+            traces[-1] |= _read_band(artist, traces[-1])
+        elif isinstance(artist, PathCollection):
+            one = _read_dots(artist)
+        elif isinstance(artist, PathPatch | Rectangle) and artist is not axes.patch:
+            one = _read_bars(artist, key)
+        elif isinstance(artist, AxesImage):
+            one = _read_cells(artist)
+        if one is not None:
+            artist.set_gid(f"{prefix}t{len(traces)}")
+            traces.append({"id": f"{prefix}t{len(traces)}", **one})
+    return traces
+
+
+def _read_line(line: Line2D, errors: ErrorbarContainer | None) -> Trace:
+    x, y = _plain(line.get_xdata()), _plain(line.get_ydata())
+    kind = "line" if line.get_linestyle() not in ("None", "none", "", " ") else "points"
+    found = {**_name(line.get_label() if errors is None else errors.get_label()), "kind": kind, "x": x, "y": y}
+    if line.get_drawstyle() == "steps-post":
+        found["step"] = True
+    if errors is not None and errors.lines[2]:
+        ends = np.array([segment[:, 1] for segment in errors.lines[2][0].get_segments()])
+        if len(ends) == len(y):
+            found |= {"low": ends.min(axis=1), "high": ends.max(axis=1), "whiskers": True}
+    return {**found, "color": _show_color(line.get_color())}
+
+
+def _read_band(band: PolyCollection, of: Trace) -> Trace:
+    """The ends of the band that follows a line, at the places of the line; nothing where they do not match."""
+    vertices = np.asarray(band.get_paths()[0].vertices) if len(band.get_paths()) == 1 else np.empty((0, 2))
+    x = of["x"]
+    if len(vertices) != 2 * len(x) + 3 or not np.array_equal(vertices[1 : len(x) + 1, 0], x):
+        return {}
+    first, second = vertices[1 : len(x) + 1, 1], vertices[len(x) + 2 : 2 * len(x) + 2, 1][::-1]
+    return {"low": np.minimum(first, second), "high": np.maximum(first, second)}
+
+
+def _read_dots(dots: PathCollection) -> Trace:
+    places = np.ma.filled(np.ma.asarray(dots.get_offsets(), dtype=np.float64), np.nan)
+    colors = dots.get_facecolor() if len(dots.get_facecolor()) else dots.get_edgecolor()
+    color = _show_color(colors[0]) if len(colors) == 1 else VARIABLES[MUTED]
+    return {**_name(dots.get_label()), "kind": "points", "x": places[:, 0], "y": places[:, 1], "color": color}
+
+
+def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | None:
+    """Rectangles as `style.draw_bars` draws them, or one of Matplotlib's: left, bottom, width and height."""
+    if isinstance(patch, Rectangle):
+        sides = np.array([[patch.get_x(), patch.get_y(), patch.get_width(), patch.get_height()]])
+    else:
+        corners = np.asarray(patch.get_path().vertices)
+        if len(corners) % 5 or not len(corners):
+            return None
+        corners = corners.reshape(-1, 5, 2)
+        sides = np.concatenate([corners[:, 0], corners[:, 2] - corners[:, 0]], axis=1)
+    color = to_hex(patch.get_facecolor())
+    name = str(patch.get_label() or "")
+    return {
+        **_name(name if name and not name.startswith("_") else key.get(color, "")),
+        "kind": "bars",
+        **dict(zip(("x", "y", "w", "h"), sides.T, strict=True)),
+        "color": _show_color(color),
+    }
+
+
+def _merge_bars(traces: list[Trace]) -> list[Trace]:
+    """Single rectangles of one colour, as `Axes.barh` makes them, as one trace."""
+    merged: list[Trace] = []
+    for trace in traces:
+        same = [t for t in merged if t["kind"] == trace["kind"] == "bars" and t["color"] == trace["color"]]
+        if same and same[0]["name"] == trace["name"]:
+            for side in ("x", "y", "w", "h"):
+                same[0][side] = np.concatenate([same[0][side], trace[side]])
+            same[0].setdefault("ids", [same[0]["id"]]).append(trace["id"])
+        else:
+            merged.append(trace)
+    return merged
+
+
+def _read_cells(image: AxesImage) -> Trace | None:
+    values = np.ma.filled(np.ma.asarray(image.get_array(), dtype=np.float64), np.nan)
+    if values.ndim != 2 or values.size > MOST_CELLS:  # three colours a cell are no numbers
+        return None
+    left, right, bottom, top = image.get_extent()
+    (tall, wide), upper = values.shape, bool(image.origin == "upper")
+    x = left + (np.arange(wide) + 0.5) * (right - left) / wide
+    y = (top if upper else bottom) + (np.arange(tall) + 0.5) * (bottom - top if upper else top - bottom) / tall
+    cells = [_pack(row, digits=3) for row in values]
+    return {"name": "", "legend": False, "kind": "cells", "x": x, "y": y, "cells": cells, "color": ACCENT}
+
+
+def _name(label: object) -> dict[str, Any]:
+    """A name that begins with `_` is not in the legend; those that Matplotlib made up are none."""
+    text = str(label or "")
+    made_up = text.startswith(("_child", "_nolegend", "_container")) or text == BAND
+    return {"name": "" if made_up else text.removeprefix("_"), "legend": bool(text) and not text.startswith("_")}
+
+
+def _read_key(axes: Axes) -> dict[str, str]:
+    """The names in a key of coloured squares, by colour."""
+    legend = axes.get_legend()
+    if legend is None:
+        return {}
+    marks = [mark for mark in legend.legend_handles if isinstance(mark, PathPatch | Rectangle)]
+    names = [text.get_text() for text in legend.get_texts()]
+    return {to_hex(mark.get_facecolor()): name for mark, name in zip(marks, names, strict=False)}
+
+
+def _read_axis(axis: Any) -> dict[str, Any]:
+    formatter, locator = axis.get_major_formatter(), axis.get_major_locator()
+    found: dict[str, Any] = {"label": axis.get_label_text().partition("\n")[0], "log": axis.get_scale() == "log"}
+    write = formatter.func if isinstance(formatter, FuncFormatter) else None
+    if write is write_percent:
+        found["percent"] = True
+    elif isinstance(write, PlaceNames):
+        found |= {"names": list(write.names), "whole": write.whole}
+    elif isinstance(locator, FixedLocator):
+        found["names"] = {f"{place:g}": text for i, place in enumerate(locator()) if (text := formatter(place, i))}
+    return found
+
+
+def _find_scales(axes: Axes, traces: list[Trace]) -> str:
+    """Which axes the script may draw anew: of lines and dots alone, without words among them."""
+    drawn = {id(artist) for artist in (*axes.lines, *axes.collections)}
+    others = len(axes.texts) + len(axes.patches) + len(axes.images) + sum("whiskers" in t for t in traces)
+    counted = sum(1 + ("low" in t) for t in traces)
+    if others or not traces or counted != len(drawn) or any(t["kind"] not in ("line", "points") for t in traces):
+        return ""
+    found = ""
+    for side, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        values = [v for t in traces for v in t[side] if v is not None]
+        positive = [v for v in values if v > 0]
+        named = "names" in _read_axis(axis) or axis.get_scale() != "linear"
+        enough = len(positive) > 1 and max(positive) >= LOG_RATIO[side] * min(positive)
+        if not named and enough and (side == "x" or len(positive) == len(values)):
+            found += side
+    return found
+
+
+def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
+    """Numbers as short as they may be: five digits, what all bars share once, of long lines every n-th and the last."""
+    sides = ("x", "y", "w", "h", "low", "high")
+    for bars in (trace for trace in traces if trace["kind"] == "bars"):
+        bars.update({side: bars[side][:1] for side in ("y", "w", "h") if len(bars[side]) and np.ptp(bars[side]) == 0})
+    long = sum(len(trace[side]) for trace in traces for side in sides if side in trace and trace["kind"] != "cells")
+    every = math.ceil(long / most) or 1
+    for trace in traces:
+        number = len(trace["x"])
+        places = np.arange(0, number, 1 if trace["kind"] == "cells" else every)
+        kept = np.unique(np.append(places, number - 1)) if number else places
+        for side in (side for side in sides if side in trace):
+            values = trace[side][kept] if len(trace[side]) == number and trace["kind"] != "cells" else trace[side]
+            trace[side] = _pack(values, digits=7 if side == "x" else 5)
+    return traces, every
+
+
+def _plain(values: ArrayLike) -> NDArray[np.float64]:
+    return np.ma.filled(np.ma.asarray(values, dtype=np.float64), np.nan)
+
+
+def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[float | int | None]:
+    """Numbers as they stand in JSON: whole ones without a point, those that are not finite as null."""
+    found: list[float | int | None] = []
+    for value in values:
+        if not math.isfinite(value):
+            found.append(None)
+            continue
+        short = float(f"{value:.{digits}g}")
+        found.append(int(short) if short.is_integer() and abs(short) < 1e15 else short)
+    return found
+
+
+def _show_color(color: Any) -> str:
+    """A colour as CSS; a placeholder becomes its variable."""
+    text = str(to_hex(color))
+    return VARIABLES.get(text, text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From Matplotlib figures to the pictures of a page: inline SVG, and the numbers behind it for the page's script.
 
 MOST_TABLE_ROWS = 4000  # of the numbers that a figure function lists itself
 
@@ -43,6 +532,11 @@ class Picture(NamedTuple):
         small: the same figure for a phone, where it can be drawn narrow.
         key: what it is called in the page, and in the names of downloaded files.
         numbers: for the script: its panels, where they lie in each SVG, and the table of its numbers, if it has one.
+
+    Example:
+        >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
+        >>> [picture.place for picture in pair_figures([half, half, wide, half])]
+        ['half', 'half', 'wide', 'alone']
     """
 
     title: str
@@ -79,13 +573,13 @@ def draw_picture(figure: Figure, note: str, key: str, table: NumberTable | None 
     if table is not None:
         every = -(-len(table.rows) // MOST_TABLE_ROWS) or 1
         numbers["table"] = {"head": table.head, "rows": table.rows[::every], "every": every}
-    place = "wide" if float(figure.get_figwidth()) > style.NARROW else "half"
-    svg = style.to_svg(figure, key)
+    place = "wide" if float(figure.get_figwidth()) > NARROW else "half"
+    svg = to_svg(figure, key)
     numbers["views"] = {key: read_frames(figure)}
     small = None
     if place == "wide" and _has_only_curves(figure):
-        figure.set_size_inches(style.NARROW, 4.0)
-        small = Markup(style.to_svg(figure, f"{key}-small"))
+        figure.set_size_inches(NARROW, 4.0)
+        small = Markup(to_svg(figure, f"{key}-small"))
         numbers["views"][f"{key}-small"] = read_frames(figure)
     return Picture(str(figure.get_label()), note, Markup(svg), place, small, key, numbers)
 

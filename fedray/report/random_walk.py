@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from fedray.core.types import FloatArray, IntArray
-from fedray.report import style
+from fedray.report import pictures
 from fedray.report.jobs import read_job_column
 from fedray.report.pictures import NumberTable
 from fedray.report.read import ReadRun
@@ -32,17 +32,17 @@ def figure_graph(run: ReadRun) -> Figure | None:
     most = int(visits.argmax())
     title = f"Client {most} trained most often: {visits[most]} of {visits.sum()} steps"
     title += f" ({100 * visits[most] / visits.sum():.1f} %; equal shares: {100 / nodes:.1f} %)"
-    figure, axes = style.make_canvas(title, size=(style.NARROW, 4.6))
+    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 4.6))
     place = layout_graph(edges, nodes)
-    axes.add_collection(LineCollection(list(place[edges]), colors=style.GRID, linewidths=1.0, zorder=1))
+    axes.add_collection(LineCollection(list(place[edges]), colors=pictures.GRID, linewidths=1.0, zorder=1))
     share = visits / max(1, visits.max())
     area = (0.35 + 0.65 * share) * min(520.0, 9000.0 / nodes)
     axes.scatter(
-        *place.T, s=area, c=share, cmap=style.make_colormap(), vmin=0, vmax=1, edgecolors=style.MUTED, zorder=2
+        *place.T, s=area, c=share, cmap=pictures.make_colormap(), vmin=0, vmax=1, edgecolors=pictures.MUTED, zorder=2
     )
     if nodes <= MOST_NAMED_NODES:
         for i, (x, y) in enumerate(place):
-            color = style.PAPER if share[i] > 0.55 else style.INK
+            color = pictures.PAPER if share[i] > 0.55 else pictures.INK
             axes.text(x, y, str(i), ha="center", va="center", fontsize=8, color=color, zorder=3)
     axes.set_aspect("equal")
     axes.margins(0.08)
@@ -63,18 +63,18 @@ def figure_visits(run: ReadRun) -> Figure | None:
     share = visits / max(1, visits.sum())
     off = 0.5 * float(np.abs(share - law).sum())
     title = f"Visits are {100 * off:.0f} % of the steps away from the stationary law"
-    figure, axes = style.make_canvas(title, size=(style.NARROW, 4.6))
-    style.draw_bars(axes, np.arange(nodes) - 0.41, np.zeros(nodes), 0.82, share, facecolor=style.ACCENT)
-    look: dict[str, Any] = {"drawstyle": "steps-mid", "color": style.INK, "linewidth": 1.4}
+    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 4.6))
+    pictures.draw_bars(axes, np.arange(nodes) - 0.41, np.zeros(nodes), 0.82, share, facecolor=pictures.ACCENT)
+    look: dict[str, Any] = {"drawstyle": "steps-mid", "color": pictures.INK, "linewidth": 1.4}
     axes.plot(np.arange(nodes), law, label="_stationary law", **look)
     axes.set_xlim(-0.7, nodes - 0.3)
     axes.set_ylim(0, 1.1 * float(max(share.max(), law.max())))
     axes.set_xlabel("client")
     axes.set_ylabel("share of the steps")
-    style.use_whole_numbers(axes.xaxis)
-    style.use_percent(axes.yaxis)
-    style.draw_grid(axes)
-    style.draw_key(axes, ["measured", "stationary law"], [style.ACCENT, style.INK])
+    pictures.use_whole_numbers(axes.xaxis)
+    pictures.use_percent(axes.yaxis)
+    pictures.draw_grid(axes)
+    pictures.draw_key(axes, ["measured", "stationary law"], [pictures.ACCENT, pictures.INK])
     return figure
 
 

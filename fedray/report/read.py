@@ -32,16 +32,9 @@ from numpy.typing import NDArray
 from fedray.core.errors import BadInput
 from fedray.core.text import show_line
 from fedray.core.types import FloatArray
-from fedray.files.bounded import RESTORE, is_present, name_file
+from fedray.files.bounded import RESTORE, is_present, name_file, read_sealed
 from fedray.files.checksums import check_final_file
-from fedray.files.columns import MEMBER_COLUMNS
-from fedray.files.run_files import (
-    SUMMARY_FILE,
-    read_parts,
-    read_pictures,
-    read_summary,
-)
-from fedray.files.sealed import read_sealed
+from fedray.files.tables import MEMBER_COLUMNS, SUMMARY_FILE, read_parts, read_pictures, read_summary
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity
 from fedray.scenario.yaml_text import read_mapping
 

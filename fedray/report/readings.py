@@ -1,28 +1,16 @@
-"""Where each run of a comparison is read: at a common round or cost, and by which score.
-
-Models that nobody has trained are never read, and nor is a method before its last phase. The phases of stacking, FENS
-and β-Predictive Bayes are rounds, which are not those of another method, so such a run is read at its own end.
-
-Example:
-    >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
-    >>> columns |= {"up_bytes": 4e6 * columns["round"], "replicate": np.zeros(3), "fold": np.zeros(3)}
-    >>> run = ReadRun("one", {}, "", {}, {}, columns, None, None, {})
-    >>> read_worlds(run, "accuracy", 6e6, UPLINK)
-    {(0, 0): BudgetScore(value=0.6, used=0.6666666666666666, after=1.3333333333333333)}
-    >>> tell_readings([run], 6e6, UPLINK)
-    ['one is read at 67 to 133 % (between two evaluations).']
-"""
+"""Where each run of a comparison is read: at a common round or cost, and by which score."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedray.core.text import name_score
 from fedray.core.types import FloatArray
-from fedray.metrics.budget import BudgetScore, read_at_budget
+from fedray.metrics.paired import BudgetScore, read_at_budget
 from fedray.report.read import ReadRun
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.reading import (
@@ -32,6 +20,13 @@ from fedray.scenario.reading import (
     find_last_phase,
     has_own_rounds,
 )
+
+if TYPE_CHECKING:
+    pass
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models that nobody has trained are never read, and nor is a method before its last phase. The phases of stacking,
+# FENS and β-Predictive Bayes are rounds, which are not those of another method, so such a run is read at its own end.
 
 ROUNDS, SECONDS, UPLINK = "round", "sim_seconds", "up_bytes"  # columns of `rounds.parquet` over which runs are compared
 BYTES = "bytes"  # of both directions: the sum of two columns
@@ -61,6 +56,15 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         last: the round, or the cost, at which it is read; infinite: at its end. A run whose rounds are its own is
             read at its end where this is a round.
         over: what `last` counts: rounds, or a cost.
+
+    Example:
+        >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
+        >>> columns |= {"up_bytes": 4e6 * columns["round"], "replicate": np.zeros(3), "fold": np.zeros(3)}
+        >>> run = ReadRun("one", {}, "", {}, {}, columns, None, None, {})
+        >>> read_worlds(run, "accuracy", 6e6, UPLINK)
+        {(0, 0): BudgetScore(value=0.6, used=0.6666666666666666, after=1.3333333333333333)}
+        >>> tell_readings([run], 6e6, UPLINK)
+        ['one is read at 67 to 133 % (between two evaluations).']
     """
     at = read_axis(run, over)
     if at is None or not {metric, ROUNDS} <= run.rounds.keys():
@@ -219,3 +223,58 @@ def tell_share(worlds: Sequence[BudgetScore]) -> str:
     low, high = min(world.used for world in worlds), max(world.after for world in worlds)
     text = f"{100 * low:.0f} %" if f"{low:.2f}" == f"{high:.2f}" else f"{100 * low:.0f} to {100 * high:.0f} %"
     return f"{text} (between two evaluations)" if any(world.after > world.used for world in worlds) else text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scores of a round that the test rows chose: how they are marked, and what is said of them.
+
+MARK = "\u2020"
+BEST = "checkpoint.best"  # it chooses models that are kept, and not the end of a run
+
+
+def is_chosen(summary: Mapping[str, Any]) -> bool:
+    """Whether a run ended in a round that its test rows chose, so that all its final scores are too good.
+
+    Example:
+        >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}
+        >>> is_chosen(summary), mark_score("90.0 %", summary)
+        (True, '90.0 % †')
+        >>> tell_choices(summary)
+        ['†: of a round that the test rows chose (stop.metric = accuracy), so that it is too good.']
+    """
+    return any(key != BEST for key in _read_choices(summary))
+
+
+def mark_score(text: str, summary: Mapping[str, Any]) -> str:
+    """A final score as text, with a mark where the test rows chose its round."""
+    return f"{text} {MARK}" if is_chosen(summary) else text
+
+
+def tell_choices(summary: Mapping[str, Any], whose: str = "") -> list[str]:
+    """What the mark of a run says, and whether its best round was chosen so.
+
+    Args:
+        summary: of the run.
+        whose: the run, where there are several.
+    """
+    found, of = _read_choices(summary), f" of {whose}" if whose else ""
+    ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
+    lines = [f"{MARK}: of a round{of} that the test rows chose ({ends}), so that it is too good."] if ends else []
+    if BEST in found:
+        lines.append(f"The best round{of} was chosen by the test rows ({BEST} = {found[BEST]}): its score is too good.")
+    return lines
+
+
+def list_choice_notes(runs: Sequence[ReadRun]) -> list[str]:
+    """What must be known of runs whose rounds were chosen by the test rows."""
+    return [line for run in runs for line in tell_choices(run.summary, run.name)]
+
+
+def list_chosen(runs: Sequence[ReadRun]) -> frozenset[str]:
+    """The names of the runs whose final scores are marked."""
+    return frozenset(run.name for run in runs if is_chosen(run.summary))
+
+
+def _read_choices(summary: Mapping[str, Any]) -> Mapping[str, str]:
+    found = summary.get("chosen_on_test")
+    return found if isinstance(found, Mapping) else {}

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedray.core.types import FloatArray
-from fedray.report import style
+from fedray.report import pictures
 from fedray.report.predictions import (
     MOST_DRAWN_CLASSES,
     MOST_NAMED_CLASSES,
@@ -34,12 +34,12 @@ def figure_folds(run: ReadRun) -> Figure | None:
         return None
     bases, folds = table.shape
     title = f"Sub models reach {100 * table.min():.0f} to {100 * table.max():.0f} %"
-    figure, axes = style.make_canvas(title, size=(style.NARROW, float(np.clip(1.4 + 0.45 * bases, 2.2, 5.0))))
-    axes.imshow(table, cmap=style.make_colormap(), vmin=0, vmax=1, aspect="auto")
+    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, float(np.clip(1.4 + 0.45 * bases, 2.2, 5.0))))
+    axes.imshow(table, cmap=pictures.make_colormap(), vmin=0, vmax=1, aspect="auto")
     if folds <= MOST_WRITTEN_CLASSES:
         _write_percentages(axes, table)
     axes.set_yticks(range(bases), [str(name) for name in run.pictures.get("stack_bases", np.arange(bases))])
-    style.use_whole_numbers(axes.xaxis)
+    pictures.use_whole_numbers(axes.xaxis)
     _hide_frame(axes)
     axes.set_xlabel(
         "left out (client, or fold of every client)" + (" - numbers: %" if folds <= MOST_WRITTEN_CLASSES else "")
@@ -58,11 +58,11 @@ def figure_confusions(run: ReadRun) -> Figure | None:
     change = 100 * (right[1] - right[0])
     word = "gains" if change >= 0 else "loses"
     title = f"Stacking {word} {abs(change):.1f} points on the plain average of its sub models"
-    figure, axes = style.make_canvas(title, 1, 2, size=(style.WIDE, 5.0))
+    figure, axes = pictures.make_canvas(title, 1, 2, size=(pictures.WIDE, 5.0))
     names = read_class_names(run, len(counts[0]))
     for one, table, what, share in zip(axes, counts, ("plain average", "stack"), right, strict=True):
         rows = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-        one.imshow(rows, cmap=style.make_colormap(), vmin=0, vmax=1)
+        one.imshow(rows, cmap=pictures.make_colormap(), vmin=0, vmax=1)
         if len(names) <= MOST_WRITTEN_CLASSES:
             _write_percentages(one, rows)
         if len(names) <= MOST_NAMED_CLASSES:
@@ -82,10 +82,10 @@ def figure_meta(run: ReadRun) -> Figure | None:
     classes, bases = len(weights), weights.shape[1] // len(weights)
     most = max(float(np.abs(weights).max()), 1e-9)
     title = f"{count_opposing(weights)} of {bases * classes} probabilities speak against their own class"
-    figure, axes = style.make_canvas(title, size=(style.WIDE, float(np.clip(1.2 + 0.26 * classes, 2.4, 5.0))))
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, float(np.clip(1.2 + 0.26 * classes, 2.4, 5.0))))
     shown = axes.imshow(weights, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     for i in range(1, bases):
-        axes.axvline(i * classes - 0.5, color=style.INK, linewidth=1)
+        axes.axvline(i * classes - 0.5, color=pictures.INK, linewidth=1)
     names = [str(name) for name in run.pictures.get("stack_bases", np.arange(bases))]
     names = names if len(names) == bases else [str(i) for i in range(bases)]  # sub models side by side
     axes.set_xticks([(i + 0.5) * classes - 0.5 for i in range(bases)], names)
@@ -109,7 +109,7 @@ def _write_percentages(axes: Axes, shares: FloatArray) -> None:
     for (i, j), share in np.ndenumerate(shares):
         if share >= 0.005:
             look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5}
-            axes.text(j, i, f"{100 * share:.0f}", color="#ffffff" if share > 0.55 else style.INK, **look)
+            axes.text(j, i, f"{100 * share:.0f}", color="#ffffff" if share > 0.55 else pictures.INK, **look)
 
 
 def _hide_frame(axes: Axes) -> None:

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from fedray.components.boosting import bound_weights, is_chance, keep_learners, samme, sum_errors, weigh_rows
 from fedray.core import rng
-from fedray.core.exact_sum import merge_stats
 from fedray.core.fitting import CANDIDATES
 from fedray.core.method import JobRows
+from fedray.core.sums import merge_stats
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.models.trees import classify_rows, vote, write_tree
 from fedray.runtime import failures

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import socket
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
 
-if TYPE_CHECKING:  # this module is imported before any library that computes
+if TYPE_CHECKING:
     from fedray.core.types import Tier
     from fedray.scenario.clients import TierKeys
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings of a worker process that must be made before its first tensor product: threads, matrix products, memory.
 
 _TRIM_THRESHOLD, _MOST_MAPS = -1, -4  # malloc.h
 # STRICT: a batched product gives each lane the same bits whatever the batch (MKL's conditional numerical
@@ -214,3 +218,155 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Addresses of Ray clusters: which one is meant, and whether somebody answers there.
+#
+# `--address` comes first, then Ray's own variable RAY_ADDRESS, which `ray job submit` sets. With neither of them a
+# Ray is started here.
+
+VARIABLE = "RAY_ADDRESS"
+LOCAL = "local"  # Ray's own word for one that is started here
+ANSWER_SECONDS = 5.0
+
+
+def find_address(runtime: str, address: str | None) -> str | None:
+    """The cluster on which a scenario runs; None: Ray is started here, or is not used.
+
+    Args:
+        runtime: of the scenario.
+        address: that of `--address`; None: none was given.
+
+    Raises:
+        BadInput: an address was given for what runs in this process, or it is of a kind that fedray cannot join.
+
+    Example:
+        >>> find_address("ray", "10.0.0.1:6379")
+        '10.0.0.1:6379'
+    """
+    refuse_unused_address(runtime, address)
+    if runtime == "inline":
+        return None
+    wanted = address or os.environ.get(VARIABLE) or LOCAL
+    _refuse_kind(wanted)
+    return None if wanted == LOCAL else wanted
+
+
+def refuse_unused_address(runtime: str, address: str | None) -> None:
+    """Refuses the address of a cluster for what runs in this process; RAY_ADDRESS is for whoever uses Ray.
+
+    Args:
+        runtime: of the scenario.
+        address: that of `--address`; None: none was given.
+
+    Example:
+        >>> refuse_unused_address("inline", "auto")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: --address auto, but runtime = inline, which uses no cluster: leave it out, or ...
+    """
+    if address is not None and runtime == "inline":
+        raise BadInput(
+            f"--address {address}, but runtime = inline, which uses no cluster: leave it out, or set runtime=ray"
+        )
+
+
+def name_address(address: str) -> str:
+    """What messages call an address: as it was given.
+
+    Example:
+        >>> name_address("10.0.0.1:6379")
+        '--address 10.0.0.1:6379'
+    """
+    return f"{VARIABLE} = {address}" if os.environ.get(VARIABLE) == address else f"--address {address}"
+
+
+def _refuse_kind(address: str) -> None:
+    """Refuses what is no address of a cluster's head node."""
+    if address.startswith("ray://"):
+        raise BadInput(
+            f"{name_address(address)}: this is Ray Client, from a machine outside of the cluster, where no run can be "
+            "kept: run fedray on a machine of the cluster with --address auto, or submit it as a job"
+        )
+    if address.startswith(("http://", "https://")):
+        raise BadInput(
+            f"{name_address(address)}: this is a dashboard, to which jobs are submitted (RAY_API_SERVER_ADDRESS): "
+            "give HOST:PORT of the head node, or auto"
+        )
+    host, _, port = address.rpartition(":")
+    if address not in ("auto", LOCAL) and not (host and port.isdigit()):
+        raise BadInput(f"{name_address(address)}: give HOST:PORT of the head node, or auto")
+
+
+def answers(address: str, seconds: float = 2.0) -> bool:
+    """Whether something listens at `host:port`.
+
+    Args:
+        address: the address.
+        seconds: how long an answer may take.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The nodes and resources of a cluster that a run waits for before it begins (`--wait-for`).
+
+
+def read_awaited(text: str) -> dict[str, float]:
+    """Reads amounts of resources by name: `CPU`, `GPU`, custom ones, and `nodes`.
+
+    Args:
+        text: `NAME=AMOUNT`, several with commas.
+
+    Raises:
+        BadInput: The text is of another form, or names something twice.
+
+    Example:
+        >>> read_awaited("hpc=32,lpc=8")
+        {'hpc': 32.0, 'lpc': 8.0}
+    """
+    awaited: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, amount = (word.strip() for word in part.partition("="))
+        try:
+            number = float(amount)
+        except ValueError:
+            number = 0.0
+        if not name or name in awaited or not 0 < number < math.inf:  # NaN is refused too
+            raise BadInput(f"--wait-for {text[:100]}: give NAME=AMOUNT, several with commas, as in hpc=32,lpc=8")
+        awaited[name] = number
+    return awaited
+
+
+def write_awaited(awaited: Mapping[str, float]) -> str:
+    """The text of `--wait-for`.
+
+    Example:
+        >>> write_awaited({"hpc": 32.0, "GPU": 0.5})
+        'hpc=32,GPU=0.5'
+    """
+    return ",".join(f"{name}={amount:g}" for name, amount in awaited.items())
+
+
+def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None) -> None:
+    """Refuses to wait for nodes where there is no cluster.
+
+    Args:
+        awaited: Amounts by name; None: nothing is waited for.
+        address: Of the cluster.
+
+    Example:
+        >>> refuse_unused_wait({"hpc": 32.0}, None)
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: --wait-for waits for the nodes of a cluster: give its --address, or leave it out
+    """
+    if awaited and address is None:
+        raise BadInput("--wait-for waits for the nodes of a cluster: give its --address, or leave it out")
+    wrong = {name: amount for name, amount in (awaited or {}).items() if not 0 < amount < math.inf}
+    if wrong:
+        raise BadInput(f"wait_for = {wrong}: give amounts above 0")

@@ -19,13 +19,12 @@ from torch import Tensor
 
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
-from fedray.evaluation.clients import known_clients
+from fedray.evaluation.answers import known_clients
 from fedray.runtime import evaluation
 from fedray.runtime.client_state import keep_vectors
-from fedray.runtime.conformal import score_own_sets
+from fedray.runtime.evaluation import score_own_sets
 from fedray.runtime.stacking import make_worker
-from fedray.simulation.interfaces import Pieces
-from fedray.simulation.study import Study
+from fedray.simulation.study import Pieces, Study
 
 
 class Inline:

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedray.components.mixture import share_samples
 from fedray.core.method import MIXTURE
 from fedray.core.types import EVALUATED_ROWS, FloatArray, Plan, State
-from fedray.models.loss import per_sample
+from fedray.models.net import per_sample
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
 

@@ -1,30 +1,384 @@
-"""Decides which actors there are, which clients live on which, and which actor trains which job. Nothing here uses Ray.
-
-Example:
-    >>> from fedray.core.types import Tier
-    >>> clients = Clients((Tier("phones", 90), Tier("servers", 10)))
-    >>> nodes = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})]
-    >>> [(spec.tier, spec.num_cpus, spec.node) for spec in plan_actors(clients, nodes, "auto", "auto")]
-    [(0, 1.0, 'a'), (0, 1.0, 'b'), (0, 1.0, 'b'), (1, 1.0, 'a')]
-    >>> specs = plan_actors(clients, nodes, per_actor="auto", actors=5)
-    >>> sorted({round(spec.num_cpus, 3) for spec in specs})  # three are on one node: a third of its two CPUs each
-    [0.667]
-    >>> assign_homes(clients, specs, np.array([0, 1, 2, 3, 99])).tolist()
-    [0, 1, 2, 3, 4]
-"""
+"""Where actors stand and which clients live on them, and what is said where they do not fit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, IntArray
-from fedray.runtime.misfit import LEAST_CPUS, explain_misfit
-from fedray.runtime.seats import ACTOR_GB, MEMORY, UNIT, ActorSpec, Node, fill_seats, find_seats, list_actors
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Seats of actors on the nodes of a cluster: an actor needs one node that has all it asks for. Nothing here uses Ray.
+#
+# Amounts are counted in ten thousandths, as Ray counts them, so that no sum is off by a rounding error.
+
+UNIT = 10_000  # of Ray's own arithmetic
+MEMORY = "GB of memory"  # of 10^9 bytes, as a resource beside Ray's names
+ACTOR_GB = 0.4  # that an actor takes which has imported torch and trains (measured 333 to 400 MB)
+MOST_PERMUTED = 4  # kinds of actors whose orders are all tried
+Needs = Mapping[str, float]
+
+
+class Node(NamedTuple):
+    """A node of a cluster.
+
+    Attributes:
+        name: Ray's id of the node; empty where it does not matter.
+        has: Its resources by Ray's names: `CPU`, `GPU`, and custom ones; and `MEMORY`.
+
+    Example:
+        >>> nodes = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})]
+        >>> find_seats([{"CPU": 0.8}], [5], nodes) is None  # 4 CPUs, but each node holds two
+        True
+        >>> find_seats([{"CPU": 0.8}], [3], nodes).tolist()
+        [[2, 1]]
+    """
+
+    name: str
+    has: Needs
+
+
+class Cluster(NamedTuple):
+    """What a cluster has now.
+
+    Attributes:
+        whole: Its nodes, with all that they have.
+        free: Its nodes, with what nobody holds.
+    """
+
+    whole: list[Node]
+    free: list[Node]
+
+
+class ActorSpec(NamedTuple):
+    """One client actor: the tier of its clients, what it reserves, and where.
+
+    Attributes:
+        tier: Index of the tier.
+        num_cpus: CPUs, possibly a fraction.
+        num_gpus: GPUs, possibly a fraction.
+        resources: Custom resources of Ray by name.
+        node: Ray's id of the node; empty for a node that has yet to come.
+        memory: GB that Ray admits it for; 0 where nodes do not say what they have.
+    """
+
+    tier: int
+    num_cpus: float
+    num_gpus: float
+    resources: dict[str, float]
+    node: str = ""
+    memory: float = 0.0
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What it reserves, by Ray's names; nothing that it needs none of."""
+        amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources, MEMORY: self.memory}
+        return {name: amount for name, amount in amounts.items() if amount > 0}
+
+
+class _Table(NamedTuple):
+    """Needs and nodes in ten thousandths of the resources that somebody asks for: `[kinds, R]` and `[nodes, R]`."""
+
+    needs: IntArray
+    nodes: IntArray
+
+
+def _tabulate(needs: Sequence[Needs], nodes: Sequence[Node]) -> _Table:
+    names = sorted({name for need in needs for name, amount in need.items() if amount > 0})
+    rows = [[round(UNIT * each.get(name, 0.0)) for name in names] for each in (*needs, *(node.has for node in nodes))]
+    table = np.array(rows, np.int64).reshape(len(rows), len(names))
+    return _Table(table[: len(needs)], table[len(needs) :])
+
+
+def _count_fitting(need: IntArray, free: IntArray, most: int) -> IntArray:
+    """How many actors that need `[R]` each node `[nodes, R]` holds, at most `most`."""
+    asked = need > 0
+    fitting: IntArray = np.full(len(free), most, np.int64)
+    if asked.any():
+        fitting = np.clip((free[:, asked] // need[asked]).min(axis=1), 0, most)
+    return fitting
+
+
+def find_seats(needs: Sequence[Needs], counts: Sequence[int], nodes: Sequence[Node]) -> IntArray | None:
+    """Seats actors of several kinds: evenly over the nodes where that works, otherwise node after node (first fit).
+
+    One kind is seated wherever that is possible, and so is one actor of each of up to four kinds. Else there may be a
+    packing that is not found.
+
+    Args:
+        needs: What one actor of each kind takes.
+        counts: How many actors of each kind.
+        nodes: The nodes, with what is free there.
+
+    Returns:
+        How many of each kind are on each node, `[kinds, nodes]`; None where they do not fit.
+    """
+    table = _tabulate(needs, nodes)
+    for evenly in (True, False):
+        for order in _list_orders(table):
+            free, seats = table.nodes.copy(), np.zeros((len(needs), len(nodes)), np.int64)
+            for k in order:
+                fitting = _count_fitting(table.needs[k], free, counts[k])
+                if fitting.sum() < counts[k]:
+                    break
+                seats[k] = _level(fitting, counts[k]) if evenly else _pour(fitting, counts[k])
+                free -= seats[k][:, None] * table.needs[k]
+            else:
+                return seats
+    return None
+
+
+def _list_orders(table: _Table) -> Iterator[Sequence[int]]:
+    """Orders in which kinds are seated; first the one that begins with those that the fewest nodes can hold."""
+    holding = [int(_count_fitting(need, table.nodes, 1).sum()) for need in table.needs]
+    first = sorted(range(len(holding)), key=holding.__getitem__)
+    return permutations(first) if len(first) <= MOST_PERMUTED else iter([first])
+
+
+def _pour(fitting: IntArray, count: int) -> IntArray:
+    """Fills node after node."""
+    before = np.cumsum(fitting) - fitting
+    poured: IntArray = np.clip(count - before, 0, fitting)
+    return poured
+
+
+def _level(fitting: IntArray, count: int) -> IntArray:
+    """As many on each node, as far as it holds them."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if np.minimum(fitting, middle).sum() <= count else (low, middle - 1)
+    seats = np.minimum(fitting, low)
+    seats[np.flatnonzero(fitting > low)[: count - int(seats.sum())]] += 1
+    return seats
+
+
+def fill_seats(
+    needs: Sequence[Needs], weights: Sequence[float], most: Sequence[int], nodes: Sequence[Node], seats: IntArray
+) -> IntArray:
+    """Seats further actors, one by one, until no other one fits.
+
+    The next one is of the kind that has the fewest actors for its weight. It goes to a node that has nothing which only
+    others ask for, and of these to the one with most room.
+
+    Args:
+        needs: What one actor of each kind takes.
+        weights: How the kinds share the cluster.
+        most: Actors of each kind, those of `seats` included.
+        nodes: The nodes, with what is free there.
+        seats: Actors whose seats are taken of that, `[kinds, nodes]`.
+
+    Returns:
+        The seats of all, `[kinds, nodes]`.
+    """
+    table, seats = _tabulate(needs, nodes), seats.copy()
+    free, counts = table.nodes - seats.T @ table.needs, seats.sum(axis=1)
+    spared = [((free > 0) & (need == 0)).sum(axis=1) for need in table.needs]  # nodes with what others need
+    left = set(range(len(needs)))
+    while left:
+        k = min(left, key=lambda one: (counts[one] / weights[one], one))
+        fitting = _count_fitting(table.needs[k], free, int(most[k] - counts[k]))
+        if not fitting.any():
+            left.remove(k)
+            continue
+        n = int(np.lexsort((-fitting, spared[k], fitting == 0))[0])
+        seats[k, n] += 1
+        counts[k] += 1
+        free[n] -= table.needs[k]
+    return seats
+
+
+def group_kinds(specs: list[ActorSpec]) -> tuple[list[ActorSpec], list[int]]:
+    """The kinds of actors, without their nodes, and how many there are of each.
+
+    Example:
+        >>> group_kinds([ActorSpec(0, 1.0, 0.0, {}, "a"), ActorSpec(0, 1.0, 0.0, {}, "b")])
+        ([ActorSpec(tier=0, num_cpus=1.0, num_gpus=0.0, resources={}, node='', memory=0.0)], [2])
+    """
+    counts = Counter((one.tier, one.num_cpus) for one in specs)
+    first = {(one.tier, one.num_cpus): one._replace(node="") for one in reversed(specs)}
+    return [first[key] for key in counts], list(counts.values())
+
+
+def list_actors(kinds: list[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
+    """The actors of `find_seats`, kind by kind.
+
+    Example:
+        >>> nodes, seats = [Node("a", {}), Node("b", {})], np.array([[1, 2]])
+        >>> [one.node for one in list_actors([ActorSpec(0, 1.0, 0.0, {})], seats, nodes)]
+        ['a', 'b', 'b']
+    """
+    return [
+        kind._replace(node=nodes[n].name)
+        for kind, row in zip(kinds, seats.tolist(), strict=True)
+        for n, count in enumerate(row)
+        for _ in range(count)
+    ]
+
+
+def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], list[str], list[int]]:
+    """What is reserved for actors: all actors of a node together, and each one for itself that has no node yet.
+
+    Args:
+        specs: The actors.
+
+    Returns:
+        The bundles, the node of each of them, and the bundle of each actor; -1 for one that needs nothing.
+
+    Example:
+        >>> bundle_seats([ActorSpec(0, 0.1, 0.0, {}, "a")] * 3 + [ActorSpec(0, 1.0, 0.0, {})])
+        ([{'CPU': 0.3}, {'CPU': 1.0}], ['a', ''], [0, 0, 0, 1])
+    """
+    units: list[Counter[str]] = []
+    nodes: list[str] = []
+    places: list[int] = []
+    for one in specs:
+        if not one.needs:
+            places.append(-1)
+            continue
+        if not one.node or one.node not in nodes:
+            units.append(Counter())
+            nodes.append(one.node)
+        places.append(nodes.index(one.node) if one.node else len(nodes) - 1)
+        units[places[-1]].update({name: round(UNIT * amount) for name, amount in one.needs.items()})
+    return [{name: amount / UNIT for name, amount in one.items()} for one in units], nodes, places
+
+
+def describe_amounts(amounts: Needs) -> str:
+    """A line of amounts.
+
+    Example:
+        >>> describe_amounts({"CPU": 4.0, "hpc": 2.0})
+        '4 CPU, 2 hpc'
+    """
+    return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
+
+
+def add_up(nodes: Sequence[Node]) -> dict[str, float]:
+    """What all nodes have together, by name.
+
+    Example:
+        >>> add_up([Node("a", {"CPU": 2.0}), Node("b", {"CPU": 1.5, "lab": 1.0})])
+        {'CPU': 3.5, 'lab': 1.0}
+    """
+    names = dict.fromkeys(name for node in nodes for name in node.has)
+    return {name: sum(node.has.get(name, 0.0) for node in nodes) for name in names}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors where actors do not fit into a cluster: what they need, what it has, and the remedy. Nothing here uses Ray.
+
+LEAST_CPUS = 0.01  # of an actor: a hundred on one CPU are more than its memory holds
+
+
+def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> BadInput:
+    """The error where actors do not fit into a cluster: the resource that is short, or that no node has enough of.
+
+    Args:
+        clients: The tiers.
+        kinds: An actor of each tier that has clients.
+        counts: How many actors of each.
+        nodes: The nodes.
+    """
+    least = [
+        kind._replace(num_cpus=LEAST_CPUS) if clients.tiers[kind.tier].num_cpus is None else kind for kind in kinds
+    ]
+    shortage = _explain_shortage(least, counts, nodes)
+    if shortage is not None:
+        return shortage
+    for kind in least:
+        if find_seats([kind.needs], [1], nodes) is None:
+            most = {name: max(node.has.get(name, 0.0) for node in nodes) for name in kind.needs}
+            short = {name: amount for name, amount in kind.needs.items() if amount > most[name]} or kind.needs
+            return BadInput(
+                f"clients.tiers.{clients.tiers[kind.tier].name}: an actor needs {describe_amounts(short)} on one "
+                "node, which no node has: lower its needs, or add larger nodes"
+            )
+    each = ", ".join(f"{count} of {describe_amounts(k.needs)}" for k, count in zip(least, counts, strict=True))
+    return BadInput(
+        f"clients.tiers: {len(nodes)} nodes do not hold all actors ({each}), each of which needs one node: lower "
+        "clients.actors or what an actor needs, or raise clients.per_actor"
+    )
+
+
+def _explain_shortage(least: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> BadInput | None:
+    """The error where all nodes together have too little of a resource; None if they have enough."""
+    asked: Counter[str] = Counter()
+    for kind, count in zip(least, counts, strict=True):
+        asked.update({name: count * amount for name, amount in kind.needs.items()})
+    have = add_up(nodes)
+    for name, amount in asked.items():
+        has = have.get(name, 0.0)
+        if round(UNIT * amount) <= round(UNIT * has):
+            continue
+        if name == MEMORY:
+            return BadInput(
+                f"clients.actors: {sum(counts)} actors need {amount:g} GB of memory, but Ray's nodes have {has:g}: "
+                "lower it, raise clients.per_actor, or add nodes (`ray start --memory` says what a node has)"
+            )
+        key = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources.{name}")
+        return BadInput(
+            f"clients.tiers: {sum(counts)} actors need {amount:g} {name}, but the cluster has {has:g}: lower "
+            f"clients.tiers.NAME.{key}, or raise clients.per_actor; --wait-for {name}={math.ceil(amount)} waits "
+            "for nodes that are still to come"
+        )
+    return None
+
+
+def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
+    """What a run waits for whose actors do not fit into what is free now.
+
+    Args:
+        least: The actors with which it can begin.
+        cluster: The nodes.
+
+    Example:
+        >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 0.0})])
+        >>> describe_wait([ActorSpec(0, 2.0, 0.0, {})] * 2, busy)
+        'waiting for 4 CPU: all are taken by other jobs'
+    """
+    asked: Counter[str] = Counter()
+    for one in least:
+        asked.update(one.needs)
+    now, there = add_up(cluster.free), add_up(cluster.whole)
+    lacking = {name: amount for name, amount in asked.items() if amount > now.get(name, 0.0) + 0.5 / UNIT}
+    absent = {name: amount for name, amount in lacking.items() if amount > there.get(name, 0.0) + 0.5 / UNIT}
+    if absent:
+        has = describe_amounts({name: there.get(name, 0.0) for name in absent})
+        return f"waiting for {describe_amounts(absent)}: the cluster has {has}"
+    if lacking and not any(now.get(name, 0.0) for name in lacking):
+        return f"waiting for {describe_amounts(lacking)}: all are taken by other jobs"
+    wanted, place = (lacking, "") if lacking else (asked, ", each actor's on one node")
+    left = describe_amounts({name: now.get(name, 0.0) for name in wanted})
+    return f"waiting for {describe_amounts(wanted)}{place}: other jobs leave {left}"
+
+
+def describe_missing(spec: ActorSpec, tier: str, nodes: Sequence[Node]) -> str:
+    """Says what an actor that never started needs, and what the cluster has.
+
+    Args:
+        spec: The actor.
+        tier: Name of its tier.
+        nodes: The nodes of the cluster.
+
+    Example:
+        >>> describe_missing(ActorSpec(0, 2.0, 0.0, {}), "phones", [Node("a", {"CPU": 1.0})])
+        ' of tier phones (needs 2 CPU); the cluster has 1 CPU: add nodes, or lower what the tier needs'
+    """
+    needs, has = describe_amounts(spec.needs), describe_amounts(add_up(nodes))
+    return f" of tier {tier} (needs {needs}); the cluster has {has}: add nodes, or lower what the tier needs"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Decides which actors there are, which clients live on which, and which actor trains which job. Nothing here uses
+# Ray.
 
 MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
 
@@ -46,6 +400,18 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
 
     Raises:
         BadInput: The cluster cannot hold the actors. The message says what they need and what there is.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> clients = Clients((Tier("phones", 90), Tier("servers", 10)))
+        >>> nodes = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})]
+        >>> [(spec.tier, spec.num_cpus, spec.node) for spec in plan_actors(clients, nodes, "auto", "auto")]
+        [(0, 1.0, 'a'), (0, 1.0, 'b'), (0, 1.0, 'b'), (1, 1.0, 'a')]
+        >>> specs = plan_actors(clients, nodes, per_actor="auto", actors=5)
+        >>> sorted({round(spec.num_cpus, 3) for spec in specs})  # three are on one node: a third of its two CPUs each
+        [0.667]
+        >>> assign_homes(clients, specs, np.array([0, 1, 2, 3, 99])).tolist()
+        [0, 1, 2, 3, 4]
     """
     says = any(MEMORY in node.has for node in nodes)
     kinds = _list_kinds(clients, memory=ACTOR_GB if says else 0.0)
@@ -176,3 +542,106 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
     for c in np.unique(tier).tolist():
         home[tier == c] = np.array(serving[c])[client[tier == c] % len(serving[c])]
     return home
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which actors a run gets on a cluster that others use too. Nothing here uses Ray.
+
+
+class ActorKeys(NamedTuple):
+    """How many actors a run is to have.
+
+    Attributes:
+        per_actor: Clients of each actor, or `auto`.
+        actors: Actors of the run, or `auto`.
+        parts: Where both are `auto`: into how many parts the cluster is divided, of which the run takes one.
+    """
+
+    per_actor: int | str
+    actors: int | str
+    parts: int = 1
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the number of actors is given; otherwise they fill the cluster."""
+        return (self.per_actor, self.actors) != ("auto", "auto")
+
+
+def seat_actors(planned: list[ActorSpec], free: Sequence[Node], *, all_of_them: bool) -> list[ActorSpec]:
+    """Seats planned actors on what is free now.
+
+    Args:
+        planned: As of `plan_actors`, for the whole cluster.
+        free: The nodes, with what no other job holds.
+        all_of_them: Whether every actor is needed; otherwise as many as fit, but one of each kind.
+
+    Returns:
+        The actors; none where they have to wait.
+    """
+    kinds, counts = group_kinds(planned)
+    needs = [kind.needs for kind in kinds]
+    seats = find_seats(needs, counts if all_of_them else [1] * len(kinds), free)
+    if seats is None:
+        return []
+    return list_actors(kinds, seats if all_of_them else fill_seats(needs, counts, counts, free, seats), free)
+
+
+class Choice(NamedTuple):
+    """What a run does about its seats now.
+
+    Attributes:
+        specs: The actors for which seats are reserved; none where it can only wait.
+        why: What is waited for.
+        coming: Whether nodes are waited for, and not other jobs: then `specs` is what they should bring.
+    """
+
+    specs: list[ActorSpec]
+    why: str
+    coming: bool
+
+
+def choose_seats(clients: Clients, cluster: Cluster, keys: ActorKeys, *, waits: bool) -> Choice:
+    """Chooses the actors for which seats are reserved, on a cluster that others use too.
+
+    Args:
+        clients: The tiers and their numbers of clients.
+        cluster: Its nodes.
+        keys: How many actors there are to be.
+        waits: Whether nodes are waited for that the least of the run needs: a CPU an actor, or what its tier says.
+
+    Raises:
+        BadInput: The cluster cannot hold the actors, and no nodes are waited for.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> clients = Clients((Tier("phones", 90),))
+        >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 1.0})])
+        >>> len(choose_seats(clients, busy, ActorKeys("auto", "auto"), waits=False).specs)
+        1
+        >>> choose_seats(clients, busy, ActorKeys("auto", 4), waits=False).why
+        'waiting for 4 CPU: other jobs leave 1 CPU'
+    """
+    try:
+        fits = plan_actors(clients, cluster.whole, keys.per_actor, keys.actors)
+        planned = take_part(fits, 1 if keys.fixed else keys.parts)
+    except BadInput:
+        if not waits:
+            raise
+        planned = want_actors(clients, keys.per_actor, keys.actors)
+    seated = seat_actors(planned, cluster.free, all_of_them=keys.fixed)
+    if seated:
+        return Choice(seated, "waiting for Ray to seat the actors", coming=False)
+    least = planned if keys.fixed else group_kinds(planned)[0]
+    coming = not seat_actors(least, cluster.whole, all_of_them=True)
+    return Choice(least if coming else [], describe_wait(least, cluster), coming)
+
+
+def take_part(planned: list[ActorSpec], parts: int) -> list[ActorSpec]:
+    """The actors that a run gets where several runs share the cluster: of each kind a part, but at least one.
+
+    Example:
+        >>> len(take_part([ActorSpec(0, 1.0, 0.0, {})] * 5 + [ActorSpec(1, 1.0, 0.0, {})], parts=2))
+        3
+    """
+    kinds, counts = group_kinds(planned)
+    return [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(max(1, count // parts))]

@@ -1,16 +1,4 @@
-"""A session: what one process does for a run, from the first round or the newest checkpoint to the summary.
-
-A run may need several sessions: one that was interrupted is resumed by another process, which begins at the newest
-checkpoint. A session locks the run directory, writes the manifest, runs the round loop, records jobs, metrics and
-checkpoints, goes back to the newest checkpoint where a worker was lost, and at the end writes the summary.
-
-Example:
-    >>> logged = []
-    >>> watch = log_snapshots(lambda snapshot: None, [lambda round, metrics: logged.append((round, metrics))])
-    >>> watch({"round": 3, "metrics": {"accuracy": 0.5}})
-    >>> logged
-    [(3, {'accuracy': 0.5})]
-"""
+"""A session: what one process does for a run, from the first round or the newest checkpoint to the summary."""
 
 from __future__ import annotations
 
@@ -21,28 +9,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from fedray.core import errors
-from fedray.core.errors import FedrayError
+from fedray.assembly.models import has_compiled_students
+from fedray.core import errors, native
+from fedray.core.errors import FedrayError, FedrayWarning, warn_user
+from fedray.core.types import Net
 from fedray.evaluation.drift import measure_drift
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
+from fedray.files.bounded import write_sealed
 from fedray.files.checksums import FILES_KEY, find_checkpoints, sum_final_files
-from fedray.files.sealed import write_sealed
+from fedray.runtime.worker import Worker
 from fedray.scenario.identity import IDENTITY_FILE, RECORDED
 from fedray.simulation.asynchronous import choose_advance
-from fedray.simulation.interfaces import Progress, Runtime
-from fedray.simulation.rounds import begin_progress, run_rounds
-from fedray.simulation.stopping import collect_values
-from fedray.simulation.study import Study
+from fedray.simulation.rounds import begin_progress, collect_values, run_rounds
+from fedray.simulation.study import Progress, Runtime, Study
 from fedray.storage import checkpoint, directory, identity, tables
 from fedray.storage import summary as summary_
-from fedray.storage.drift import write_drift
-from fedray.storage.partition import describe_partition, write_partition
-from fedray.storage.study_checkpoint import load_study_checkpoint
+from fedray.storage.checkpoint import load_study_checkpoint
+from fedray.storage.summary import describe_partition, write_drift, write_partition
+from fedray.training.choice import COMPILED, Engine, check_invariance
 
 if TYPE_CHECKING:
-    from fedray.storage.loggers import Logger
+    from fedray.storage.summary import Logger
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A run may need several sessions: one that was interrupted is resumed by another process, which begins at the newest
+# checkpoint. A session locks the run directory, writes the manifest, runs the round loop, records jobs, metrics and
+# checkpoints, goes back to the newest checkpoint where a worker was lost, and at the end writes the summary.
 
 log = logging.getLogger("fedray")
 Evaluate = Callable[[Progress], list[dict[str, Any]]]
@@ -138,7 +133,15 @@ def _show_progress(study: Study, watch: Watch) -> Callable[[Progress], None]:
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
-    """A watcher that also gives the metrics of each evaluated round to the loggers of a scenario."""
+    """A watcher that also gives the metrics of each evaluated round to the loggers of a scenario.
+
+    Example:
+        >>> logged = []
+        >>> watch = log_snapshots(lambda snapshot: None, [lambda round, metrics: logged.append((round, metrics))])
+        >>> watch({"round": 3, "metrics": {"accuracy": 0.5}})
+        >>> logged
+        [(3, {'accuracy': 0.5})]
+    """
 
     def show(snapshot: Snapshot) -> None:
         watch(snapshot)
@@ -203,3 +206,85 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
             write_drift(out, study, drift)
         write_report_data(study, runtime, progress, out / "pictures.npz", drift=drift[0] if drift else None)
     return summary_.make_summary(study, progress, out, models, state)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Facts on the computation of a run's workers, for the manifest: the engine, its width and why, and the self-test.
+
+
+def worker_facts(worker: Worker) -> dict[str, Any]:
+    """Describes the engine of one process, and tests whether its lanes are independent there."""
+    fitting = worker.study.method.phase.fitting
+    if fitting is not None:
+        why = f"every client fits decision trees of at most {fitting.leaves} leaves"
+        engine_ = {"name": "sklearn", "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
+        return {"engine": engine_, "lanes_independent": True, "kernels": native.hash_library() or "none"}
+    if worker.parts is not None:
+        return join_worker_facts([worker_facts(part) for part in worker.parts.workers])
+    whole = _describe_engine(worker, worker.study.net, worker.engine)
+    slices = [_describe_engine(worker, tier.net, tier.engine) for tier in worker.tiers if tier is not None]
+    return join_worker_facts([whole, *slices]) if slices else whole
+
+
+def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
+    """The facts of one network: that of a worker, or a slice of it."""
+    study, device = worker.study, worker.device
+    phase = study.method.phase
+    return {
+        "engine": {
+            "name": engine.name,
+            "width": engine.width,
+            "why": engine.why,
+            "device": device.type,
+            **_say_tf32(device),
+            "evaluates": engine.evaluates,
+        },
+        "lanes_independent": check_invariance(
+            net, engine, phase.local, study.example, device=str(device), dtype=study.dtype, models=phase.models
+        ),
+        "kernels": native.hash_library() or "none",
+    }
+
+
+def _say_tf32(device: torch.device) -> dict[str, bool]:
+    """What the manifest says where products and convolutions on a GPU round their inputs; nothing elsewhere."""
+    rounds = device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
+    return {"tf32": True} if rounds else {}
+
+
+def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
+    """Joins the facts of several processes: the engine of the first one, and all engines where they differ.
+
+    Example:
+        >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
+        {'engine': {'name': 'mlp'}, 'lanes_independent': False}
+    """
+    engines: list[dict[str, Any]] = []
+    for facts in each:
+        if facts["engine"] not in engines:
+            engines.append(facts["engine"])
+    more = {"engines": engines} if len(engines) > 1 else {}
+    kernels = ", ".join(dict.fromkeys(facts["kernels"] for facts in each if "kernels" in facts))
+    independent = all(facts["lanes_independent"] for facts in each)
+    return {"engine": engines[0], **more, "lanes_independent": independent, **({"kernels": kernels} if kernels else {})}
+
+
+def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Whether compiled kernels train anything in a run, clients or a student, "compiled" or "torch": for its identity.
+
+    Args:
+        study: The run's.
+        facts: On its workers.
+    """
+    engines = facts.get("engines", [facts["engine"]])
+    compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)
+    return {"engine": {"lanes": "compiled" if compiled else "torch"}}
+
+
+def warn_if_dependent(facts: dict[str, Any]) -> None:
+    """Warns where the self-test failed."""
+    if not facts["lanes_independent"]:
+        warn_user(
+            "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",
+            FedrayWarning,
+        )

@@ -25,8 +25,7 @@ from torch import Tensor
 from fedray.core.method import Phase
 from fedray.core.types import IntArray, Net, SizedPlan
 from fedray.runtime.jobs import split_jobs
-from fedray.simulation.engine import choose_study_engine
-from fedray.simulation.study import Study
+from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.choice import Engine
 from fedray.training.slices import for_slice
 

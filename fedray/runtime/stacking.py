@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.exact_sum import merge_stats
 from fedray.core.method import JobRows
+from fedray.core.sums import merge_stats
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
-from fedray.data.held_labels import count_held_labels
+from fedray.data.shards import count_held_labels
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.metrics import ensemble
 from fedray.models.aggregators import combine_outputs, side_by_side
 from fedray.models.stacking import SIDE_BY_SIDE
 from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.classifiers import FittedVotes
-from fedray.runtime.messages import in_order
+from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
 from fedray.simulation.parts import is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study

@@ -1,42 +1,173 @@
-"""What one worker process does in training: it trains the jobs it is given, and reduces their uploads to statistics.
-
-Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. A worker is a pure
-function of state, data and address: its results for a job do not depend on which other jobs it gets. How models are
-evaluated on a worker is in `fedray.runtime.evaluation`.
-"""
+"""What one worker process does in training: it trains the jobs it is given, and reduces their uploads to statistics."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
 from fedray.core.errors import Overflow
-from fedray.core.exact_sum import check_finite, map_arrays, merge_stats
 from fedray.core.method import MIXTURE, PARTICLES, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
-from fedray.core.types import IntArray, SizedPlan, State, Stats, Uploads
+from fedray.core.sums import check_finite, map_arrays, merge_stats
+from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.models import dropout
 from fedray.runtime import failures, flights, measured, personal, slices
-from fedray.runtime.batches import DealtData, deal_data
 from fedray.runtime.client_state import Private
 from fedray.runtime.jobs import Jobs, batch_address, count_together
 from fedray.runtime.mixture import Shares
-from fedray.runtime.resident import Resident
-from fedray.simulation.engine import choose_study_engine
-from fedray.simulation.study import Study
+from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
+from fedray.training.block import Steps, change_batches
 from fedray.training.choice import Engine, is_shareable
 from fedray.training.particles import learn_factor
 from fedray.training.windows import returns_change, train_block
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Copies of the clients' rows on a GPU: batches are gathered there, and only the places of their rows travel.
+
+SHARE = 0.25  # of the memory that this process may still take there
+
+
+class Resident:
+    """The rows that lie on a device, as long as those in main memory are used.
+
+    Example:
+        >>> rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
+        >>> Resident(torch.device("cpu")).place(rows, labels)[0] is rows
+        True
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._copies = WeakTensorKeyDictionary()
+
+    def place(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows where batches are gathered: on a GPU, copied once, unless they fill over a quarter of its free memory.
+
+        Args:
+            x: Raw inputs, `[n, ...]`.
+            y: Labels or targets, `[m, ...]`.
+        """
+        if self.device.type == "cpu":
+            return x, y
+        if x not in self._copies and x.nbytes + y.nbytes > SHARE * count_free_bytes(self.device):
+            return x, y
+        return self._copy(x), self._copy(y)
+
+    def _copy(self, rows: Tensor) -> Tensor:
+        """The copy of some rows, made once."""
+        if rows not in self._copies:
+            self._copies[rows] = rows.to(self.device)
+        copy: Tensor = self._copies[rows]
+        return copy
+
+
+def count_free_bytes(device: torch.device) -> int:
+    """Memory of a GPU that nobody uses and this process may take: it may be held to a share (`limit_gpu_memory`)."""
+    free, total = torch.cuda.mem_get_info(device)
+    find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # early releases of torch lack it
+    share = 1.0 if find_share is None else find_share(device.index)  # None: the current one; it refuses plain "cuda"
+    return min(free, int(share * total) - torch.cuda.memory_reserved(device))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The batches of a block: which rows of the clients' data each lane reads in which step.
+
+
+class DealtData(NamedTuple):
+    """The batches of a block; the fields are those of `Block`.
+
+    Attributes:
+        read: A function (first step, one past the last) -> inputs and targets of these steps.
+        weight: Weight of each row in its batch's loss, `[S, W, B]`.
+        source: Where `read` takes them from; None where they are changed on the way.
+    """
+
+    read: Callable[[int, int], tuple[Tensor, Tensor]]
+    weight: Tensor
+    source: lanes.BatchSource | None
+
+
+def deal_data(
+    study: Study,
+    plan: Plan,
+    size: IntArray,
+    steps: IntArray,
+    *,
+    key: rng.Keys,
+    local: Local,
+    move: Callable[[Tensor], Tensor],
+    resident: Resident | None = None,
+    shares: Shares | None = None,
+) -> DealtData:
+    """Deals the rows of each lane's client into batches.
+
+    Args:
+        study: What is trained.
+        plan: Client, model and world of each lane, `[W]`.
+        size: Training samples of each lane, `[W]`.
+        steps: Optimizer steps of each lane, `[W]`, falling.
+        key: Address of each lane, `[W]`.
+        local: How the clients train.
+        move: Moves a tensor to where it is used, in the type of the study's networks.
+        resident: Where the rows lie from which batches are gathered; None: in main memory.
+        shares: How the clients weigh their samples; None: all of a batch weigh the same.
+
+    Example:
+        >>> from fedray.assembly.study import build_study
+        >>> from fedray.core import rng
+        >>> from fedray.scenario.loader import read_scenario
+        >>> study = build_study(read_scenario({"data": {"name": "cubic"}, "clients": {"number": 2}}))
+        >>> one = Plan(*np.array([[1], [0], [0]]))
+        >>> size, key = study.shards.sizes(one.world, one.client), rng.keys(0, "example", one.client)
+        >>> dealt = deal_data(study, one, size, np.array([3]), key=key, local=Local(batch_size=4), move=lambda x: x)
+        >>> inputs, targets = dealt.read(0, 3)
+        >>> dealt.weight.shape, inputs.shape
+        (torch.Size([3, 1, 4]), torch.Size([3, 1, 4, 1]))
+    """
+    shards = study.shards
+    fetched = shards.fetch(plan.world, plan.client)
+    width = int(lanes.choose_batch_width(size[:1], local.batch_size)[0])
+    index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
+    dealt = weight
+    if shares is not None:
+        place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
+        weight = weight * shares.of_places(plan, lanes.deal_batches(place, size, steps, width, key).index)
+    world = torch.from_numpy(plan.world)
+    x_rows, y_rows = fetched.x, fetched.y
+    if resident is not None and all(rule.form == "rows" for rule in local.augment):  # users' functions read main memory
+        x_rows, y_rows = resident.place(fetched.x, fetched.y)
+    placed = fetched._replace(x=x_rows, y=y_rows)
+
+    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        at = index[lo:hi]
+        x = x_rows.index_select(0, at.flatten().to(x_rows.device)).view(*at.shape, *x_rows.shape[1:])
+        y = placed.labels(at, torch.arange(at.shape[1])[:, None])
+        if local.augment:
+            real = (dealt[lo:hi] > 0).sum(-1).numpy()
+            x, y = change_batches(local.augment, x, y, Steps(key, lo, real, shards.data.classes))
+        x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
+        y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
+        return move(x), move(y)
+
+    source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
+    return DealtData(read, move(weight), None if local.augment else source)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. A worker is a pure
+# function of state, data and address: its results for a job do not depend on which other jobs it gets. How models are
+# evaluated on a worker is in `fedray.runtime.evaluation`.
 
 
 class StackWorker(Protocol):

@@ -1,42 +1,239 @@
-"""Scenarios: strict YAML -> frozen dataclasses, and back.
-
-A scenario is read in four steps: plain values (YAML, bounded), the file with its overrides, the defaults of the method
-and those that follow from other keys, and the checks: every key, then keys against each other. Whatever is wrong
-raises `core.BadInput` with one line: key, value, remedy.
-
-Example:
-    >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
-    >>> s.rounds, s.local.lr, s.method.models, s.method.options
-    (3, 0.001, 1, {'mu': 0.1})
-    >>> read_scenario(dump_scenario(s)) == s
-    True
-    >>> read_scenario({"method": "fedavg", "clients": 50}).clients.number
-    50
-"""
+"""Scenarios: strict YAML -> frozen dataclasses, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value
-from fedray.scenario import yaml_text
+from fedray.scenario import names, yaml_text
 from fedray.scenario.defaults import with_defaults
-from fedray.scenario.explicit import ALWAYS_DUMPED, Place, is_dump, judge_keys
-from fedray.scenario.kept import is_of_sweep, list_kept_keys, renames_method, tell_kept_keys
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.missing_values import refuse_unknown_nulls
 from fedray.scenario.names import NameKind
-from fedray.scenario.nested import Tree, expand, find_changes, flatten, merge_keys, to_plain_values
-from fedray.scenario.options import fold_local_options, fold_options
-from fedray.scenario.relevance import find_idle_keys
+from fedray.scenario.nested import (
+    DEFAULT_NAMES,
+    KeyPath,
+    Tree,
+    dotted_key,
+    expand,
+    find_changes,
+    flatten,
+    is_renamed,
+    merge_keys,
+    to_plain_values,
+)
+from fedray.scenario.options import fold_local_options, fold_options, list_keys
+from fedray.scenario.relevance import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys
 from fedray.scenario.rules import check_scenario
-from fedray.scenario.schema import CellKeys, Scenario, section_fields, validate_scenario
+from fedray.scenario.schema import CellKeys, Scenario, section_fields, section_types, validate_scenario
 from fedray.scenario.shipped import find_scenario_file
-from fedray.scenario.spelling import NESTED, spell_sections
+from fedray.scenario.unknown_keys import explain_unknown_key
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a file keeps for a method that takes the place of its own: keys that the first method had set.
+
+_MAKE = ("clients.tiers.", "participation.", "schedule.", "local.", "compress.", "server.", "predict.", "graph.")
+_MOST_NAMED = 12
+_TIERS = "clients.tiers"
+
+
+def renames_method(file: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Whether what is set on top of a file gives it another method."""
+    return is_renamed(_section(file), _section(changes), ("method",))
+
+
+def list_kept_keys(
+    file: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    now: Mapping[str, Any],
+    usual: Mapping[str, Any],
+    *,
+    whole: bool = False,
+) -> dict[str, Any]:
+    """The keys of a file that stay where another method takes the place of its own, and are not this one's defaults.
+
+    Of a file that a person wrote they are those that its method sets by itself; others may be meant for every method.
+
+    Args:
+        file: its keys.
+        changes: what is set on top, with the other method.
+        now: the resolved scenario.
+        usual: what the other method resolves to without the file.
+        whole: whether nobody has chosen the keys of the file: a resolved scenario, or what a sweep has found.
+
+    Example:
+        >>> shefl = {"method": {"name": "shefl"}, "compress": {"kind": "topk", "ratio": 0.1}}
+        >>> now = {"method": {"name": "fedavg"}, "compress": {"kind": "topk", "ratio": 0.1}}
+        >>> usual = {"method": {"name": "fedavg"}, "compress": {"kind": "dense", "ratio": 0.1}}
+        >>> list_kept_keys(shefl, {"method": {"name": "fedavg"}}, now, usual)
+        {'compress.kind': 'topk'}
+    """
+    old = method_spec_of(_section(file).get("name", DEFAULT_NAMES["method",]))
+    first, set_now, value, default = (flatten(tree) for tree in (old.defaults, changes, now, usual))
+    found: dict[str, Any] = {}
+    for key in flatten(file):
+        mine = key in first or (whole and (key == "rounds" or key.startswith(_MAKE)))
+        stays = key in value and key not in set_now and value[key] != default.get(key)
+        if mine and stays and not key.startswith("method."):
+            found[_TIERS if key.startswith(_TIERS) else key] = value[key]
+    return found
+
+
+def tell_kept_keys(method: str, kept: Mapping[str, Any]) -> str:
+    """What a file keeps, in one line.
+
+    Example:
+        >>> tell_kept_keys("fedavg", {"compress.ratio": 0.2, "clients.tiers": {}})
+        'method.name = fedavg keeps compress.ratio = 0.2, clients.tiers from the file: KEY=null gives its own default'
+    """
+    each = [key if key == _TIERS else f"{key} = {quote_value(value, 40)}" for key, value in kept.items()]
+    more = f" and {len(each) - _MOST_NAMED} more" if len(each) > _MOST_NAMED else ""
+    keys = ", ".join(each[:_MOST_NAMED])
+    return f"method.name = {method} keeps {keys}{more} from the file: KEY=null gives its own default"
+
+
+def is_of_sweep(source: object) -> bool:
+    """Whether a file is a scenario that a sweep has written: `best.yaml`, or one of its Pareto front.
+
+    Args:
+        source: the path.
+    """
+    path = Path(source) if isinstance(source, str | Path) else None
+    if path is None or path.suffix != ".yaml":
+        return False
+    folder = path.parent if path.name == "best.yaml" else path.parent.parent
+    return (path.name == "best.yaml" or path.parent.name == "pareto") and (folder / "sweep.yaml").is_file()
+
+
+def _section(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = tree.get("method")
+    return found if isinstance(found, Mapping) else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sections that are one word or one number, spelled out: `method: fedavg` is `method: {name: fedavg}`.
+
+_SHORT = {  # what a section means that is one word or one number: `method: fedavg`, `clients: 50`
+    "method": "name",
+    "data": "name",
+    "data.partition": "name",
+    "participation.selection": "name",
+    "model": "name",
+    "clients": "number",
+    "local.schedule": "kind",
+}
+NESTED: dict[str, NameKind] = {"data": "partition", "participation": "selection"}  # sections with names in others
+
+
+def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
+    """The keys with every section spelled out that is one word or one number.
+
+    Args:
+        tree: plain values, nested or with dotted keys.
+        path: where they stand.
+
+    Example:
+        >>> spell_sections({"method": "fedavg", "data": {"partition": "iid"}, "clients": 50})
+        {'method': {'name': 'fedavg'}, 'data': {'partition': {'name': 'iid'}}, 'clients': {'number': 50}}
+        >>> spell_sections({"method": "fedprox", "method.mu": 0.1})
+        {'method': {'name': 'fedprox'}, 'method.mu': 0.1}
+    """
+    out: Tree = {}
+    for key, value in tree.items():
+        short = _SHORT.get(f"{path}{key}")
+        if isinstance(value, Mapping):
+            out[key] = spell_sections(value, f"{path}{key}.") if f"{path}{key}" in (*NESTED, "local") else value
+        elif short is not None and isinstance(value, int | float if short == "number" else str):
+            out[key] = {short: value}
+        else:
+            out[key] = value
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keys without a value, which remove what stands there: unknown ones are refused as those with a value are.
+
+_KINDS: dict[KeyPath, names.NameKind] = {  # what a section names, whose options stand beside the name
+    ("method",): "method",
+    ("data",): "data",
+    ("data", "partition"): "partition",
+    ("participation", "selection"): "selection",
+    ("model",): "model",
+}
+_BY_KEYS = ("natural", "file")  # partitions that other keys name
+
+
+def refuse_unknown_nulls(trees: Sequence[Mapping[str, Any]], own: Collection[str] = ()) -> None:
+    """Refuses keys without a value that their section does not have.
+
+    A key may be an option of any name that one of the trees gives the section: it may remove what another tree set.
+
+    Args:
+        trees: what is merged, with sections spelled out: a file, and what overrides it.
+        own: which of data, model and method are Python objects, which may have any option.
+
+    Raises:
+        BadInput: names the key, and the nearest one there is.
+
+    Example:
+        >>> refuse_unknown_nulls([{"local": {"lr": None}}])
+        >>> refuse_unknown_nulls([{"roundz": None}])
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: roundz is not a key of a scenario: did you mean rounds?
+    """
+    for tree in trees:
+        _check_section(tree, (), trees, own)
+
+
+def _check_section(section: Mapping[str, Any], path: KeyPath, trees: Sequence[Any], own: Collection[str]) -> None:
+    """The keys of a section and of those in it."""
+    place = "clients.tiers.*" if path[:2] == ("clients", "tiers") and len(path) == 3 else ".".join(path)
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            _check_section(value, (*path, key), trees, own)
+        elif value is None and place in section_types():
+            _check_null(key, path, section_fields(place), trees, own)
+
+
+def _check_null(key: str, path: KeyPath, fields: tuple[str, ...], trees: Sequence[Any], own: Collection[str]) -> None:
+    kind = _KINDS.get(path)
+    given = [_find_section(tree, path) for tree in trees]
+    if key in fields or (kind is not None and (kind in own or any(part.get("object") is not None for part in given))):
+        return
+    owner: tuple[names.NameKind, str] | None = None
+    known = fields
+    for one, name in _find_names(path, given):
+        options = list_keys(one, name, fields) if kind is not None else tuple(names.declared_options(one, name) or ())
+        if options is None or key in options:
+            return
+        known, owner = (options, (one, name)) if kind is not None else ((*known, *options), None)
+    raise BadInput(explain_unknown_key(dotted_key(path), key, known, owner))
+
+
+def _find_names(path: KeyPath, given: Sequence[Mapping[str, Any]]) -> list[tuple[names.NameKind, str]]:
+    """The known names that a section has in one of the trees, the last one last."""
+    if path == ("local",):
+        return [found for part in given for found in names.list_own_rules(part)]
+    if path not in _KINDS:
+        return []
+    usual = [*_BY_KEYS, DEFAULT_NAMES[path]] if path == ("data", "partition") else [DEFAULT_NAMES[path]]
+    named = [part["name"] for part in given if part.get("name") is not None] or usual
+    return [(_KINDS[path], name) for name in named if isinstance(name, str) and names.is_known(_KINDS[path], name)]
+
+
+def _find_section(tree: Any, path: KeyPath) -> Mapping[str, Any]:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree if isinstance(tree, Mapping) else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A scenario is read in four steps: plain values (YAML, bounded), the file with its overrides, the defaults of the
+# method and those that follow from other keys, and the checks: every key, then keys against each other. Whatever is
+# wrong raises `core.BadInput` with one line: key, value, remedy.
 
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
@@ -74,6 +271,15 @@ def read_scenario(
 
     Raises:
         BadInput: one line with the key, its value and the remedy.
+
+    Example:
+        >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
+        >>> s.rounds, s.local.lr, s.method.models, s.method.options
+        (3, 0.001, 1, {'mu': 0.1})
+        >>> read_scenario(dump_scenario(s)) == s
+        True
+        >>> read_scenario({"method": "fedavg", "clients": 50}).clients.number
+        50
     """
     file, changes = _tree(source), _overrides(overrides)
     refuse_unknown_nulls([file, changes], own)
@@ -198,7 +404,7 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
         file: its keys.
         changes: what is set on top.
         scenario: what both resolve to.
-        whole: as in `fedray.scenario.kept.list_kept_keys`.
+        whole: as in `fedray.scenario.loader.list_kept_keys`.
     """
     if not renames_method(file, changes):
         return ""
@@ -306,3 +512,79 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     return value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A scenario as the keys that make it, for files that people go on with: what a method sets by itself is not in them.
+#
+# So another method gets its own defaults in such a file, where a resolved scenario keeps those of the first.
+
+_NAMED_KEYS = ("method", "data", "model")  # sections that stay, and their names
+
+
+def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
+    """The keys of a scenario, as a tree that reads as it, without those that are the defaults of its method.
+
+    Keys that cannot act are left out too.
+
+    Args:
+        scenario: resolved, without a table.
+        given: keys that a user has set, of which only those are left out that the method sets to the same value; None,
+            or a resolved scenario: nobody knows, and all defaults are left out.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"method": {"name": "shefl", "models": 3}, "rounds": 9})
+        >>> drop_defaults(scenario)
+        {'rounds': 9, 'method': {'name': 'shefl', 'models': 3}, 'data': {'name': 'digits'}, 'model': {'name': 'mlp'}}
+    """
+    resolved = to_plain(replace(scenario, table=[]))
+    if given is None or is_dump(given, resolved):
+        tree, paths = resolved, list(_list_paths(resolved))
+    else:
+        tree = merge_keys(given, find_changes(to_plain(read_scenario(given, explicit=False)), resolved))
+        paths = _list_shared(tree, method_spec_of(scenario.method.name).defaults)
+    for path in dict.fromkeys(paths):
+        less = _without(tree, path)
+        if less != tree and _reads_as(less, scenario):
+            tree = less
+    for one in find_idle_keys(tree, scenario):
+        tree = _without(tree, tuple(one.key.split(".")))
+    return tree
+
+
+def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
+    """All sections and keys, a section before its keys."""
+    for key, value in tree.items():
+        here = (*path, key)
+        if here[0] not in _NAMED_KEYS or (len(here) > 1 and here[1:] != ("name",)):
+            yield here
+        if isinstance(value, Mapping):
+            yield from _list_paths(value, here)
+
+
+def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[KeyPath]:
+    """The keys of a tree that a method sets by itself, outside of its section, and the sections that hold no others."""
+    shared = [key for key in flatten(tree) if key in flatten(defaults) and not key.startswith("method.")]
+    sections = {key.rpartition(".")[0] for key in shared} | {key.split(".")[0] for key in shared} | {"clients.tiers"}
+    whole = [one for one in sections if one and all(k in shared for k in flatten(tree) if k.startswith(f"{one}."))]
+    return [tuple(key.split(".")) for key in (*sorted(whole), *shared)]
+
+
+def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
+    """The tree without a section or a key; the same where it has none."""
+    out = dict(tree)
+    if path[0] in out and len(path) == 1:
+        del out[path[0]]
+    elif isinstance(out.get(path[0]), Mapping):
+        out[path[0]] = _without(out[path[0]], path[1:])
+        if not out[path[0]]:
+            del out[path[0]]
+    return out
+
+
+def _reads_as(tree: Mapping[str, Any], scenario: Scenario) -> bool:
+    try:
+        return read_scenario(tree, explicit=False) == replace(scenario, table=[])
+    except BadInput:  # it needs the key
+        return False

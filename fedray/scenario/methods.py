@@ -1,23 +1,152 @@
-"""The methods as scenarios know them: one specification each, without torch.
-
-A specification says how a method is called, how many models it trains, which options it has, what its paper sets, and
-what it combines with. A new method is one entry in `METHOD_SPECS`, and a function of its name in `fedray/methods/`.
-"""
+"""The methods as scenarios know them: one specification each, without torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedray.scenario.boosting import BOOSTING_SPECS
-from fedray.scenario.client_clusters import CLUSTER_SPECS
-from fedray.scenario.distillation import FEDBE_OPTIONS, FEDDF_OPTIONS
-from fedray.scenario.mean_field import MEAN_FIELD_SPECS
-from fedray.scenario.one_shot import ONE_SHOT_SPECS
-from fedray.scenario.posterior import POSTERIOR_SPECS
+from fedray.scenario.fens import FENS_SPECS
+from fedray.scenario.method_options import FEDBE_OPTIONS, FEDDF_OPTIONS, MEAN_FIELD_SPECS, SAMPLE_SPECS
 from fedray.scenario.slices import SLICE_SPECS
 from fedray.scenario.spec import Limit, MethodSpec, Needs, Option
 from fedray.scenario.stacking import STACKING_SPECS
 from fedray.scenario.validators import either, list_of, one_of, real, whole
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Methods whose clients send the curvature of their loss beside their model, as scenarios know them; without torch.
+
+_DESCENDS = Needs("method.solver", ("descent",))
+
+
+def _list_options(steps: int, lr: float) -> dict[str, Option]:
+    """The options of both, with the defaults of a paper's steps."""
+    return {
+        "fisher": Option("model", one_of("model", "empirical")),
+        "fisher_rows": Option("all", either("all", whole(1, 10**9))),
+        "solver": Option("exact", one_of("exact", "descent")),
+        "solver_steps": Option(steps, whole(1, 10**7), _DESCENDS),
+        "solver_lr": Option(lr, real("(0, inf)"), _DESCENDS),
+        "validation": Option(0.05, real("[0, 1)"), _DESCENDS),
+    }
+
+
+_ONE_SHOT: dict[str, Any] = {
+    "rounds": 1,
+    "local": {"lr": 0.01, "momentum": 0.9, "batch_size": 64, "epochs": 20},
+    "server": {"weighting": "examples"},
+}
+CURVATURE_SPECS: Mapping[str, MethodSpec] = {
+    "fedfisher": MethodSpec(
+        "FedFisher: one shot, each weight of an upload counts by its Fisher information (Jhunjhunwala et al. 2024)",
+        options={"damping": Option(1e-6, real("[0, inf)")), **_list_options(2000, 0.01)},
+        defaults={"method": {"models": 1}, **_ONE_SHOT},
+        clients=5,
+        robust=False,
+        coefficients=False,
+        in_rounds="weighs the uploads of a round by their curvature",
+    ),
+    "fedbens": MethodSpec(
+        "FedBEns: one shot, an ensemble of M modes of the product of the clients' posteriors (Talpini et al. 2025)",
+        options={
+            "temperature": Option(0.1, real("(0, inf)")),
+            "precision": Option(10.0, real("(0, inf)")),
+            "prior": Option(1.0, real("[0, inf)")),
+            **_list_options(1000, 0.001),
+        },
+        defaults={"method": {"models": 3}, **_ONE_SHOT},
+        clients=5,
+        robust=False,
+        optimizer=False,
+        coefficients=False,
+        schedules=False,
+        all_models=True,
+        in_rounds="multiplies the posteriors of a round",
+        limits=(Limit("models", 1, "FedFisher with a prior (fedbens of one mode)"),),
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The methods whose clients send once, as scenarios know them.
+
+ONE_SHOT_SPECS = {**FENS_SPECS, **CURVATURE_SPECS, **SAMPLE_SPECS}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The methods whose clients sample a posterior, as scenarios know them; without torch.
+
+POSTERIOR_SPECS: Mapping[str, MethodSpec] = {
+    "fedpa": MethodSpec(
+        "FedPA: clients sample their posterior; the way to its mean is sent by its precision (Al-Shedivat et al. 2021)",
+        options={
+            "samples": Option(4, whole(1, 10**4)),
+            "rho": Option(0.1, real("[0, inf)")),
+            "burn_in": Option(0, whole(0, 10**7)),
+            "mixing": Option(0.2, real("[0, 1)")),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        limits=(
+            Limit("samples", 1, "FedAvg with averaged iterates (a covariance needs two samples)"),
+            Limit("rho", 0, "FedAvg with averaged iterates (the covariance shrinks to the identity)"),
+        ),
+    ),
+    "dsvgd": MethodSpec(
+        "DSVGD: particles of the posterior go from client to client; each renews its factor (Kassab, Simeone 2022)",
+        options={
+            "temperature": Option(1.0, real("(0, inf)")),
+            "precision": Option(2.718, real("[0, inf)")),
+            "bandwidth": Option(0.55, real("(0, inf)")),
+            "factor_steps": Option(200, whole(0, 10**6)),
+            "decay": Option(0.9, either("none", real("[0, 1)"))),
+        },
+        defaults={
+            "method": {"models": 20},
+            "participation": {"per_round": 1, "selection": {"name": "round_robin"}},
+            "local": {"optimizer": "sgd", "lr": 0.001, "batch_size": 100, "steps": 200},
+        },
+        clients=2,
+        robust=False,
+        optimizer=False,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+        all_models=True,
+        in_rounds="trains one client after another",
+        private="particles of its factor",
+        limits=(Limit("models", 1, "an estimate of the posterior's mode (one particle has no neighbours)"),),
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The methods whose K models belong to clusters of clients, as scenarios know them; without torch.
+
+CLUSTER_SPECS: Mapping[str, MethodSpec] = {
+    "ifca": MethodSpec(
+        "IFCA: a client gets K models and trains the one of least loss on its rows (Ghosh et al. 2020)",
+        defaults={"evaluate": {"personal": True}, "predict": {"gamma": 0.0}},  # a client's best model answers
+        schedules=False,
+        asks=True,
+        in_rounds="lets clients choose among the models of a round",
+    ),
+    "fedem": MethodSpec(
+        "FedEM: clients' data are mixtures of K components, which all of them train (Marfoq et al. 2021)",
+        defaults={"server": {"weighting": "examples"}, "evaluate": {"personal": True}},
+        schedules=False,
+        own_models=True,
+        all_models=True,
+        asks=True,
+        in_rounds="weighs samples by the models of a round",
+        private="weights of the components",
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A specification says how a method is called, how many models it trains, which options it has, what its paper sets,
+# and what it combines with. A new method is one entry in `METHOD_SPECS`, and a function of its name in
+# `fedray/methods/`.
 
 _ONE: dict[str, Any] = {"method": {"models": 1}}  # the paper trains one model; another number is an extension
 _BY_EXAMPLES: dict[str, Any] = {"server": {"weighting": "examples"}}  # the paper weighs each upload by n_i

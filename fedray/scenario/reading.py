@@ -16,8 +16,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedray.scenario.method_options import FIT
 from fedray.scenario.methods import UNKNOWN, method_spec_of
-from fedray.scenario.posterior_samples import FIT
 from fedray.scenario.spec import MethodSpec
 
 

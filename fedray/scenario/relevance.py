@@ -1,38 +1,95 @@
 """Which of the keys that a user sets cannot act: nothing reads them in this scenario.
 
-What a key needs stands where the key is defined: beside the field (`Needs`), in the option of a method, or in the
-method's `MethodSpec`. Here they are put together with what the numbers of a scenario say, such as K = 1.
-
 Example:
     >>> from fedray.scenario.loader import read_scenario
-    >>> scenario = read_scenario({"method": {"name": "fedavg"}})
-    >>> [idle.key for idle in find_idle_keys({"server": {"lr": 0.1}, "rounds": 3}, scenario)]
-    ['server.lr']
+    >>> read_scenario({"server": {"momentum": 0.5}})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: server.momentum = 0.5 cannot act, because server.optimizer is none and only ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+import re
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value
 from fedray.scenario.boosting import explain_unread
 from fedray.scenario.clients import TierKeys
-from fedray.scenario.data import data_spec_of
-from fedray.scenario.distillation import explain_idle
+from fedray.scenario.data import CLIENT_KINDS, data_spec_of, explain_idle_size
 from fedray.scenario.fens import explain_idle_aggregation
+from fedray.scenario.method_options import explain_idle, explain_idle_invitation
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import SPECS
-from fedray.scenario.nested import flatten
-from fedray.scenario.neutral_values import is_neutral
-from fedray.scenario.partition import CLIENT_KINDS, explain_idle_size
-from fedray.scenario.posterior_samples import explain_idle_invitation
+from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import Scenario, section_types
-from fedray.scenario.slices import explain_idle_width
+from fedray.scenario.slices import SLICE_SPECS, explain_idle_width
 from fedray.scenario.spec import MethodSpec, Needs
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name of a tier
+    "server.weighting": ("uniform",),
+    "server.coefficients": ("fedavg",),
+    "server.lr": (1,),
+    "compress.ratio": (1,),
+    "compress.resource_ratio": (1,),
+    "schedule.kind": ("permutation", "walk"),  # a walk is refused where there is a server
+    "schedule.rows": ("client",),
+    "clients.number": (1,),  # where all rows are one client's
+    "clients.tiers.*.share": (1,),
+    "clients.tiers.*.models_per_round": (1,),
+    "clients.tiers.*.width": (1,),
+    "data.partition.name": ("iid",),
+    "participation.selection.name": ("uniform",),
+    "participation.mode": ("sync",),
+    "participation.alpha": (1,),
+    "participation.staleness": ("constant",),
+    "model.objective": ("auto",),
+    "participation.overcommit": (1,),
+    "participation.fraction": (1,),
+    "participation.per_round": (1,),  # where all rows are one client's
+    "local.lr_decay": (1,),
+    "local.schedule.kind": ("constant",),
+    "local.schedule.gamma": (1,),
+    "predict.gamma": (math.inf,),
+    "predict.average": ("probabilities",),
+    "vary": ("all",),
+    "lanes": ("auto",),
+    "clients.device": ("auto",),
+    "graph.transition": ("uniform",),
+}
+
+
+def is_neutral(key: str, value: Any) -> bool:
+    """Whether the value of a key says that nothing special is done.
+
+    Args:
+        key: dotted.
+        value: what it is set to.
+
+    Example:
+        >>> is_neutral("clients.tiers.weak.width", 1.0), is_neutral("rounds", 1)
+        (True, False)
+    """
+    return value in _NEUTRAL.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), ())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a key needs stands where the key is defined: beside the field (`Needs`), in the option of a method, or in the
+# method's `MethodSpec`. Here they are put together with what the numbers of a scenario say, such as K = 1.
 
 RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
 PROFILED = (".seconds_per_step", ".seconds_per_sample", ".uplink", ".downlink", ".latency", ".spread")
@@ -63,6 +120,12 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
         given: what the user sets, as a tree.
         scenario: what it resolves to.
         own: which of data, model and method are Python objects, of which nothing is known here.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"method": {"name": "fedavg"}})
+        >>> [idle.key for idle in find_idle_keys({"server": {"lr": 0.1}, "rounds": 3}, scenario)]
+        ['server.lr']
     """
     recorded = {kind for kind in ("data", "model", "method") if value_at(scenario, f"{kind}.object") is not None}
     found, own = [], {*own, *recorded}
@@ -287,3 +350,169 @@ def _is_full(scenario: Scenario) -> bool:
     """Whether every client takes part in every round."""
     keys, clients = scenario.participation, scenario.clients
     return keys.fraction == 1 or (keys.per_round is not None and keys.per_round == clients.number)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings in which one method equals another, such as one model: allowed, with a warning that names the other method.
+
+_REGULAR = ("ring", "complete", "torus")
+
+
+def name_limits(scenario: Scenario, own: Collection[str] = ()) -> list[str]:
+    """One clause for each setting in which something is another thing: `key = value: what it is`.
+
+    Args:
+        scenario: has the settings.
+        own: which of data, model and method are Python objects, of which nothing is known here.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> name_limits(read_scenario({"method": {"name": "fedprox", "mu": 0.01}}))
+        []
+        >>> name_limits(read_scenario({"compress": {"kind": "topk", "ratio": 0.5}}))
+        []
+    """
+    is_own = "method" in own or scenario.method.object is not None
+    found = [one for one in _limits(scenario) if not (is_own and one[0].startswith("method."))]
+    return [f"{key} = {value} makes it {other}" for key, value, other in found]
+
+
+def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
+    """Key, value, and what the method or its part is with it."""
+    method, compress, server, graph = scenario.method, scenario.compress, scenario.server, scenario.graph
+    for limit in method_spec_of(method.name).limits:
+        value = method.models if limit.key == "models" else method.options.get(limit.key)
+        if value == limit.value:
+            yield f"method.{limit.key}", limit.value, limit.text
+    if method.name in SLICE_SPECS and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
+        other = "FedAvg" if method.models == 1 else "Fed-ensemble"
+        yield "clients.tiers.*.width", 1, f"{other} ({method.name} that cuts nothing)"
+    if compress.kind in ("topk", "randomk") and compress.ratio == 1:
+        kept = ", error feedback keeps nothing back" if compress.error_feedback else ""
+        yield "compress.ratio", 1, f"a dense upload ({compress.kind} that keeps every entry{kept})"
+    if server.robust == "trimmed_mean" and server.trim == 0:
+        yield "server.trim", 0, "the plain mean (trimmed_mean that drops nothing)"
+    if server.optimizer == "momentum" and server.momentum == 0 and server.lr == 1:
+        yield "server.momentum", 0, "the plain mean (momentum 0 at rate 1)"
+    if scenario.schedule.kind == "walk" and graph.transition == "metropolis" and graph.kind in _REGULAR:
+        yield "graph.transition", "metropolis", f"uniform (every node of a {graph.kind} has as many neighbours)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Keys that a user set and that nothing reads: they are refused, or named in a warning where an override made them so.
+#
+# A resolved scenario holds every key, so none of them says what a user wanted: it is read without these checks.
+
+ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
+_OLD_SECTIONS = ("graph", "predict")  # a resolved scenario of any version has all their keys
+_YOUNGER = {"dropout_at_test"}  # except these
+_MOST_NAMED = 3
+
+
+class Place(NamedTuple):
+    """A scenario that a file describes: its base, or a cell of its table.
+
+    Attributes:
+        name: of the cell; empty for the base.
+        own: what the cell itself sets.
+        given: all that is set.
+        scenario: what it resolves to.
+    """
+
+    name: str
+    own: Mapping[str, Any]
+    given: Mapping[str, Any]
+    scenario: Scenario
+
+
+def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
+    """Whether a file is a resolved scenario, also one of an earlier version, in which younger keys are missing.
+
+    Args:
+        file: its keys as a tree.
+        resolved: what it resolves to, with every key.
+
+    Example:
+        >>> is_dump({"graph": {"kind": "ring"}, "predict": {}}, {"graph": {"kind": "ring", "edges": 3}, "predict": {}})
+        False
+    """
+    for name in _OLD_SECTIONS:
+        if not isinstance(file.get(name), dict) or not file[name].keys() >= resolved[name].keys() - _YOUNGER:
+            return False
+    return merge_keys(resolved, file) == resolved
+
+
+def judge_keys(
+    places: list[Place], overrides: Mapping[str, Any], alone: Callable[[], Scenario | None], own: Collection[str]
+) -> None:
+    """Refuses keys that cannot act, and warns, in one line, of those that an override or a cell made so.
+
+    Args:
+        places: the base and the cells.
+        overrides: what the command line or the caller sets.
+        alone: gives the scenario without the overrides; None if it cannot be read.
+        own: which of data, model and method are Python objects.
+
+    Raises:
+        BadInput: a key cannot act wherever it stands.
+    """
+    idle = {place.name: find_idle_keys(place.given, place.scenario, own) for place in places}
+    for place in places:
+        for one in idle[place.name]:
+            if place.name and one.key in flatten(place.own):
+                raise BadInput(f"table.{place.name}: {explain_idle_key(one)}")
+    for one in idle[""]:
+        if all(_holds(idle[place.name], one.key) or not _is_set(place, one.key) for place in places):
+            said_now = one.key in flatten(overrides)
+            before = alone() if overrides and not said_now else places[0].scenario
+            if said_now or (before is not None and _stays_idle(one.key, places, before)):
+                raise BadInput(explain_idle_key(one))
+    said = [*_name_idle(places, idle), *_name_limits(places, own)]
+    if said:
+        warn_user("; ".join(said))
+
+
+def _stays_idle(key: str, places: list[Place], before: Scenario) -> bool:
+    """Whether a key of the file could not act without the overrides and the Python objects either.
+
+    The other keys are not looked at: `before` need not have what overrides are about, such as a tier.
+    """
+    return _holds(find_idle_keys(expand({key: flatten(places[0].given)[key]}), before), key)
+
+
+def _holds(idle: list[Idle], key: str) -> bool:
+    return any(one.key == key for one in idle)
+
+
+def _is_set(place: Place, key: str) -> bool:
+    return key in flatten(place.given)
+
+
+def _name_idle(places: list[Place], idle: Mapping[str, list[Idle]]) -> list[str]:
+    """Which keys cannot act and why, in which cells; keys with the same reason in the same cells are named together."""
+    where: dict[tuple[str, str], list[str]] = {}
+    for place in places[1:] or places:
+        for one in idle[place.name]:
+            where.setdefault((one.why, one.key), []).append(place.name)
+    keys: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (why, key), cells in where.items():
+        keys.setdefault((why, tuple(cells)), []).append(key)
+    return [
+        f"{', '.join(names)} cannot act{f' in {_name_cells(cells)}' if cells[0] else ''}, because {why}"
+        for (why, cells), names in keys.items()
+    ]
+
+
+def _name_limits(places: list[Place], own: Collection[str]) -> list[str]:
+    if len(places) == 1:
+        return name_limits(places[0].scenario, own)
+    limits: dict[str, list[str]] = {}
+    for place in places[1:]:
+        for text in name_limits(place.scenario, own):
+            limits.setdefault(text, []).append(place.name)
+    return [f"in {_name_cells(cells)} {text}" for text, cells in limits.items()]
+
+
+def _name_cells(cells: Sequence[str]) -> str:
+    more = f" and {len(cells) - _MOST_NAMED} more" if len(cells) > _MOST_NAMED else ""
+    return f"cell{'s' if len(cells) > 1 else ''} {', '.join(cells[:_MOST_NAMED])}{more}"

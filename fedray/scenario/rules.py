@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.rounding import round_to_sum
+from fedray.core.sums import round_to_sum
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
 from fedray.scenario import names
@@ -22,7 +22,7 @@ from fedray.scenario.asynchronous import check_asynchronous
 from fedray.scenario.boosting import check_boosting
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.conformal import check_conformal
-from fedray.scenario.distillation import check_architectures
+from fedray.scenario.method_options import check_architectures
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.models import check_dropout
 from fedray.scenario.random_walk import GraphKeys

@@ -18,10 +18,20 @@ from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, Lanes, Objective
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, SelectionKeys, TierKeys
 from fedray.scenario.conformal import ConformalKeys
-from fedray.scenario.evaluation import CheckpointKeys, EvaluateKeys, OwnKeys, PatienceKeys, StopKeys
-from fedray.scenario.messages import error_line
 from fedray.scenario.random_walk import GraphKeys
-from fedray.scenario.training import CompressKeys, LocalKeys, RateKeys, ServerKeys, named
+from fedray.scenario.training import (
+    CheckpointKeys,
+    CompressKeys,
+    EvaluateKeys,
+    LocalKeys,
+    OwnKeys,
+    PatienceKeys,
+    RateKeys,
+    ServerKeys,
+    StopKeys,
+    named,
+)
+from fedray.scenario.unknown_keys import error_line
 from fedray.scenario.validators import (
     either,
     flag,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
+from fedray.scenario.method_options import FIT
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.posterior_samples import FIT
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario

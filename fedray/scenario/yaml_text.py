@@ -19,8 +19,7 @@ from yaml.resolver import Resolver
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, show_line
-from fedray.files.bounded import RESTORE, name_file, say_damaged
-from fedray.files.sealed import read_or_explain, tell_apart
+from fedray.files.bounded import RESTORE, name_file, read_or_explain, say_damaged, tell_apart
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for

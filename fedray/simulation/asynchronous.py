@@ -25,11 +25,9 @@ from fedray.simulation import clock
 from fedray.simulation.flights import Group, Key, Sums, Versions
 from fedray.simulation.flown import count_earlier
 from fedray.simulation.horizon import Horizon
-from fedray.simulation.interfaces import FlightTable, JobTable, Progress, Runtime
-from fedray.simulation.measuring import CountRounds
 from fedray.simulation.pacing import count_costs, make_timelines
-from fedray.simulation.rounds import Advance, RoundResult, count_bytes
-from fedray.simulation.study import Study
+from fedray.simulation.rounds import Advance, CountRounds, RoundResult, count_bytes
+from fedray.simulation.study import FlightTable, JobTable, Progress, Runtime, Study
 
 MOST_STEPS = 64  # server steps from one look of the round loop to the next
 

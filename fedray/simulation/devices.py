@@ -1,32 +1,79 @@
-"""What each simulated device is like: its tier's figures, its own spread, a measured trace, and when it is available.
-
-A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample`,
-`latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and `link_from` (virtual s).
-Several rows of a client are several windows, or several links; other figures are read from its first row; what a trace
-leaves out comes from the tier (docs/how-to/traces.md).
-
-Example:
-    A measured uplink wins over the tier's, and NaN leaves the tier's in place.
-
-    >>> from fedray.core.types import Tier
-    >>> devices = Devices(Clients((Tier("phone", 2, uplink=1e6),)), {"uplink": np.array([5e5, np.nan])})
-    >>> devices.figure("uplink", np.array([0, 1])).tolist()
-    [500000.0, 1000000.0]
-"""
+"""What each simulated device is like: its tier's figures, its own spread, a measured trace, when it is available."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, IntArray
-from fedray.files.number_tables import read_number_table
-from fedray.simulation.links import Links
+from fedray.files.tables import read_number_table
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Links of devices whose bandwidth and latency change over time.
+
+
+@dataclass(frozen=True)
+class Links:
+    """Figures that hold from a moment on, until the next one of the same client.
+
+    Before its first moment a client has its last figures if they repeat, and else its first ones.
+
+    Attributes:
+        client: The client of each entry, `[n]`, rising.
+        start: Virtual second from which the entry holds, `[n]`, rising inside a client.
+        period: Virtual seconds after which the entries of each client begin anew, `[N]`; NaN: they do not.
+        values: Figures by name, `[n]` each; NaN leaves the client's usual one.
+
+    Example:
+        Client 0 has 100 bytes/s, and 10 from the second minute on; after three minutes it begins anew.
+
+        >>> speeds = {"uplink": np.array([100.0, 10.0])}
+        >>> links = Links(np.array([0, 0]), np.array([0.0, 60.0]), np.array([180.0]), speeds)
+        >>> links.find("uplink", np.array([0, 0, 0]), np.array([59.0, 60.0, 185.0])).tolist()
+        [100.0, 10.0, 100.0]
+    """
+
+    client: IntArray
+    start: FloatArray
+    period: FloatArray
+    values: dict[str, FloatArray]
+
+    def find(self, name: str, client: IntArray, now: FloatArray) -> FloatArray:
+        """The figure of each client at a moment, `[J]`; NaN where it has none.
+
+        Args:
+            name: Of the figure.
+            client: Clients, `[J]`.
+            now: Virtual seconds, `[J]`.
+        """
+        if name not in self.values or not len(self.client):
+            return np.full(len(client), np.nan)
+        period = self.period[client]
+        at = np.where(np.isnan(period), now, np.mod(now, np.where(np.isnan(period), 1.0, period)))
+        grid = np.unique(self.start)
+        code = self.client * (len(grid) + 1) + np.searchsorted(grid, self.start) + 1
+        wanted = client * (len(grid) + 1) + np.searchsorted(grid, at, side="right")
+        place = np.searchsorted(code, wanted, side="right") - 1
+        first = np.searchsorted(self.client, client, side="left")
+        last = np.searchsorted(self.client, client, side="right") - 1
+        before = place < first
+        place = np.where(before, np.where(np.isnan(period), first, last), place)
+        known = last >= first
+        return np.where(known, self.values[name][np.where(known, place, 0)], np.nan)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample`,
+# `latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and `link_from` (virtual
+# s). Several rows of a client are several windows, or several links; other figures are read from its first row; what
+# a trace leaves out comes from the tier (docs/how-to/traces.md).
 
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")
@@ -45,6 +92,14 @@ class Devices:
         links: Links that change over time; None: they do not.
         available: A function (seed of the world, client, virtual seconds now) -> virtual seconds until the client is
             available, `[J]` each; 0: it is. None: every client is always available.
+
+    Example:
+        A measured uplink wins over the tier's, and NaN leaves the tier's in place.
+
+        >>> from fedray.core.types import Tier
+        >>> devices = Devices(Clients((Tier("phone", 2, uplink=1e6),)), {"uplink": np.array([5e5, np.nan])})
+        >>> devices.figure("uplink", np.array([0, 1])).tolist()
+        [500000.0, 1000000.0]
     """
 
     clients: Clients
@@ -223,3 +278,63 @@ def _read_ids(column: FloatArray, number: int, path: Path) -> IntArray:
             f"numbers from 0 to {number - 1}; correct it, or raise clients.number"
         )
     return column.astype(np.int64)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Populations of devices with published figures: `clients.profile`.
+
+TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of a log-normal whose 90th percentile is ten times its 10th
+
+
+class LogNormal(NamedTuple):
+    """A figure of a population: `median * exp(sd z)` with z standard normal, for each client.
+
+    Attributes:
+        median: Of the figure.
+        sd: Of its logarithm.
+        source: Where the median is from.
+    """
+
+    median: float
+    sd: float
+    source: str
+
+
+PROFILES: dict[str, dict[str, LogNormal]] = {
+    "phones": {
+        "seconds_per_sample": LogNormal(
+            3 * 0.162,
+            TENFOLD,
+            "FedScale (Lai et al. 2022): 162 ms an inference in the entry of its device trace that its users quote, "
+            "times 3 for a training step, as its simulator has it",
+        ),
+        "downlink": LogNormal(35.96e6 / 8, TENFOLD, "Speedtest Global Index, September 2020: mobile, 35.96 Mbit/s"),
+        "uplink": LogNormal(11.22e6 / 8, TENFOLD, "Speedtest Global Index, September 2020: mobile, 11.22 Mbit/s"),
+        "latency": LogNormal(0.040, TENFOLD / 2, "Speedtest Global Index, September 2020: mobile, 40 ms"),
+    }
+}
+
+
+def make_profile(name: str, clients: Clients, seed: int) -> Devices:
+    """Devices whose figures are drawn from a profile, each client at its address.
+
+    A step has no cost beside its samples. The four figures of a client are independent.
+
+    Args:
+        name: Of the profile.
+        clients: The population.
+        seed: Of the run.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> phones = make_profile("phones", Clients((Tier("client", 2001),)), seed=0)
+        >>> float(np.median(phones.figure("downlink", np.arange(2001)))) / 1e6  # doctest: +ELLIPSIS
+        4.4...
+    """
+    client = np.arange(clients.number)
+    figures = {
+        figure: (law.median * np.exp(law.sd * rng.normal(rng.keys(seed, f"profile {figure}", client), 1)[:, 0]))
+        for figure, law in PROFILES[name].items()
+    }
+    rounded = {figure: values.astype(np.float32).astype(np.float64) for figure, values in figures.items()}
+    return Devices(clients, {**rounded, "seconds_per_step": np.zeros(clients.number)})

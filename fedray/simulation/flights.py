@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, merge_stats
+from fedray.core.sums import Counts, ExactSum, Kept, Largest, merge_stats
 from fedray.core.types import State, Stats
 from fedray.simulation import clock
 from fedray.simulation.horizon import Horizon

@@ -1,40 +1,368 @@
-"""The round loop: plan, train, step, record, evaluate, checkpoint. One loop for every method.
-
-The loop knows no method and no feature by name. What is particular about a method is in its `Phase`: the schedule that
-plans a round, the server that steps, and, where they differ from the usual, the samples and bytes of its jobs
-(`Phase.sizes`, `Phase.traffic`), what participants say about it (`Phase.choose`), and what its state keeps of them
-(`Phase.remember`).
-
-Example:
-    >>> status = np.array([clock.OK, clock.LATE, clock.DROPPED])
-    >>> phase = Phase(models=1, schedule=lambda t, state: None, local=None, server=None, compress=None)
-    >>> [each.tolist() for each in count_bytes(phase, status, up=np.full(3, 7), down=np.full(3, 5))]
-    [[7, 0, 0], [5, 5, 0]]
-"""
+"""The round loop: plan, train, step, record, evaluate, checkpoint. One loop for every method."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.errors import FedrayError, warn_user
+from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.local import count_shared, reads_ensemble
 from fedray.core.measured import ClientSums
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
+from fedray.metrics.scores import lower_is_better, reaches_target
+from fedray.models import net as nets
+from fedray.own_code.user_code import name_type
 from fedray.simulation import clock
-from fedray.simulation.interfaces import JobTable, Progress, Recorder, Runtime
-from fedray.simulation.measuring import CountRounds, Measuring
-from fedray.simulation.stopping import find_stop
-from fedray.simulation.study import Study
+from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Runtime, Study
 from fedray.training.block import count_steps, samples_seen
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When a run ends before its last round, and which of its rounds was the best.
+#
+# A rule that watches a score reads it on withheld rows, where there are any: a round that the test rows choose has a
+# score that is too good. Before the last phase of a method nothing is watched.
+
+PATIENCE, BEST = "stop", "best"  # what the courses of a run are kept for
+WITHHELD = "hold_out_"  # before the name of a score on withheld rows
+
+
+class Course(NamedTuple):
+    """The best values of a metric so far.
+
+    Attributes:
+        metric: its name.
+        best: value and round, for each world, or for their mean; empty for a world without a value so far.
+
+    Example:
+        The best value of round 4 was not passed in three rounds.
+
+        >>> course = Course("accuracy", [[0.8, 4.0]])
+        >>> follow_course(course, [0.79], round=7, min_delta=0.0)
+        False
+        >>> is_out_of_patience(course, 7, patience=3)
+        True
+    """
+
+    metric: str
+    best: list[list[float]]
+
+
+def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
+    """The value of a metric in a row; None where it was not measured in this round.
+
+    Args:
+        row: metrics by name.
+        name: of the metric.
+        key: the scenario's, for the error message.
+
+    Raises:
+        BadInput: there is no such metric in this run.
+    """
+    if name not in row:
+        known = ", ".join(k for k, v in row.items() if isinstance(v, float))
+        raise BadInput(f"{key} = {name}: this run has no such metric: choose one of {known}")
+    value: float | None = row[name]
+    return value
+
+
+def watched_score(row: Mapping[str, Any], name: str) -> str:
+    """The score that a rule reads where a scenario names one: that of the withheld rows, where a row has it.
+
+    Args:
+        row: metrics by name.
+        name: of the score.
+
+    Example:
+        >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
+        ('hold_out_accuracy', 'nll')
+    """
+    return f"{WITHHELD}{name}" if f"{WITHHELD}{name}" in row else name
+
+
+def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
+    """The keys of a scenario by which a round is chosen, and the scores that they name."""
+    patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
+    found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
+    return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
+
+
+def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
+    """The keys by which a round of a run was chosen by its test rows, and the scores that they read.
+
+    Args:
+        study: what ran.
+        progress: the end of the run.
+    """
+    row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
+    chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
+    return {
+        key: name
+        for key, name in chosen.items()
+        if not name.startswith(WITHHELD)
+        and (progress.courses.get(BEST) if key == "checkpoint.best" else progress.stopped.startswith(f"{name} has "))
+    }
+
+
+def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """The values of every metric in the rows of the worlds, without the worlds that do not have it.
+
+    Example:
+        >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
+        {'accuracy': [0.5, 0.75], 'nll': [1.0]}
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, float):
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def follow_course(course: Course, values: Sequence[float | None], round: int, min_delta: float) -> bool:
+    """Keeps the values that are better than all before, and says whether there is one.
+
+    Args:
+        course: what is known; it is changed in place.
+        values: of the round, one for each entry of the course.
+        round: the round.
+        min_delta: by how much a value must be better.
+    """
+    sign, found = -1.0 if lower_is_better(course.metric) else 1.0, False
+    for place, value in enumerate(values):
+        if value is None or np.isnan(value):
+            continue
+        course.best.extend([] for _ in range(place + 1 - len(course.best)))
+        if not course.best[place] or sign * (value - course.best[place][0]) > min_delta:
+            course.best[place] = [value, float(round)]
+            found = True
+    return found
+
+
+def is_out_of_patience(course: Course, round: int, patience: int) -> bool:
+    """Whether no entry of a course got better in the last rounds.
+
+    Args:
+        course: of a metric.
+        round: the round now.
+        patience: rounds without a better value.
+    """
+    found = [entry[1] for entry in course.best if entry]
+    return bool(found) and all(round - at >= patience for at in found)
+
+
+def follow_metrics(study: Study, progress: Progress) -> bool:
+    """Follows the metrics of an evaluated round that a rule watches, and says whether the round is the best one so far.
+
+    Args:
+        study: what runs.
+        progress: where it stands; its courses are changed in place.
+
+    Raises:
+        BadInput: this run has no such metric.
+    """
+    rules, rows = study.evaluation, progress.metrics
+    if not rows or progress.round <= study.last_phase > 0:
+        return False
+    if rules.patience is not None:
+        name = watched_score(rows[0], rules.patience.metric)
+        course = Course(name, progress.courses.setdefault(PATIENCE, []))
+        values = [read_value(row, name, "stop.metric") for row in rows]
+        follow_course(course, values, progress.round, rules.patience.min_delta)
+    if rules.best is None:
+        return False
+    name = watched_score(rows[0], rules.best)
+    known = [read_value(row, name, "checkpoint.best") for row in rows]
+    mean = None if None in known else float(np.mean([value for value in known if value is not None]))
+    return follow_course(Course(name, progress.courses.setdefault(BEST, [])), [mean], progress.round, 0.0)
+
+
+def find_stop(study: Study, progress: Progress) -> str:
+    """Why a run ends after an evaluated round, in words; empty where no rule ends it.
+
+    Args:
+        study: what runs.
+        progress: where it stands.
+    """
+    rules = study.evaluation
+    if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase > 0:
+        name, wanted = watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
+        values = [read_value(row, name, "evaluate.stop_at.metric") for row in progress.metrics]
+        if all(value is not None and reaches_target(name, value, wanted) for value in values):
+            return f"{name} has reached {wanted:g}"
+    if rules.patience is not None:
+        name = watched_score(progress.metrics[0] if progress.metrics else {}, rules.patience.metric)
+        course = Course(name, progress.courses.get(PATIENCE, []))
+        if is_out_of_patience(course, progress.round, rules.patience.rounds):
+            return f"{course.metric} has not become better in {rules.patience.rounds:,} rounds"
+    return "" if study.method.explain_end is None else study.method.explain_end(progress.state) or ""
+
+
+def ask_callbacks(study: Study, progress: Progress, *, measured: bool, gather: Callable[[], Any]) -> str:
+    """Calls the user's functions after a round; the first one that asks for the end of the run is named, if one does.
+
+    Args:
+        study: what runs.
+        progress: where it stands.
+        measured: whether the round was evaluated.
+        gather: completes `progress.state`, where a callback asks for models.
+    """
+    asked = [name for name, callback in study.callbacks if _ask(callback, study, progress, measured, gather)]
+    return f"the callback {asked[0]} asked for it" if asked else ""
+
+
+def _ask(
+    callback: Callable[..., Any], study: Study, progress: Progress, measured: bool, gather: Callable[[], Any]
+) -> bool:
+    """Whether a callback wants the run to end."""
+
+    def models() -> list[dict[str, Tensor]]:
+        gather()
+        state = progress.state
+        return [nets.whole_state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
+
+    found = collect_values(progress.metrics if measured else [])
+    scores = {name: float(np.mean(values)) for name, values in found.items()}
+    said = callback(progress.round, scores, models)
+    if said is not None and not isinstance(said, bool | np.bool_):
+        raise BadInput(f"a callback returned {name_type(said)}: return True to end the run, or nothing")
+    return bool(said)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the round loop does with a round that was trained: it measures, asks who may end the run, and saves.
+
+CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each of the next rounds -> how many pass
+
+
+@dataclass
+class Measuring:
+    """What the loop does with a round that was trained: the arguments of `run_rounds`, and when the run began."""
+
+    study: Study
+    runtime: Runtime
+    recorder: Recorder
+    evaluate: Callable[[Progress], list[dict[str, Any]]]
+    progress: Progress
+    began: float
+
+    def gather(self) -> None:
+        """Brings all models into the state."""
+        self.progress.state = self.runtime.gather(self.progress.state)
+
+    def measure(self) -> None:
+        """Evaluates the models and keeps the metrics, and the models if they are the best so far.
+
+        Raises:
+            BadInput: A target names no metric of this run.
+        """
+        progress, target = self.progress, self.study.evaluation.target
+        progress.metrics = self.evaluate(progress)
+        progress.wall_seconds = time.perf_counter() - self.began
+        if target is not None and progress.metrics:
+            read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # refuses a name that is no metric
+        if follow_metrics(self.study, self.progress):
+            self.recorder.keep_best(self.progress)
+        self.recorder.evaluated(progress, progress.metrics)  # whoever watches may end the run here, which is then saved
+
+    def count_rounds(self, seconds: FloatArray) -> int:
+        """How many rounds may pass until the loop does more than record their jobs, at least 1.
+
+        Args:
+            seconds: Virtual seconds at the end of each of the next rounds, of the first world, `[n]`.
+        """
+        study, progress, rules = self.study, self.progress, self.study.evaluation
+        if study.callbacks:
+            return 1
+        most = min(len(seconds), study.rounds - progress.round, _rounds_until(study.checkpoint_every, progress.round))
+        if rules.every_seconds is None:
+            return max(1, min(most, _rounds_until(rules.every, progress.round)))
+        due = _count_due(seconds[:most], rules.every_seconds) > _count_due(progress.sim_seconds[0], rules.every_seconds)
+        return max(1, int(due.argmax()) + 1 if due.any() else most)
+
+    def finish_round(self, before: FloatArray) -> bool:
+        """Measures, asks who may end the run, and saves; returns whether it ends.
+
+        Args:
+            before: Virtual seconds at which the round, or the first of several, began, `[R]`.
+        """
+        study, progress = self.study, self.progress
+        last = progress.round >= study.rounds
+        measured = last or _is_due(study.evaluation, progress, before)
+        kept = last or progress.round % study.checkpoint_every == 0
+        if measured or kept:
+            self.gather()
+        if measured:
+            self.measure()
+            progress.stopped = find_stop(study, progress)
+        asked = ask_callbacks(study, progress, measured=measured, gather=self.gather)
+        if asked and not measured:
+            self.gather()
+            self.measure()
+        progress.stopped = progress.stopped or asked
+        done = last or bool(progress.stopped)
+        if done or kept:
+            self.recorder.checkpoint(progress)
+        return done
+
+
+def _rounds_until(every: int, round: int) -> int:
+    """Rounds from one to the next multiple of a number."""
+    return every - round % every
+
+
+def _count_due(seconds: FloatArray, every: float) -> FloatArray:
+    """How many evaluations are due by some virtual seconds.
+
+    Example:
+        >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
+        [5.0, 5.0, 6.0]
+    """
+    due: FloatArray = np.floor(seconds / every + 1e-9)  # a tick that rounding makes a little earlier is one
+    return due
+
+
+def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:
+    """Whether the models are evaluated after a round that began at the virtual seconds `before`, `[R]`."""
+    if evaluation.every_seconds is None:
+        return progress.round % evaluation.every == 0
+    every = evaluation.every_seconds
+    return bool(_count_due(progress.sim_seconds[0], every) > _count_due(before[0], every))
+
+
+def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
+    """Whether a row of metrics has reached the target of a scenario.
+
+    Args:
+        row: Metrics by name; None where one was not measured in this round.
+        target: The name of a metric and the value to reach.
+
+    Raises:
+        BadInput: There is no such metric in this run.
+
+    Example:
+        >>> meets_target({"accuracy": 0.9, "nll": 0.4}, ("accuracy", 0.8)), meets_target({"nll": 0.4}, ("nll", 0.3))
+        (True, False)
+    """
+    name, wanted = target
+    value = read_value(row, name, "evaluate.target.metric")
+    return value is not None and reaches_target(name, value, wanted)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The loop knows no method and no feature by name. What is particular about a method is in its `Phase`: the schedule
+# that plans a round, the server that steps, and, where they differ from the usual, the samples and bytes of its jobs
+# (`Phase.sizes`, `Phase.traffic`), what participants say about it (`Phase.choose`), and what its state keeps of them
+# (`Phase.remember`).
 
 NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE)  # clients that download nothing
 _REACHED = np.isin(np.arange(len(clock.STATUS)), NOT_REACHED, invert=True)
@@ -292,6 +620,12 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
         status: How each job ended: an index into `fedray.simulation.clock.STATUS`, `[J]`.
         up: Bytes that each client sends if its job counts, `[J]`.
         down: Bytes that each client receives before it trains, `[J]`.
+
+    Example:
+        >>> status = np.array([clock.OK, clock.LATE, clock.DROPPED])
+        >>> phase = Phase(models=1, schedule=lambda t, state: None, local=None, server=None, compress=None)
+        >>> [each.tolist() for each in count_bytes(phase, status, up=np.full(3, 7), down=np.full(3, 5))]
+        [[7, 0, 0], [5, 5, 0]]
     """
     if phase.hands_on:
         return up, up

@@ -26,15 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.adaptive import write_losses
+from fedray.components.memory import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, Phase, Schedule, Server
 from fedray.core.parts import PartStep
 from fedray.core.types import Plan, State, Stats
 from fedray.data.proxy import ProxyShards
-from fedray.data.server_rows import ServerShards
-from fedray.data.shards import Shards
+from fedray.data.shards import ServerShards, Shards
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.models.stacking import Stack, stacked_net
 from fedray.simulation.parts import extra_of_part, read_part, write_part

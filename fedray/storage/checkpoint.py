@@ -1,24 +1,13 @@
-"""Checkpoints: safetensors and JSON, written to a temporary name, fsynced, renamed. Nothing is a pickle.
-
-A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
-
-Example:
-    >>> import tempfile
-    >>> state = State(torch.ones(1, 3), torch.zeros(1, 0, dtype=torch.int64), {})
-    >>> progress = Progress(7, state, *np.zeros((2, 1), np.int64), np.zeros(1))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = save_checkpoint(Path(folder), progress)
-    ...     loaded, private = load_checkpoint(Path(folder))
-    >>> path.name, loaded.round, loaded.state.models.tolist()
-    ('round-000007', 7, [[1.0, 1.0, 1.0]])
-"""
+"""Checkpoints: safetensors and JSON, written to a temporary name, fsynced, renamed. Nothing is a pickle."""
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +16,33 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedray.core.errors import Damaged, FedrayError, Unwritable
+from fedray.core.errors import Damaged, DamageWarning, FedrayError, Unwritable, warn_user
 from fedray.core.types import State
-from fedray.files.bounded import say_damaged
-from fedray.files.checksums import PartSums, find_checkpoints, read_totals
-from fedray.files.plain import hash_tensors, open_plain, sync_to_disk
-from fedray.files.sealed import SEAL, seal_entries, tell_apart
-from fedray.simulation.interfaces import Progress
-from fedray.simulation.study import Study
+from fedray.files.bounded import (
+    SEAL,
+    name_file,
+    read_parquet_files,
+    read_sealed,
+    say_damaged,
+    seal_entries,
+    tell_apart,
+)
+from fedray.files.checksums import (
+    TABLES,
+    PartSums,
+    Vouched,
+    check_vouched_parts,
+    find_checkpoints,
+    find_strangers,
+    list_parts,
+    read_totals,
+)
+from fedray.files.plain import hash_tensors, name_kind, open_plain, sync_to_disk
+from fedray.simulation.study import Progress, Study
 from fedray.storage.directory import ASIDE, settle_replacements
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
 
 
 def save_checkpoint(
@@ -60,6 +67,16 @@ def save_checkpoint(
 
     Raises:
         FedrayError: it cannot be written; the checkpoint before is as it was.
+
+    Example:
+        >>> import tempfile
+        >>> state = State(torch.ones(1, 3), torch.zeros(1, 0, dtype=torch.int64), {})
+        >>> progress = Progress(7, state, *np.zeros((2, 1), np.int64), np.zeros(1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = save_checkpoint(Path(folder), progress)
+        ...     loaded, private = load_checkpoint(Path(folder))
+        >>> path.name, loaded.round, loaded.state.models.tolist()
+        ('round-000007', 7, [[1.0, 1.0, 1.0]])
     """
     state = progress.state
     tensors = {"models": state.models, "counters": state.counters}
@@ -238,8 +255,8 @@ def hash_model(study: Study, state: State) -> str:
         label = f"{replicate}/{fold}/{k}"
         for name, value in layout.views(state.models[m]).items():
             tensors[f"{label}/{name}/{tuple(value.shape)}"] = value
-        for name, count in zip(layout.counters, state.counters[m], strict=True):
-            tensors[f"{label}/{name}/()"] = count
+        for name, number in zip(layout.counters, state.counters[m], strict=True):
+            tensors[f"{label}/{name}/()"] = number
     return hash_tensors(tensors)
 
 
@@ -254,3 +271,161 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
     return hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reads a checkpoint and checks that it fits its study: its models, the numbers of each, and the worlds.
+
+
+def load_study_checkpoint(
+    out: Path, study: Study, folder: str = "checkpoints"
+) -> tuple[Progress, dict[str, torch.Tensor]]:
+    """The newest checkpoint of a run directory, and the private client state saved with it.
+
+    Args:
+        out: the run directory.
+        study: what was trained.
+        folder: of the run directory, `checkpoints` or `best`.
+
+    Raises:
+        Damaged: a file of the checkpoint is missing or was changed.
+        FedrayError: there is none, or it is that of another study.
+    """
+    progress, private = load_checkpoint(out / folder)
+    models, worlds = study.worlds * study.method.phase.models, len(progress.sim_seconds)
+    wanted = {"models": (models, study.net.layout.d), "counters": (models, len(study.net.layout.counters))}
+    for name, shape in wanted.items():
+        found = tuple(getattr(progress.state, name).shape)
+        if found != shape:
+            what = "numbers" if name == "models" else "counters"
+            raise FedrayError(
+                f"{name_file(out / 'scenario.yaml')} wants {shape[0]} models of {shape[1]:,} {what}, but the "
+                f"checkpoint of round {progress.round} holds {found[0]} of {found[1]:,}: "
+                "restore the scenario the run began with"
+            )
+    if worlds != study.worlds:
+        raise FedrayError(
+            f"{name_file(out / 'scenario.yaml')} wants {study.worlds} replicates and folds, but progress.json of the "
+            f"checkpoint of round {progress.round} has {worlds}: restore the scenario the run began with"
+        )
+    return progress, private
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What `resume` does about a damaged run directory: what cannot be trusted is set aside and made again.
+#
+# Nothing is deleted. A file that is missing, truncated or changed takes with it every later file that would follow
+# from it: all of them go to `set-aside/1` (or 2, 3 ...) of the run directory, and the run goes on from the newest
+# checkpoint that is whole and whose tables are whole, or from its first round. A file that cannot be read for another
+# reason, such as its permissions, ends the resumption in one line.
+
+SET_ASIDE = "set-aside"
+CHECKPOINTS, SUMMARY, RATES = "checkpoints", "summary.json", "learning_rates.json"
+FILES = (SUMMARY, RATES, "manifest.json", "pictures.npz", "drift.parquet", "report.html", "failure.json")
+FOLDERS = (CHECKPOINTS, *TABLES)
+
+
+def warn_of_damage(out: Path) -> None:
+    """Sets aside what cannot be trusted, and names it in a `DamageWarning` each."""
+    for line in mend_run_directory(out):
+        warn_user(line, DamageWarning)
+
+
+def mend_run_directory(out: Path) -> list[str]:
+    """Sets aside what cannot be trusted; for when the directory is locked and is about to be resumed.
+
+    Args:
+        out: the run directory.
+
+    Returns:
+        What was set aside and why, a line each; empty where all is well.
+
+    Raises:
+        FedrayError: a file cannot be read, though it may be whole.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = Path(folder)
+        ...     (out / "checkpoints" / "round-000002").mkdir(parents=True)
+        ...     print(mend_run_directory(out)[0].replace(folder, "RUN"))  # doctest: +ELLIPSIS
+        RUN/checkpoints/round-000002/progress.json is missing: ... is in RUN/set-aside/1, and the run goes on from ...
+    """
+    found = _find_misplaced(out)
+    trusted, reasons = _find_trusted(out)
+    aside = [path for _, path in found]
+    if reasons:  # what was made after a damaged file is made again too
+        rounds = find_checkpoints(out / CHECKPOINTS)
+        aside += [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted.round]
+        aside += [path for table in TABLES for round, path in list_parts(out, table).items() if round > trusted.round]
+    strange = [path for table in TABLES for path in find_strangers(out, table, trusted)]
+    found += [(f"{path} is not a part that the run wrote", path) for path in strange]
+    found += _find_changed(out / RATES)
+    reasons = [reason for reason, _ in found] + reasons
+    if not reasons:
+        return []
+    place = _move_aside(out, list(dict.fromkeys([*aside, *(path for _, path in found)])))
+    start = f"the checkpoint of round {trusted.round}" if trusted.round >= 0 else "the first round"
+    return [f"{reason}: what cannot be trusted is in {place}, and the run goes on from {start}" for reason in reasons]
+
+
+def _find_misplaced(out: Path) -> list[tuple[str, Path]]:
+    """Directories or devices where the run keeps files, and files where it keeps directories, and why."""
+    found = []
+    for name in (*FILES, *FOLDERS):
+        path, wanted = out / name, "a directory" if name in FOLDERS else "a plain file"
+        if os.path.lexists(path) and not (path.is_dir() if name in FOLDERS else path.is_file()):
+            found.append((f"{path} is {name_kind(path.lstat().st_mode)} and not {wanted}", path))
+    return found
+
+
+def _find_trusted(out: Path) -> tuple[Vouched, list[str]]:
+    """The newest checkpoint that is whole and whose tables are whole, of round -1 if none is, and why no newer one."""
+    rounds, reasons = find_checkpoints(out / CHECKPOINTS), []
+    for round in reversed(rounds):
+        try:
+            load_checkpoint(out / CHECKPOINTS, round)
+            vouched = Vouched(round, read_checkpoint_parts(out / CHECKPOINTS, round))
+            for table in TABLES:
+                check_vouched_parts(out, table, vouched)
+                if vouched.parts is None:
+                    _check_unsummed_parts(out, table, round)
+        except Damaged as error:
+            reasons.append(error.reason)
+        else:
+            return vouched, reasons
+    if not rounds and (out / SUMMARY).is_file() and any(list_parts(out, table) for table in TABLES):
+        reasons.append(f"{out / CHECKPOINTS} holds no checkpoint, though the run was finished")
+    return Vouched(-1, None), list(dict.fromkeys(reasons))
+
+
+def _check_unsummed_parts(out: Path, table: str, last: int) -> None:
+    """Raises `Damaged` where a part that was written before there were checksums is no table, or there is none."""
+    parts = [path for round, path in list_parts(out, table).items() if round <= last]
+    if last and not parts and table != "client_scores.parquet":  # which only some runs have
+        raise Damaged(f"{out / table} holds nothing up to round {last}", "")
+    read_parquet_files(parts, remedy="")
+
+
+def _find_changed(path: Path) -> list[tuple[str, Path]]:
+    """A sealed file that is there and is damaged, and why."""
+    try:
+        if path.is_file():
+            read_sealed(path)
+    except Damaged as error:
+        return [(error.reason, path)]
+    return []
+
+
+def _move_aside(out: Path, paths: list[Path]) -> Path:
+    """Moves files and folders of a run directory into a new folder of it, under the names they have."""
+    place = next(out / SET_ASIDE / str(n) for n in count(1) if not os.path.lexists(out / SET_ASIDE / str(n)))
+    try:
+        for path in paths:
+            if os.path.lexists(path):
+                target = place / path.relative_to(out)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(target)
+    except OSError as error:
+        raise Unwritable(f"cannot move {path} to {place} ({error.strerror}): make {out} writable first") from None
+    return place

@@ -1,28 +1,28 @@
-"""Making, locking and trimming a run directory.
-
-Example:
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     make_run_directory(Path(folder) / "run", "rounds: 2")
-    ...     with lock_run_directory(Path(folder) / "run"):
-    ...         sorted(path.name for path in (Path(folder) / "run").iterdir())
-    ['.lock', 'checkpoints', 'scenario.yaml']
-"""
+"""Making, locking and trimming a run directory."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
-from fedray.core.errors import BadInput, Unwritable
+from fedray.core.errors import BadInput, FedrayError, Unwritable
+from fedray.core.text import show_line
 from fedray.files import plain
-from fedray.files.checksums import BEST_FOLDER, TABLES, find_checkpoints, list_parts, refuse_links
-from fedray.files.locks import hold_lock, is_locked
+from fedray.files.bounded import is_present, read_sealed
+from fedray.files.checksums import BEST_FOLDER, TABLES, find_checkpoints, has_file, list_parts, refuse_links
+from fedray.files.plain import hold_lock, is_locked, write_json
+from fedray.files.tables import FAILURE_FILE, SUMMARY_FILE
 from fedray.scenario.identity import IDENTITY_FILE
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Making, locking and trimming a run directory.
 
 LOCK = ".lock"
 ASIDE = ".old"  # ends the name of a checkpoint while another of the same round takes its place
@@ -34,6 +34,14 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
 
     Raises:
         BadInput: the directory holds something already.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     make_run_directory(Path(folder) / "run", "rounds: 2")
+        ...     with lock_run_directory(Path(folder) / "run"):
+        ...         sorted(path.name for path in (Path(folder) / "run").iterdir())
+        ['.lock', 'checkpoints', 'scenario.yaml']
     """
     _refuse_taken(out)
     try:
@@ -177,3 +185,161 @@ def drop_newer_parts(out: Path, round: int) -> None:
     for number in find_checkpoints(out / BEST_FOLDER):
         if number > round:
             shutil.rmtree(out / BEST_FOLDER / f"round-{number:06d}", ignore_errors=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where a run may be written: a directory that is named and free, the next free one below `runs`, or a run to replace.
+#
+# Nothing here imports torch, so that the command line can say at once that a directory is taken.
+
+
+def require_run_directory(folder: Path) -> None:
+    """Refuses a directory that no run was written to.
+
+    Raises:
+        BadInput: it has no `scenario.yaml`, or this user may not read it.
+        FedrayError: the disk has a fault.
+    """
+    if not has_file(folder, "scenario.yaml"):
+        raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
+
+
+def refuse_taken(out: Path, *, force: bool = False) -> None:
+    """Refuses a directory that a new run cannot be written to.
+
+    Args:
+        out: the directory.
+        force: whether the run that it holds is to be replaced.
+
+    Raises:
+        BadInput: it holds a run that is not to be replaced or that a process writes, or something else than a run.
+    """
+    if not out.exists() or (out.is_dir() and all(map(is_unborn, out.iterdir()))):
+        return
+    is_run = (out / "scenario.yaml").is_file() and (out / "checkpoints").is_dir()
+    if is_run and not force:
+        raise BadInput(
+            f"--out {out} holds another run: choose another directory, or `fedray resume {out}`, or add --force"
+        )
+    if not is_run:
+        raise BadInput(f"--out {out} holds other files: choose another directory")
+    if out.is_symlink():
+        raise BadInput(f"--out {out} is a link: --force replaces the run in a directory, so name the directory itself")
+    if is_locked(out / LOCK):
+        raise say_written(out)
+
+
+@contextmanager
+def claim_numbered(wanted: Path) -> Iterator[Path]:
+    """Makes the first of `wanted`, `wanted-2`, `wanted-3` ... that does not exist; removed again if it stays empty.
+
+    Two processes that ask at once get two directories.
+
+    Args:
+        wanted: the directory that the first run gets.
+
+    Yields:
+        The directory.
+
+    Raises:
+        BadInput: it cannot be made.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with claim_numbered(Path(folder) / "runs" / "quickstart") as first:
+        ...         _ = (first / "scenario.yaml").write_text("rounds: 2")
+        ...     with claim_numbered(Path(folder) / "runs" / "quickstart") as second:
+        ...         first.name, second.name
+        ('quickstart', 'quickstart-2')
+    """
+    made_parent = not wanted.parent.exists()
+    for number in itertools.count(1):
+        out = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            wanted.parent.mkdir(parents=True, exist_ok=True)
+            out.mkdir()
+            break
+        except FileExistsError:
+            if not wanted.parent.is_dir():
+                raise BadInput(f"{wanted.parent} is a file, but runs are written below it: give --out") from None
+        except OSError as error:
+            raise BadInput(f"{out} cannot be made ({error.strerror}): give --out") from None
+    try:
+        yield out
+    finally:
+        with suppress(OSError):  # a run is in it
+            out.rmdir()
+            if made_parent:
+                wanted.parent.rmdir()
+
+
+def remove_run(out: Path) -> None:
+    """Removes a finished or interrupted run, in one step for whoever looks, unless a process still writes it.
+
+    Raises:
+        BadInput: another process writes it.
+        FedrayError: it cannot be removed.
+    """
+    aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
+    with lock_run_directory(out, wait=False):
+        try:
+            out.rename(aside)
+        except OSError as error:
+            raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another --out") from None
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `failure.json`: the error that ended an unfinished run, kept in its directory until the run goes on.
+
+
+def record_failure(out: Path, error: Exception) -> None:
+    """Keeps what ended a run; a full disk must not hide the error itself.
+
+    Args:
+        out: the run directory.
+        error: what was raised.
+
+    Example:
+        >>> import tempfile
+        >>> out = Path(tempfile.mkdtemp())
+        >>> (out / "scenario.yaml").write_text("rounds: 5")
+        9
+        >>> record_failure(out, FedrayError("round 3: client 7 diverged: lower local.lr"))
+        >>> read_failure(out)
+        FedrayError('round 3: client 7 diverged: lower local.lr')
+        >>> forget_failure(out)
+        >>> print(str(read_failure(out)).replace(str(out), "RUN"))
+        RUN is not finished: it stopped before its first checkpoint; `fedray resume RUN` goes on
+    """
+    if not is_present(out / "scenario.yaml"):  # the run was moved or deleted: nothing is written at its old place
+        return
+    text = str(error) if isinstance(error, FedrayError) else f"{type(error).__name__}: {error}"
+    with suppress(FedrayError, OSError):
+        write_json(out / FAILURE_FILE, {"error": show_line(text, 2000)})
+
+
+def forget_failure(out: Path) -> None:
+    """Removes what an earlier session kept: the run goes on."""
+    with suppress(OSError):
+        (out / FAILURE_FILE).unlink(missing_ok=True)
+
+
+def read_failure(out: Path) -> FedrayError | None:
+    """What ended a run; None where it is finished, or another process still writes it.
+
+    Args:
+        out: the run directory.
+
+    Raises:
+        Damaged: the file that says so cannot be read.
+    """
+    if is_present(out / FAILURE_FILE):
+        found = read_sealed(out / FAILURE_FILE, f"`fedray resume {out}`")
+        return FedrayError(str(found.get("error", "unknown")))
+    if is_present(out / SUMMARY_FILE) or is_locked(out / ".lock"):
+        return None
+    rounds = find_checkpoints(out / "checkpoints")
+    where = f"after the checkpoint of round {rounds[-1]}" if rounds else "before its first checkpoint"
+    return FedrayError(f"{out} is not finished: it stopped {where}; `fedray resume {quote(str(out))}` goes on")

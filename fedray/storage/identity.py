@@ -27,9 +27,9 @@ from typing import Any
 from fedray.core import native
 from fedray.core.errors import BadInput, Damaged
 from fedray.core.types import Lanes
+from fedray.files.bounded import read_sealed, write_sealed
 from fedray.files.checksums import find_checkpoints, read_totals
 from fedray.files.plain import write_atomically
-from fedray.files.sealed import read_sealed, write_sealed
 from fedray.scenario import names
 from fedray.scenario.identity import (
     IDENTITY_FILE,

@@ -1,16 +1,28 @@
-"""`summary.json` and `manifest.json` of a run directory: what came out, and where it was computed."""
+"""`summary.json` and `manifest.json` of a run directory: what came out, and where it was computed.
+
+Example:
+    >>> logged = []
+    >>> log: Logger = lambda round, metrics: logged.append((round, metrics["accuracy"]))
+    >>> log(10, {"accuracy": 0.9})
+    >>> logged
+    [(10, 0.9)]
+"""
 
 from __future__ import annotations
 
+import errno
+import importlib
+import math
 import platform
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,17 +30,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.core.types import State
-from fedray.files.bounded import read_parquet_files, say_damaged
-from fedray.files.checksums import list_parts
+from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, warn_user
+from fedray.core.text import show_line
+from fedray.core.types import IntArray, State
+from fedray.data.partition_file import FILE_NAME, MOST_ROWS, pack_partition
+from fedray.data.shards import StoredShards
+from fedray.files import plain
+from fedray.files.bounded import read_parquet_files, read_sealed, say_damaged, tell_apart
+from fedray.files.checksums import check_final_file, list_parts
+from fedray.files.plain import expand_user_path
+from fedray.files.tables import make_table, read_drift_file
+from fedray.metrics.unknown import Drift
 from fedray.scenario.names import is_own
-from fedray.simulation.interfaces import Progress
-from fedray.simulation.measuring import meets_target
 from fedray.simulation.parts import read_part
-from fedray.simulation.rounds import draw_first_state
-from fedray.simulation.stopping import BEST, collect_values, list_test_choices, watched_score
-from fedray.simulation.study import Study
-from fedray.storage.tables import read_table
+from fedray.simulation.rounds import (
+    BEST,
+    collect_values,
+    draw_first_state,
+    list_test_choices,
+    meets_target,
+    watched_score,
+)
+from fedray.simulation.study import Progress, Study
+from fedray.storage.tables import read_table, write_parquet
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `summary.json` and `manifest.json` of a run directory: what came out, and where it was computed.
 
 JOB_MODEL = ("replicate", "fold", "model")  # whose jobs are those of one model
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
@@ -105,7 +132,7 @@ def count_lost_models(out: Path) -> int:
 def count_drawn_answers(study: Study, progress: Progress) -> int:
     """Models that answer as they were drawn at the end of a run with a method or a schedule of the user's own.
 
-    Of fedray's methods the jobs of a plan say it before a run (`fedray.assembly.untrained`).
+    Of fedray's methods the jobs of a plan say it before a run (`fedray.assembly.advice`).
 
     Args:
         study: what was trained.
@@ -199,3 +226,269 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `partition.parquet` of a run directory: which rows each client has, for any tool, and for `data.partition.file`.
+#
+# The rows of stored data sets are written; clients that are generated have none, and so has a partition of more than
+# 50 million rows: its scenario and its seed deal it again. The manifest says which it is (`study.partition`).
+
+
+def describe_partition(study: Study) -> str:
+    """Where it is written who holds which rows.
+
+    Example:
+        >>> from fedray.assembly.study import build_study
+        >>> from fedray.scenario.loader import read_scenario
+        >>> study = build_study(read_scenario({"data": {"name": "synthetic"}, "clients": {"number": 10}}))
+        >>> describe_partition(study)
+        'generated: the rows of a client follow from data.seed, the seed and its number (scenario.yaml)'
+    """
+    shards = study.shards
+    if not isinstance(shards, StoredShards):
+        return "generated: the rows of a client follow from data.seed, the seed and its number (scenario.yaml)"
+    rows = sum(len(cut.rows) for cut in shards.dealt.owned)
+    if rows > MOST_ROWS:
+        return f"not written ({rows:,} rows): it follows from data.partition and the seed (scenario.yaml)"
+    return FILE_NAME
+
+
+def write_partition(out: Path, study: Study) -> None:
+    """Writes who holds which rows of every world, unless the file is there and the same.
+
+    Args:
+        out: The run directory.
+        study: What is trained.
+
+    Raises:
+        BadInput: The file is there, and this user may not read it.
+    """
+    shards = study.shards
+    if describe_partition(study) != FILE_NAME or not isinstance(shards, StoredShards):
+        return
+    clusters = [shards.clusters(world) for world in range(study.worlds)]
+    data = pack_partition(shards.data, shards.dealt, [int(fold) for fold in study.folds], clusters)
+    path = out / FILE_NAME
+    if _read_present(path) != data:
+        plain.write_atomically(path, data)
+
+
+def _read_present(path: Path) -> bytes | None:
+    """The bytes of the file that is there; None where none is, or something else that is to be replaced.
+
+    Raises:
+        BadInput: This user may not read it.
+        FedrayError: It cannot be read for another reason, such as a fault of the disk.
+    """
+    try:
+        return plain.read_file(path)
+    except OSError as error:
+        told = tell_apart(path, error, "")
+        if isinstance(told, Damaged) or error.errno == errno.EFBIG:
+            return None
+        raise told from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `drift.parquet`: one row for each known client, with how unusual its data look to the final ensemble.
+#
+# Its columns are in `files/columns.py`.
+
+DRIFT_FILE = "drift.parquet"
+
+
+def make_drift_table(replicate: int, fold: int, samples: IntArray, drift: Drift) -> pa.Table:
+    """The rows of one replicate and fold.
+
+    Args:
+        replicate: its number.
+        fold: its number.
+        samples: training samples of each client, `[N]`.
+        drift: the drift scores of the N clients.
+
+    Example:
+        >>> from fedray.metrics.unknown import score_drift
+        >>> drift = score_drift(total=[0.5, np.nan], knowledge=[0.1, np.nan])
+        >>> table = make_drift_table(0, 0, np.array([40, 0]), drift)
+        >>> table.select(["client", "samples", "knowledge", "anomaly"]).to_pylist()[1]
+        {'client': 1, 'samples': 0, 'knowledge': None, 'anomaly': False}
+    """
+    clients = np.arange(len(samples))
+    place = {"replicate": np.full_like(clients, replicate), "fold": np.full_like(clients, fold), "client": clients}
+    return make_table("drift", {**place, "samples": samples, **drift._asdict()})  # NaN, without data: null
+
+
+def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
+    """Writes the table.
+
+    Args:
+        out: the run directory.
+        study: what was trained.
+        worlds: the drift scores of the clients in each world.
+    """
+    tables = []
+    for world, drift in enumerate(worlds):
+        client = np.arange(len(drift.total))
+        samples = study.shards.sizes(np.full_like(client, world), client)
+        tables.append(make_drift_table(*study.place(world), samples, drift))
+    write_parquet(out / DRIFT_FILE, pa.concat_tables(tables))
+
+
+def read_drift(out: Path) -> pa.Table:
+    """The drift scores of a run directory.
+
+    Raises:
+        FedrayError: the run has none.
+    """
+    path, summary = out / DRIFT_FILE, out / "summary.json"
+    check_final_file(out, DRIFT_FILE, read_sealed(summary) if summary.is_file() else {})
+    if not path.is_file():
+        raise FedrayError(
+            f"{out} has no {DRIFT_FILE}: only a finished run with several models and at most 2,000 clients has one"
+        )
+    return read_drift_file(path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Run loggers: send the metrics of each evaluated round to a tool you already use. Off by default.
+#
+# A logger is one function of the round and its metrics; each tool is imported when its logger is made, never before.
+
+Logger = Callable[[int, Mapping[str, float]], None]
+
+
+def tensorboard(dir: str | Path) -> Logger:
+    """Scalars as TensorBoard event files.
+
+    Args:
+        dir: where the event files go; `tensorboard --logdir` reads it.
+    """
+    _import_tool("tensorboard", "tensorboard")
+    writer = _import_tool("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir))
+
+    def log(round: int, metrics: Mapping[str, float]) -> None:
+        for name, value in _finite_numbers(metrics).items():
+            writer.add_scalar(name, value, round)
+        writer.flush()  # a run that is killed keeps what it logged
+
+    return log
+
+
+def wandb(project: str, dir: str | Path | None = None, name: str | None = None) -> Logger:
+    """A run of Weights & Biases; its own environment variables say whether it is online.
+
+    Args:
+        project: the project the run belongs to.
+        dir: where its local files go.
+        name: of the run; a random one without.
+    """
+    where = None if dir is None else str(dir)
+    run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
+
+    def log(round: int, metrics: Mapping[str, float]) -> None:
+        run.log(_finite_numbers(metrics), step=round)
+
+    return log
+
+
+def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Logger:
+    """A run of MLflow.
+
+    Args:
+        uri: of the tracking server, or a local store such as `sqlite:///runs.db`.
+        experiment: made if there is none of this name.
+        name: of the run; a random one without.
+    """
+    client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
+    known = client.get_experiment_by_name(experiment)
+    where = client.create_experiment(experiment) if known is None else known.experiment_id
+    run = client.create_run(where, run_name=name).info.run_id
+
+    def log(round: int, metrics: Mapping[str, float]) -> None:
+        for key, value in _finite_numbers(metrics).items():
+            client.log_metric(run, key, value, step=round)
+
+    return log
+
+
+def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
+    """The function, for what only looks on a run: where it fails that is told, and it is not called again.
+
+    Args:
+        what: looks on, for the line.
+        do: the function.
+        tell: says a line.
+
+    Example:
+        >>> look = look_on("a gauge", lambda value: 1 / value, print)
+        >>> look(0), look(0)
+        a gauge failed (ZeroDivisionError: division by zero): the run goes on without it
+        (None, None)
+    """
+    works = True
+
+    def call(*given: object) -> None:
+        nonlocal works
+        try:
+            if works:
+                do(*given)
+        except Exception as error:  # tools raise many kinds
+            works = False
+            tell(_say_failed(what, error))
+
+    return call
+
+
+def _say_failed(what: str, error: Exception) -> str:
+    return f"{what} failed ({show_line(f'{type(error).__name__}: {error}')}): the run goes on without it"
+
+
+def tell_user(line: str) -> None:
+    """Warns of what failed beside a run."""
+    warn_user(line, FedrayWarning)
+
+
+def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object] = tell_user) -> list[Logger]:
+    """The loggers a user asks for by name; one that fails later ends no run.
+
+    Args:
+        names: `tensorboard`, `wandb` or `mlflow`, each with `:VALUE` for another directory, project or URI; the
+            scenario's `loggers`.
+        out: the run directory; files go below it, and runs are named after it.
+        tell: says a line about a logger that fails.
+
+    Raises:
+        BadInput: a name is unknown, or its package is not installed.
+    """
+    make: dict[str, Callable[[str], Logger]] = {
+        "tensorboard": lambda value: tensorboard(expand_user_path("logger", value) if value else out / "tensorboard"),
+        "wandb": lambda value: wandb(value or "fedray", dir=out, name=out.name),
+        "mlflow": lambda value: mlflow(value or f"sqlite:///{out / 'mlflow.db'}", name=out.name),
+    }
+    pairs = [name.partition(":")[::2] for name in names]
+    for kind, _ in pairs:
+        if kind not in make:
+            raise BadInput(f"logger = {kind!r} is unknown: use one of {', '.join(make)}")
+    made: list[tuple[str, Logger]] = []
+    for kind, value in pairs:
+        try:
+            made.append((kind, make[kind](value)))
+        except BadInput:
+            raise
+        except Exception as error:  # its server is away, say: a run that goes on does so without it
+            tell(_say_failed(f"loggers: {kind}", error))
+    return [look_on(f"loggers: {kind}", log, tell) for kind, log in made]
+
+
+def _import_tool(module: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise BadInput(f"logger = {extra!r} needs a package: pip install 'fedray[{extra}]'") from None
+
+
+def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Finite numbers only: lists (one number a member) and NaN are left out."""
+    plain = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    return {name: value for name, value in plain.items() if math.isfinite(value)}

@@ -1,18 +1,4 @@
-"""The tables of a run directory, written part by part as the run goes.
-
-They are `rounds.parquet`, `clients.parquet` and, where `evaluate.clients` asks for it, `client_scores.parquet`.
-
-A new part file starts at every checkpoint; resuming from a checkpoint deletes the later ones.
-
-Example:
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     rows = {"replicate": [0, 0], "fold": [0, 0], "round": [2, 1], "accuracy": [0.8, 0.5]}
-    ...     plain.make_folder(Path(folder) / "rounds.parquet")
-    ...     write_parquet(Path(folder) / "rounds.parquet" / "part-000000002.parquet", pa.table(rows))
-    ...     read_table(Path(folder), "rounds")["accuracy"].to_pylist()
-    [0.5, 0.8]
-"""
+"""The tables of a run directory, written part by part as the run goes."""
 
 from __future__ import annotations
 
@@ -29,12 +15,16 @@ from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray, Plan
 from fedray.files import plain
 from fedray.files.checksums import BEST_FOLDER, PartSums, digest_part, name_part, read_vouched, sum_parts
-from fedray.files.columns import COLUMNS, arrow_type, make_table, table_schema
-from fedray.files.run_files import read_parts
+from fedray.files.tables import COLUMNS, Column, arrow_type, make_table, read_parts, table_schema
+from fedray.metrics.scores import SCORES
 from fedray.simulation import clock
-from fedray.simulation.interfaces import ClientScores, JobTable, Progress
-from fedray.simulation.study import Study
+from fedray.simulation.study import ClientScores, JobTable, Progress, Study
 from fedray.storage import checkpoint
+
+# ---------------------------------------------------------------------------------------------------------------------
+# They are `rounds.parquet`, `clients.parquet` and, where `evaluate.clients` asks for it, `client_scores.parquet`.
+#
+# A new part file starts at every checkpoint; resuming from a checkpoint deletes the later ones.
 
 FLUSH_ROWS = 200_000
 
@@ -185,7 +175,17 @@ class RunRecorder:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Writes a table as one Parquet file, atomically."""
+    """Writes a table as one Parquet file, atomically.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rows = {"replicate": [0, 0], "fold": [0, 0], "round": [2, 1], "accuracy": [0.8, 0.5]}
+        ...     plain.make_folder(Path(folder) / "rounds.parquet")
+        ...     write_parquet(Path(folder) / "rounds.parquet" / "part-000000002.parquet", pa.table(rows))
+        ...     read_table(Path(folder), "rounds")["accuracy"].to_pylist()
+        [0.5, 0.8]
+    """
     plain.write_atomically(path, _pack(table))
 
 
@@ -225,3 +225,28 @@ def read_table(out: Path, name: str) -> pa.Table:
     if table is None:
         raise FedrayError(f"{out / name}.parquet holds no rows: is {out} a finished run?")
     return table.sort_by([("replicate", "ascending"), ("fold", "ascending"), ("round", "ascending")])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Every column of every table that fedray writes, with its unit: for `fedray list columns` and the documentation.
+
+TABLES_OF = {  # where a table is, and when
+    "rounds": "`rounds.parquet` of a run: one row per evaluated round, replicate and fold",
+    "clients": "`clients.parquet` of a run: one row per job, also those that did not count",
+    "client_scores": "`client_scores.parquet` of a run with `evaluate.clients`: one row per evaluated round and client",
+    "drift": "`drift.parquet` of a finished run with several models and at most 2,000 clients: one row per client",
+    "partition": "`partition.parquet` of a run: one row per training row that a client holds",
+    "trials": "`trials.parquet` of a sweep: one row per trial",
+    "table": "`table.parquet` of `fedray table`: one row per cell and score",
+}
+
+
+def list_table_columns() -> dict[str, dict[str, Column]]:
+    """The columns of all tables; the scores follow the other columns of `rounds`.
+
+    Example:
+        >>> columns = list_table_columns()
+        >>> columns["rounds"]["accuracy"].unit, "accuracy" in columns["clients"]
+        ('share', False)
+    """
+    return {table: {**COLUMNS[table], **(SCORES if table == "rounds" else {})} for table in TABLES_OF}

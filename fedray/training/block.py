@@ -1,34 +1,27 @@
-"""A block: W jobs that train side by side as lanes of one computation, and the batches that each of them sees.
-
-The batches of a lane are a function of its own address and size alone: `(seed, round, client, model)` gives every epoch
-a permutation of the client's rows, which is cut into batches of B; the last one is padded with rows of weight zero. So
-the numbers of a lane depend neither on the other lanes nor on the width of the block.
-
-Example:
-    Two lanes with batches of two rows. The second lane has three rows, so its second batch holds one of them.
-
-    >>> keys = rng.keys(0, "example", np.arange(2))
-    >>> batches = deal_batches(np.arange(8).reshape(2, 4), np.array([4, 3]), np.array([2, 2]), 2, keys)
-    >>> batches.weight[:, 1].tolist()
-    [[0.5, 0.5], [1.0, 0.0]]
-    >>> sorted(batches.index[:, 0].flatten().tolist())
-    [0, 1, 2, 3]
-"""
+"""A block: W jobs that train side by side as lanes of one computation, and the batches that each of them sees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.local import Reading
+from fedray.core.errors import BadInput
+from fedray.core.local import Augmentation, Reading
 from fedray.core.method import Local
-from fedray.core.types import IntArray
-from fedray.training.drops import Drop
+from fedray.core.types import IntArray, Layout
+from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.training.chain import Drop
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The batches of a lane are a function of its own address and size alone: `(seed, round, client, model)` gives every
+# epoch a permutation of the client's rows, which is cut into batches of B; the last one is padded with rows of weight
+# zero. So the numbers of a lane depend neither on the other lanes nor on the width of the block.
 
 PIECE_NUMBERS = 8 << 20  # numbers that are read at a time: about 32 MB
 MIN_LANES = 2  # a single lane would take other product kernels (matrix-vector) than two lanes, so it is padded
@@ -193,6 +186,16 @@ def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, ke
         steps: Optimizer steps of each lane, `[W]`, falling.
         width: B.
         key: Address of each lane, `[W]`.
+
+    Example:
+        Two lanes with batches of two rows. The second lane has three rows, so its second batch holds one of them.
+
+        >>> keys = rng.keys(0, "example", np.arange(2))
+        >>> batches = deal_batches(np.arange(8).reshape(2, 4), np.array([4, 3]), np.array([2, 2]), 2, keys)
+        >>> batches.weight[:, 1].tolist()
+        [[0.5, 0.5], [1.0, 0.0]]
+        >>> sorted(batches.index[:, 0].flatten().tolist())
+        [0, 1, 2, 3]
     """
     lanes, n = rows.shape
     total = int(steps.max())
@@ -264,3 +267,277 @@ def to_channels_last(x: Tensor) -> Tensor:
         return x
     _, c, h, w = x.shape
     return x.contiguous(memory_format=torch.channels_last).as_strided(x.shape, (h * w * c, 1, w * c, c))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batches whose rows are changed anew in every step (`local.augment`).
+#
+# What is drawn for a row is a function of the client's local training, the step, the row's place in the batch and the
+# place of the augmentation among others. So it depends neither on the other lanes of a block nor on the runtime.
+
+_AUGMENTED = -5  # the part of an address that augmentations have and permutations have not
+_GENERATORS = threading.Lock()  # those from which functions draw are one for all threads
+_MIXED = "for mixed labels write a loss (local.loss), which can ask the network about mixed inputs"
+_INFINITE = "numbers that are NaN or infinite: look for a division, a logarithm or a root"
+_PICTURES = 6  # axes of the pictures of some steps and lanes, `[s, W, B, C, H, W]`
+
+
+class Steps(NamedTuple):
+    """Whose batches are changed, and which.
+
+    Attributes:
+        key: Address of each lane, `[W]`.
+        first: Number of the first step.
+        real: Rows of each batch that are no padding, `[s, W]`; they come first.
+        classes: Number of classes; 0: targets are those of a regression.
+
+    Example:
+        >>> from fedray.data.augmentation import AUGMENTATIONS
+        >>> x, y = torch.arange(6.0).view(1, 1, 2, 1, 1, 3), torch.zeros(1, 1, 2)
+        >>> steps = Steps(rng.keys(0, "example", np.arange(1)), 0, np.array([[2]]))
+        >>> change_batches((AUGMENTATIONS["flip"],), x, y, steps)[0].flatten(2).tolist()
+        [[[0.0, 1.0, 2.0, 5.0, 4.0, 3.0]]]
+    """
+
+    key: rng.Keys
+    first: int
+    real: IntArray
+    classes: int = 0
+
+
+def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of some steps after all augmentations, one after another.
+
+    Args:
+        rules: The augmentations.
+        x: Raw inputs, `[s, W, B, ...]`; in main memory where a function of the user's changes them.
+        y: Raw targets, `[s, W, B]` or `[s, W, B, q]`.
+        steps: Says which these are.
+
+    Raises:
+        BadInput: A function of the user's returned something else than finite rows of the same form.
+        FedrayError: It raised an exception.
+    """
+    numbers = steps.first + np.arange(len(x))[:, None]
+    for place, rule in enumerate(rules):
+        keys = rng.fresh(rng.fresh(rng.fresh(steps.key, _AUGMENTED), place), numbers)  # [s, W]
+        if rule.form == "rows":
+            each = rng.fresh(keys[..., None], np.arange(x.shape[2])).reshape(-1)
+            x = rule.function(x.flatten(0, 2), rng.uniform(each, rule.numbers)).view(x.shape)
+        else:
+            x, y = _call_own(rule, x, y, keys, steps)
+    return x, y
+
+
+def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: Steps) -> tuple[Tensor, Tensor]:
+    """Inputs and targets after a function of the user's, which sees no padding."""
+    changed, targets, where = x.clone(), y.clone(), f"local.augment = {rule.name}"
+    with blame_user_code(where), torch.no_grad(), _GENERATORS, rng.generators_scope() as start:
+        for s, w in np.ndindex(*steps.real.shape):
+            n, lane = int(steps.real[s, w]), (s, w)
+            if n and rule.form == "batch":
+                start(int(keys[lane]))
+                found = rule.function(x[lane][:n].clone(), y[lane][:n].clone())
+                inputs, targets[lane][:n] = _read_batch(where, found, x[lane][:n], y[lane][:n], steps.classes)
+                changed = _put(changed, (*lane, slice(n)), inputs)
+                continue
+            for b, key in enumerate(rng.fresh(keys[lane], np.arange(n)).tolist()):
+                start(key)
+                row = _check_inputs(where, rule.function(x[s, w, b].clone()), x[s, w, b], x.dim() == _PICTURES)
+                changed = _put(changed, (s, w, b), row)
+    _refuse_infinite(where, changed, x)
+    return changed, targets
+
+
+def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
+    """Rows with some of them replaced; bytes become numbers where these are no bytes any more."""
+    rows = rows if found.dtype == rows.dtype else rows.float()
+    rows[place] = found
+    return rows
+
+
+def _read_batch(where: str, found: Any, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets from what a function of a batch returned."""
+    pictures = x.dim() == _PICTURES - 2
+    if not isinstance(found, tuple):
+        return _check_inputs(where, found, x, pictures), y
+    if len(found) != 2 or not isinstance(found[1], Tensor):
+        raise BadInput(f"{where} returned a tuple that is not (inputs, targets): return one target for each row")
+    _check_targets(where, found[1], y, classes)
+    return _check_inputs(where, found[0], x, pictures), found[1]
+
+
+def _check_targets(where: str, found: Tensor, y: Tensor, classes: int) -> None:
+    """Refuses targets that are not one class, or the numbers of one row of a regression, for each row."""
+    mixed = not y.is_floating_point() and found.is_floating_point()
+    if found.shape != y.shape:
+        raise BadInput(
+            f"{where} returned targets of shape {list(found.shape)} for {list(y.shape)}: "
+            f"{_MIXED if mixed else 'return one target for each row'}"
+        )
+    if mixed:
+        raise BadInput(f"{where} returned targets of {found.dtype} for the numbers of classes: {_MIXED}")
+    if classes and bool(wrong := found[(found < 0) | (found >= classes)].tolist()):
+        raise BadInput(f"{where} returned class {wrong[0]}: return classes from 0 to {classes - 1}")
+    if not bool(torch.isfinite(found).all()):
+        raise BadInput(f"{where} returned targets with {_INFINITE}")
+
+
+def _check_inputs(where: str, found: Any, x: Tensor, pictures: bool) -> Tensor:
+    """Inputs that a function returned, in the type of `x` or, of pictures, as numbers; refused if the form is another.
+
+    Args:
+        where: What messages begin with.
+        found: What it returned.
+        x: What it was given.
+        pictures: Whether these are pictures, whose bytes may become numbers.
+    """
+    if not isinstance(found, Tensor):
+        raise BadInput(f"{where} returned {name_type(found)}: return a tensor of the same shape")
+    if found.shape != x.shape:
+        raise BadInput(f"{where} returned shape {list(found.shape)} for {list(x.shape)}: return the same shape")
+    if found.is_floating_point() and x.dtype == torch.uint8 and pictures:
+        return found.float()
+    if found.dtype != x.dtype and not (found.is_floating_point() and x.is_floating_point()):
+        _refuse_other_type(where, found, x, pictures)
+    return found.to(x.dtype)
+
+
+def _refuse_other_type(where: str, found: Tensor, x: Tensor, pictures: bool) -> None:
+    """Refuses inputs of another type, unless they are tokens that the type of the data can hold."""
+    whole = not found.is_floating_point() and not found.is_complex() and found.dtype != torch.bool
+    if whole and not x.is_floating_point() and not pictures:
+        most = torch.iinfo(x.dtype)
+        if not found.numel() or (most.min <= int(found.min()) and int(found.max()) <= most.max):
+            return
+    raise BadInput(f"{where} returned {found.dtype} for {x.dtype}: return the same type")
+
+
+def _refuse_infinite(where: str, found: Tensor, x: Tensor) -> None:
+    """Refuses inputs that became NaN or infinite."""
+    if found.is_floating_point() and not bool((torch.isfinite(found) | ~torch.isfinite(x)).all()):
+        raise BadInput(f"{where} returned {_INFINITE}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One optimizer step for stacked parameters: the same few lines for every engine.
+#
+# The gradient of a lane is `data gradient + weight_decay w + pull (w - anchor) + offset`; SGD and Adam follow
+# torch.optim (coupled weight decay; Adam with betas 0.9 and 0.999, eps 1e-8).
+
+_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
+Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]  # (parameters, gradients, lanes), in place
+Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Tensor]]
+_Move = Callable[[list[Tensor], list[Tensor], int | None], None]
+
+
+def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
+    """`[W, d]` -> one contiguous tensor `[W, *shape]` a name, copied."""
+    return [view.contiguous().clone() for view in layout.views(rows).values()]
+
+
+def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
+    """The inverse of `split_rows` for the first `lanes` lanes: `[lanes, d]`."""
+    return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
+
+
+def make_optimizer(
+    local: Local,
+    lr: float,
+    anchor: Sequence[Tensor],
+    offset: Sequence[Tensor],
+    velocities: list[Tensor] | None = None,
+) -> Step:
+    """A function `step(params, grads, lanes)` that updates the first lanes (None: all) of stacked tensors in place.
+
+    Args:
+        local: The optimizer and its settings.
+        lr: Learning rate of this round.
+        anchor: What parameters are pulled towards, stacked as they are; empty: there is no pull.
+        offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
+        velocities: Where the momentum of SGD is kept; empty: it begins at zeros. None: a list of its own.
+
+    Example:
+        Two lanes of one parameter; the second one gets no gradient.
+
+        >>> step = make_optimizer(Local(lr=0.1), 0.1, [], [])
+        >>> params = [torch.tensor([[1.0], [1.0]])]
+        >>> step(params, [torch.tensor([[2.0], [0.0]])], None)
+        >>> params[0].flatten().tolist()
+        [0.800000011920929, 1.0]
+    """
+    kept = [] if velocities is None else velocities
+    move = _make_adam(lr) if local.optimizer == "adam" else _make_sgd(lr, local.momentum, kept)
+    complete = make_complete(local, anchor, offset)
+
+    def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
+        now = list(params) if lanes is None else [p[:lanes] for p in params]
+        move(now, complete(now, grads, lanes), lanes)
+
+    return step
+
+
+def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
+    """A function (first lanes of the parameters, gradients of the data, lanes) -> the whole local gradients.
+
+    Args:
+        local: Its weight decay and pull.
+        anchor: What parameters are pulled towards, stacked as they are; empty: there is no pull.
+        offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
+    """
+
+    def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:
+        g = list(grads)
+        if offset:
+            g = list(torch._foreach_add(g, [o[:lanes] for o in offset]))
+        if local.weight_decay:
+            g = list(torch._foreach_add(g, list(now), alpha=local.weight_decay))
+        if local.pull:  # the difference first: 0 at the anchor, and no rounding error that Adam divides by itself
+            away = torch._foreach_sub(list(now), [a[:lanes] for a in anchor])
+            g = list(torch._foreach_add(g, away, alpha=local.pull))
+        return g
+
+    return complete
+
+
+def is_plain_sgd(local: Local) -> bool:
+    """Whether the update is linear in the gradient of the same step: SGD without momentum."""
+    return local.optimizer == "sgd" and not local.momentum
+
+
+def _make_adam(lr: float) -> _Move:
+    """Adam: a function (first lanes of the parameters, their whole gradients, lanes)."""
+    moments: list[list[Tensor]] = []
+    count = 0
+
+    def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
+        nonlocal count
+        count += 1
+        if not moments:
+            moments.extend([torch.zeros_like(p) for p in now] for _ in range(2))
+        first, second = ([m[:lanes] for m in moment] for moment in moments)
+        torch._foreach_lerp_(first, g, 1.0 - _BETA1)
+        torch._foreach_mul_(second, _BETA2)
+        torch._foreach_addcmul_(second, g, g, 1.0 - _BETA2)
+        root = torch._foreach_sqrt(second)
+        torch._foreach_div_(root, (1.0 - _BETA2**count) ** 0.5)
+        torch._foreach_add_(root, _EPS)
+        torch._foreach_addcdiv_(now, first, root, -lr / (1.0 - _BETA1**count))
+
+    return move
+
+
+def _make_sgd(lr: float, momentum: float, velocities: list[Tensor]) -> _Move:
+    """SGD: a function (first lanes of the parameters, their whole gradients, lanes)."""
+
+    def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
+        if momentum:
+            if not velocities:
+                velocities.extend(torch.zeros_like(p) for p in now)
+            velocity = [v[:lanes] for v in velocities]
+            torch._foreach_mul_(velocity, momentum)
+            torch._foreach_add_(velocity, g)
+            g = velocity
+        torch._foreach_add_(now, g, alpha=-lr)
+
+    return move

@@ -1,16 +1,4 @@
-"""Which engine trains a network, and with how many lanes: one rule on shapes, the same in every process.
-
-Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` reads what its
-`forward` computes. A network that is not exactly what an engine computes, or that cannot be mapped over lanes, takes
-the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module. `docs/explanation/engines.md` has
-measurements.
-
-Example:
-    >>> from fedray.models.catalogue import build_net
-    >>> engine = choose_engine(build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]))
-    >>> engine.name, engine.width, engine.why
-    ('mlp', 256, 'linear layers only, 67 parameters')
-"""
+"""Which engine trains a network, and with how many lanes: one rule on shapes, the same in every process."""
 
 from __future__ import annotations
 
@@ -18,19 +6,28 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
-from fedray.core import native
+from fedray.core import native, rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Local
 from fedray.core.types import Lanes, Net
-from fedray.training import client_trial, compiled, compiled_conv, conv, loop, mlp, vmap
-from fedray.training.block import MIN_LANES, Block, Trained
-from fedray.training.client_lanes import train_client_lanes
-from fedray.training.client_loop import train_client_loop
-from fedray.training.compiled_outputs import run_kernel
+from fedray.training import client_code, compiled, loop
+from fedray.training import layers as conv
+from fedray.training import layers as mlp
+from fedray.training.block import MIN_LANES, Block, Trained, count_steps, deal_batches
+from fedray.training.client_code import make_reading, train_client_lanes, train_client_loop
+from fedray.training.compiled import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
 from fedray.training.recognition import Recognized, recognize
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` reads what its
+# `forward` computes. A network that is not exactly what an engine computes, or that cannot be mapped over lanes,
+# takes the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
+# `docs/explanation/engines.md` has measurements.
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
@@ -91,6 +88,12 @@ def choose_engine(
 
     Raises:
         BadInput: Compiled kernels must train, and cannot.
+
+    Example:
+        >>> from fedray.models.catalogue import build_net
+        >>> engine = choose_engine(build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]))
+        >>> engine.name, engine.width, engine.why
+        ('mlp', 256, 'linear layers only, 67 parameters')
     """
     engine = _choose_any(net, device, example, lanes)
     if local is not None and local.has_code:
@@ -137,10 +140,10 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
         return Engine("mlp", width, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
     if conv.split_net(net.module) is not None:
         channels = conv.find_max_channels(net.module)
-        stages = compiled_conv.find_stages(net.module)
+        stages = compiled.find_stages(net.module)
         if may_compile and not isinstance(stages, str):
             why = f"plain convolutions of at most {channels} channels, compiled"
-            train = compiled_conv.train_compiled_conv
+            train = compiled.train_compiled_conv
             width = _choose_width(d, device, KERNEL_FLOATS)
             return Engine("conv-c", width, why, train, _compute_conv_outputs, 1, evaluates="compiled")
         width, why = conv.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
@@ -154,7 +157,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 def _compute_conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     """Raw outputs by the compiled kernel, as `Engine.outputs`."""
-    return run_kernel(compiled_conv.CONV_KERNEL, net, rows, x)
+    return run_kernel(compiled.CONV_KERNEL, net, rows, x)
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
@@ -184,14 +187,14 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
     d, obstacle = net.layout.d, _find_obstacle(net, device)
     if obstacle is not None or d > most * (1 if device == "cpu" else 64):
         return _loop_engine(d, (obstacle or f"{d:,} parameters a lane are too many to stack") + unread)
-    refused = None if example is None else vmap.find_refusal(net, example)
+    refused = None if example is None else loop.find_refusal(net, example)
     if refused is not None:
         return _loop_engine(d, f"it cannot be mapped over lanes ({refused}){unread}")
-    mixing = None if example is None else vmap.find_mixing(net, example)
+    mixing = None if example is None else loop.find_mixing(net, example)
     if mixing is not None:
         return _loop_engine(d, mixing + unread)
     why = f"a functional module of {d:,} parameters{unread}"
-    return Engine("vmap", _choose_width(d, device), why, vmap.train_vmap, loop.loop_outputs)
+    return Engine("vmap", _choose_width(d, device), why, loop.train_vmap, loop.loop_outputs)
 
 
 def _choose_for_code(
@@ -205,7 +208,7 @@ def _choose_for_code(
         general = _choose_general(net, device, example, "", math.inf if together else VMAP_FLOATS)
     refused = general.why if general.name == "loop" else None
     if refused is None and example is not None:
-        refused = client_trial.find_code_refusal(net, example, local, models)
+        refused = client_code.find_code_refusal(net, example, local, models)
     if refused and together:
         raise BadInput(f"model.name = {net.name} cannot move together with others: {refused}: choose another one")
     if refused is not None:
@@ -282,3 +285,77 @@ def _find_obstacle(net: Net, device: str) -> str | None:
     if device == "cpu" and any(len(shape) > 3 for shape in net.layout.shapes):
         return "what looks like kernels of convolutions is slower over lanes than one lane after another"
     return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The start-up check that a lane's bits do not depend on its neighbors, on this machine, with this network.
+
+_LANES, _ROWS = 5, 11
+_RATE = 0.001  # at this rate wide networks with large weights stay finite
+
+
+def check_invariance(
+    net: Net, engine: Engine, local: Local, example: Tensor, *, device: str, dtype: torch.dtype, models: int = 1
+) -> bool:
+    """Whether five small lanes get the same bits when they train together as when two or three train at a time.
+
+    An engine that trains one lane after another is invariant by construction, and nothing is run for it.
+
+    Args:
+        net: The network.
+        engine: What trains it.
+        local: How the clients train; one epoch of it is run.
+        example: One network input.
+        device: Kind of the device, "cpu" or "cuda".
+        dtype: Type of the models' numbers.
+        models: K.
+
+    Example:
+        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.training.choice import choose_engine
+        >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
+        >>> check_invariance(net, choose_engine(net), Local(), torch.zeros(4), device="cpu", dtype=torch.float32)
+        True
+    """
+    if engine.width == 1:
+        return True
+
+    starts = torch.stack([net.init(int(key)) for key in rng.keys(0, "selftest", np.arange(_LANES))]).to(device, dtype)
+
+    def train(lanes: list[int]) -> Tensor:
+        block, lane = _make_block(net, local, example, lanes, starts), torch.tensor(lanes)
+        return engine.train(net, block._replace(reading=make_reading(net, local.loss, block.start, lane, models))).final
+
+    whole = train(list(range(_LANES)))
+    groups = ([0, 1], [2, 3, 4], [1, 4])
+    return all(torch.equal(_bits(train(group)), _bits(whole[group])) for group in groups)
+
+
+def _bits(rows: Tensor) -> Tensor:
+    """Numbers as integers: NaN is equal to itself."""
+    return rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
+
+
+def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], starts: Tensor) -> Block:
+    """A block of some of the five lanes; inputs, targets and first models of a lane depend on its number alone."""
+    device, dtype = starts.device, starts.dtype
+    lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
+    size = np.full(len(lane), _ROWS)
+    one_epoch = replace(local, epochs=1, steps=None, batch_size=batch, particles=None)  # these lanes move apart
+    steps = count_steps(size, one_epoch)
+    key = rng.keys(0, "selftest", lane)
+    index, weight = deal_batches(lane[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)
+    n, shape = _LANES * _ROWS, example.shape
+    numbers = torch.from_numpy(rng.normal(rng.keys(1, "selftest"), n * int(np.prod(shape)))).view(n, *shape).to(dtype)
+    classes = torch.arange(n) % net.outputs
+    targets = numbers.flatten(1)[:, :1].expand(n, net.outputs // (2 if net.objective == "gaussian_nll" else 1))
+    inputs = numbers if example.is_floating_point() else example.expand(n, *shape)
+    x, y = inputs.to(device), (classes if net.objective == "cross_entropy" else targets).to(device)
+
+    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        return x[index[lo:hi].to(device)], y[index[lo:hi].to(device)]
+
+    counters = torch.zeros(len(lane), 0, dtype=torch.int64)
+    return Block(
+        starts[lane], counters, read, weight.to(device, dtype), steps, one_epoch, _RATE, key, int(np.prod(shape))
+    )

@@ -1,37 +1,54 @@
-"""What code in local training reads: the batch of one client, features, and what other models say; and its loss.
-
-Two engines share it, and `client_steps.py`: `client_lanes.py` maps the functions of one client over the lanes of a
-block, `client_loop.py` calls them for one lane after another. Parameters and gradients of a lane are vectors `[p]`.
-
-Example:
-    The features of a network are the inputs of its last layer.
-
-    >>> from fedray.models.catalogue import build_net
-    >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
-    >>> with watching_features(net, True) as watched:
-    ...     _ = net.module(torch.ones(5, 2))
-    ...     read_features(net, watched).shape
-    torch.Size([5, 4])
-"""
+"""Local training with code in it: what the code reads, a step, and lanes or a loop that call it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.utils._pytree import tree_map
 
+from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.local import ENSEMBLE, LocalLoss, LossContext, Reading, Seen
+from fedray.core.local import (
+    ENSEMBLE,
+    LocalLoss,
+    LossContext,
+    Reading,
+    Seen,
+    StepContext,
+    Transform,
+    find_placing,
+    reads_ensemble,
+)
+from fedray.core.method import Local
 from fedray.core.types import Layout, Net
-from fedray.models.loss import per_sample
+from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs
-from fedray.own_code.user_code import name_type
-from fedray.training.block import Block
+from fedray.own_code.user_code import name_type, takes_positional
+from fedray.training.block import (
+    Block,
+    Complete,
+    Step,
+    Trained,
+    find_active_lanes,
+    make_complete,
+    make_optimizer,
+)
+from fedray.training.loop import DRAWS, quiet_fallbacks
+from fedray.training.particles import make_coupling
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What code in local training reads: the batch of one client, features, and what other models say; and its loss.
+#
+# Two engines share it, and `client_steps.py`: `client_lanes.py` maps the functions of one client over the lanes of a
+# block, `client_loop.py` calls them for one lane after another. Parameters and gradients of a lane are vectors `[p]`.
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # (parameters and buffers `[d]`, inputs `[B, ...]`) -> outputs, evaluating
 Watched = list[Tensor]  # what the last layer was given
@@ -101,7 +118,18 @@ def last_layer(layout: Layout) -> str:
 
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
-    """A list that gets the inputs of the network's last layer in every forward pass, where that is wanted."""
+    """A list that gets the inputs of the network's last layer in every forward pass, where that is wanted.
+
+    Example:
+        The features of a network are the inputs of its last layer.
+
+        >>> from fedray.models.catalogue import build_net
+        >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
+        >>> with watching_features(net, True) as watched:
+        ...     _ = net.module(torch.ones(5, 2))
+        ...     read_features(net, watched).shape
+        torch.Size([5, 4])
+    """
     watched: Watched = []
 
     def watch(_module: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -239,3 +267,522 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
         torch.ones_like(first) if found.size is None else found.size,
         nothing if found.shared is None else found.shared,
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A step of local training with code in it: transformations of the gradient, an optimizer of one's own or of torch.
+
+Advance = Callable[[Tensor, LaneBatch, int], Tensor]  # (parameters `[W, p]`, batches, step) -> losses `[W]`
+Over = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function of one lane -> one of all lanes
+_NOISE = -1  # the part of an address that noise has and permutations have not
+
+
+def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
+    """A function (parameters `[W, p]`, batches, step) that makes one step in place, and returns the losses `[W]`.
+
+    Args:
+        code: What is trained, and how.
+        gradients: How one lane is differentiated.
+        over: Makes a function of one lane one of all lanes.
+        anchor: What the parameters are pulled towards, `[W, p]`.
+        offset: What is added to the gradients, `[W, p]`; None: nothing.
+    """
+    local, lr = code.block.local, code.block.lr
+    terms = [anchor] if local.pull else [], [] if offset is None else [offset]
+    complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
+    couple = make_coupling(code.block)
+    placing = find_placing(_rules(local))
+    place = None if placing is None or placing.at is None else _check_place(placing.name, placing.at)
+    if local.step is None:
+        optimize = make_optimizer(local, lr, *terms)
+    elif not isinstance(local.step, Transform):
+        optimize = _make_torch_step(local.step, code.net.layout, lr, complete)
+
+    def advance(rows: Tensor, batch: LaneBatch, step: int) -> Tensor:
+        lanes = len(batch.weight)
+        now = rows[:lanes]
+        g, loss = over(gradients.step)(now if place is None else over(place)(now, batch.noise), batch)
+        if local.gradient is not None:
+            g = transform(local.gradient, g, now, batch, step)
+        if couple is not None:
+            g = couple(g, now)
+        if isinstance(local.step, Transform):
+            (g,) = complete([now], [g], lanes)
+            now.sub_(transform(local.step, g, now, batch, step), alpha=lr)
+        else:
+            optimize([rows], [g], lanes)
+        found: Tensor = loss
+        return found
+
+    return advance
+
+
+def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
+    """A function (transformation, gradients `[W, p]`, parameters, batches, step) -> what becomes of the gradients."""
+    lr, t, states = code.block.lr, code.round, dict[int, Any]()
+
+    def transform(rule: Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
+        def update(g: Tensor, state: Any, now: Tensor, batch: LaneBatch) -> tuple[Tensor, Any]:
+            context = StepContext(
+                round=t,
+                client=batch.client,
+                step=step,
+                steps=batch.steps,
+                lr=lr,
+                rows=(batch.weight > 0).sum(),
+                gradient_at=lambda p: gradients.again(p, batch)[0],
+                sample_gradients=lambda p: gradients.samples(p, batch),
+                noise=batch.noise[: _count_noise(rule, len(now))] if rule.noise else None,
+                size=batch.size,
+            )
+            return _check_update(rule.name, rule.update(g, state, now, context), now)
+
+        if id(rule) not in states:
+            states[id(rule)] = over(rule.init)(now)
+        kept = tree_map(lambda part: part[: len(now)] if isinstance(part, Tensor) else part, states[id(rule)])
+        g, states[id(rule)] = over(update)(g, kept, now, batch)
+        return g
+
+    return transform
+
+
+def _check_update(name: str, found: Any, now: Tensor) -> tuple[Tensor, Any]:
+    """Refuses what a transformation returned, if it is not a gradient and a state."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise BadInput(f"local.optimizer = {name} returned {name_type(found)}: return (gradient, state)")
+    g, state = found
+    if not isinstance(g, Tensor) or g.shape != now.shape:
+        made = f"a gradient of shape {list(g.shape)}" if isinstance(g, Tensor) else f"{name_type(g)} as its gradient"
+        raise BadInput(
+            f"local.optimizer = {name} returned {made}: return one number for each of {len(now):,} parameters"
+        )
+    return g, () if state is None else state
+
+
+def _check_place(name: str, at: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Where a transformation has a step take its gradient, refused if these are no parameters of the network."""
+
+    def place(now: Tensor, noise: Tensor) -> Tensor:
+        found: Any = at(now, noise)
+        if not isinstance(found, Tensor) or found.shape != now.shape:
+            made = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
+            raise BadInput(f"local.optimizer = {name}: its at returned {made}: return {len(now):,} parameters")
+        return found
+
+    return place
+
+
+def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
+    """An optimizer of torch for a lane alone, `[1, p]`; it starts without memory."""
+    held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
+
+    def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
+        (g,) = complete(rows, grads, lanes)
+        if not held:
+            parts = [part.clone().requires_grad_() for part in name_parameters(layout, rows[0][0]).values()]
+            made = factory(parts, lr=lr)
+            if not isinstance(made, torch.optim.Optimizer):
+                raise BadInput(f"local.optimizer returned {name_type(made)}: return a torch.optim.Optimizer")
+            if not takes_positional(made.step, 0):
+                kind = type(made).__name__
+                raise BadInput(
+                    f"local.optimizer = {kind}: its step needs a closure, which clients do not have: choose an "
+                    "optimizer that steps by the gradients alone"
+                )
+            held.append((made, parts))
+        optimizer, parts = held[0]
+        for part, change in zip(parts, name_parameters(layout, g[0]).values(), strict=True):
+            part.grad = change.clone()
+        optimizer.step()
+        rows[0][0] = torch.cat([part.detach().reshape(-1) for part in parts])
+
+    return step
+
+
+def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
+    """Standard normal numbers of each lane's address and this step, `[W, p]`; `[W, 0]` where nothing asks for them.
+
+    Example:
+        Noise has the address of a client and a step.
+
+        >>> import numpy as np
+        >>> from fedray.core.local import start_empty
+        >>> noisy = Transform(start_empty, lambda g, state, p, context: (g + context.noise, state), noise=True)
+        >>> keys, like = rng.keys(0, "example", np.arange(2)), torch.zeros(2, 3)
+        >>> one, other = (draw_noise(Local(gradient=noisy), keys, step, like) for step in (0, 1))
+        >>> one.shape, bool((one == other).any())
+        (torch.Size([2, 3]), False)
+    """
+    number = max((_count_noise(rule, like.shape[-1]) for rule in _rules(local) if rule.noise), default=0)
+    if number == 0:
+        return like.new_zeros(len(keys), 0)
+    return torch.from_numpy(rng.normal(rng.fresh(rng.fresh(keys, _NOISE), step), number)).to(like)
+
+
+def _rules(local: Local) -> list[Transform]:
+    """The transformations of a local training."""
+    return [rule for rule in (local.gradient, local.step) if isinstance(rule, Transform)]
+
+
+def _count_noise(rule: Transform, p: int) -> int:
+    """How many numbers of noise a transformation of p parameters asks for."""
+    return p if rule.numbers is None else rule.numbers
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Local training with code in it, one lane after another: every network, every function and every optimizer runs here.
+
+Buffers = dict[str, Tensor]
+
+
+class _TrainedLane(NamedTuple):
+    """What a lane becomes: its model `[d]`, its counters `[c]` and the sum of its losses."""
+
+    final: Tensor
+    counters: Tensor
+    loss: Tensor
+
+
+def train_client_loop(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block, one after another.
+
+    Args:
+        net: Any network.
+        block: The lanes, `[W, d]`.
+
+    Example:
+        Adam of torch, on a lane of one step.
+
+        >>> import numpy as np
+        >>> from fedray.core.method import Local
+        >>> from fedray.models.catalogue import build_net
+        >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
+        >>> x, y = torch.ones(1, 1, 2, 3), torch.zeros(1, 1, 2, dtype=torch.int64)
+        >>> block = Block(
+        ...     net.init(0)[None], torch.zeros(1, 0), lambda lo, hi: (x[lo:hi], y[lo:hi]), torch.full((1, 1, 2), 0.5),
+        ...     steps=np.ones(1, int), local=Local(step=torch.optim.Adam), lr=0.1, keys=np.arange(1), sample=3,
+        ... )
+        >>> change = train_client_loop(net, block).final - block.start
+        >>> round(float(change.abs().max()), 3)
+        0.1
+    """
+    block = block._replace(read=lru_cache(maxsize=1)(block.read))  # all lanes of a piece are read at once
+    loss_reads = () if block.local.loss is None else block.local.loss.reads
+    watching = watching_features(net, "features" in loss_reads)
+    with torch.no_grad(), watching as watched, rng.generators_scope() as start:
+        net.module.train()
+        done = []
+        for lane, key in enumerate(block.keys.tolist()):
+            start(key)
+            with rng.torch_scope(key, block.start.device):
+                done.append(_train_lane(net, block, lane, watched))
+    return Trained(*(torch.stack(column) for column in zip(*done, strict=True)))
+
+
+def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> _TrainedLane:
+    """Trains one lane."""
+    layout, p = net.layout, net.layout.trainable
+    views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
+    buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}
+    buffers |= {name: count.clone() for name, count in zip(layout.counters, block.counters[lane], strict=True)}
+    anchor = block.anchor if block.anchor is not None else block.start
+    one = slice(lane, lane + 1)
+    offset = None if block.offset is None else block.offset[one, :p]
+    written = write_code(net, block, watched)
+    advance = make_advance(written, _differentiate(written, buffers), _call_one, anchor[one, :p], offset)
+    rows, steps, loss = block.start[one, :p].clone(), int(block.steps[lane]), block.start.new_zeros(())
+    read = [part[one] for part in read_lanes(block)]
+    reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last; no row may see it
+    for a, b in block.pieces(0, int(block.steps[0])):
+        if a >= steps:
+            break
+        x, y = block.read(a, b)
+        for s in range(a, min(b, steps)):
+            batch = LaneBatch(
+                x[s - a, one, : reals[s]],
+                y[s - a, one, : reals[s]],
+                block.weight[s, one, : reals[s]],
+                torch.tensor([steps], device=rows.device),
+                draw_noise(block.local, block.keys[one], s, rows),
+                *read,
+            )
+            loss += advance(rows, batch, s)[0]
+    kept = [buffers[name].reshape(-1) for name in layout.names if name in buffers]
+    counters = [buffers[name] for name in layout.counters]
+    counted = torch.stack(counters) if counters else block.counters[lane]
+    return _TrainedLane(torch.cat([rows[0], *kept]), counted, loss)
+
+
+def _answer(written: LaneCode, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Outputs of the network with these parameters and buffers."""
+    try:
+        out: Tensor = functional_call(written.net.module, dict(tensors), (x,))
+    except RuntimeError as error:
+        if "mutate a captured Tensor" not in str(error) or written.block.local.loss is None:
+            raise
+        raise BadInput(
+            f"local.loss = {written.block.local.loss.name}: torch.func cannot go through a network that keeps "
+            "statistics of its batches (batch normalization): take the gradient by torch.autograd.grad"
+        ) from error
+    return out
+
+
+def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of one lane as a function of a block of one lane."""
+
+    def call(*arguments: Any) -> Any:
+        found = function(*tree_map(lambda part: part[0] if isinstance(part, Tensor) else part, arguments))
+        return tree_map(lambda part: part[None] if isinstance(part, Tensor) else part, found)
+
+    return call
+
+
+def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
+    """Gradients of one lane, by autograd; a step changes the buffers in place."""
+    net = written.net
+
+    def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = p.detach().clone().requires_grad_()
+            tensors = {**name_parameters(net.layout, leaf), **held}
+            loss = lose(written, lambda x: _answer(written, tensors, x), batch)
+            if not loss.requires_grad:
+                refuse_detached(written)
+            (g,) = torch.autograd.grad(loss, leaf, materialize_grads=True)
+        return g, loss.detach()
+
+    def copy() -> Buffers:
+        return {name: value.clone() for name, value in buffers.items()}
+
+    def samples(p: Tensor, batch: LaneBatch) -> Tensor:
+        rows = range(len(batch.x))
+        each = [batch._replace(x=batch.x[i : i + 1], y=batch.y[i : i + 1], weight=p.new_ones(1)) for i in rows]
+        return torch.stack([differentiate(p, row, copy())[0] for row in each])
+
+    return Gradients(
+        step=lambda p, batch: differentiate(p, batch, buffers),
+        again=lambda p, batch: differentiate(p, batch, copy()),
+        samples=samples,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Local training with code in it, side by side: every function of one client is mapped over the lanes of a block.
+
+
+def train_client_lanes(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block, all of them in one call a step.
+
+    Args:
+        net: A network without buffers, whose module can be mapped over lanes.
+        block: The lanes, `[W, d]`, with code that can be mapped too.
+
+    Example:
+        A loss that is half the network's own moves the models half as far.
+
+        >>> import numpy as np
+        >>> from fedray.core.local import LocalLoss
+        >>> from fedray.core.method import Local
+        >>> from fedray.models.catalogue import build_net
+        >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
+        >>> x, y = torch.ones(1, 2, 2, 3), torch.zeros(1, 2, 2, dtype=torch.int64)
+        >>> def train(factor):
+        ...     loss = LocalLoss(lambda outputs, targets, context: factor * context.objective(outputs, targets))
+        ...     start = torch.stack([net.init(0), net.init(1)])
+        ...     block = Block(
+        ...         start, torch.zeros(2, 0), lambda lo, hi: (x[lo:hi], y[lo:hi]), weight=torch.full((1, 2, 2), 0.5),
+        ...         steps=np.ones(2, int), local=Local(lr=0.1, loss=loss), lr=0.1, keys=np.arange(2), sample=3,
+        ...     )
+        ...     return train_client_lanes(net, block).final - start
+        >>> torch.allclose(train(1.0), 2 * train(0.5), atol=1e-6)
+        True
+    """
+    loss_reads = () if block.local.loss is None else block.local.loss.reads
+    with torch.no_grad(), quiet_fallbacks(), watching_features(net, "features" in loss_reads) as watched:
+        net.module.train()
+        return _train(write_code(net, block, watched))
+
+
+def _differentiate_lanes(written: LaneCode) -> Gradients:
+    """Gradients of one lane, by functional transformations."""
+    net = written.net
+
+    def cost(p: Tensor, batch: LaneBatch) -> Tensor:
+        tensors = name_parameters(net.layout, p)
+        return lose(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
+
+    def samples(p: Tensor, batch: LaneBatch) -> Tensor:
+        def one(p: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
+            return cost(p, batch._replace(x=x[None], y=y[None], weight=real[None]))
+
+        found: Tensor = vmap(grad(one), in_dims=(None, 0, 0, 0))(p, batch.x, batch.y, (batch.weight > 0).to(p.dtype))
+        return found
+
+    return Gradients(grad_and_value(cost), grad_and_value(cost), samples)
+
+
+def _train(written: LaneCode) -> Trained:
+    """Trains every lane of a block."""
+    block = written.block
+    rows, anchor = block.start.clone(), block.anchor if block.anchor is not None else block.start
+    advance = make_advance(written, _differentiate_lanes(written), vmap, anchor, block.offset)
+    read = read_lanes(block)
+    final = torch.empty_like(rows)
+    steps = torch.from_numpy(block.steps).to(rows.device)
+    loss = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)
+    for lo, hi, real in find_active_lanes(block.steps):
+        lanes = max(real, block.min_lanes)
+        for a, b in block.pieces(lo, hi):
+            x, y = block.read(a, b)
+            for s in range(a, b):
+                batch = LaneBatch(
+                    x[s - a, :lanes],
+                    y[s - a, :lanes],
+                    block.weight[s, :lanes],
+                    steps[:lanes],
+                    draw_noise(block.local, block.keys[:lanes], s, rows),
+                    *(part[:lanes] for part in read),
+                )
+                loss[:real] += advance(rows, batch, s)[:real]
+        done = int((block.steps > hi).sum())
+        final[done:real] = rows[done:real]  # a lane that is computed beside a last one goes on
+    return Trained(final, block.counters, loss)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether code in local training can be mapped over lanes: it is tried on two lanes, and one after the other.
+
+_ROWS, _WIDTH, _STEPS = 3, 8, 2  # real rows of a batch, its width with padding, steps
+_TOLERANCE = 1e-3  # of the change of the parameters
+
+
+def try_code(net: Net, example: Tensor, local: Local, models: int) -> None:
+    """Trains a lane for two steps, so that what is wrong with a loss or an optimizer is known before a run begins.
+
+    Args:
+        net: The network.
+        example: One network input; its values do not matter.
+        local: Has code.
+        models: K.
+    """
+    train_client_loop(net, _make_block(net, example, local, lanes=1, models=models))
+
+
+def mixes_targets(net: Net, local: Local) -> bool:
+    """Whether the user's loss of a row of a regression depends on the other rows: `[B]` and `[B, 1]` make `[B, B]`.
+
+    Args:
+        net: The network.
+        local: Has code, perhaps a loss.
+    """
+    if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
+        return False
+    numbers = torch.from_numpy(rng.normal(rng.keys(1, "code"), 2 * _WIDTH * net.outputs)).float()
+    outputs, targets = numbers.view(2, _WIDTH, net.outputs)
+    targets = targets[:, : net.outputs // 2] if net.objective == "gaussian_nll" else targets
+    context = LossContext(partial(per_sample, net.objective), 0, torch.tensor(0), torch.tensor(0))
+    try:
+        whole, part = (local.loss.function(outputs[:n], targets[:n], context) for n in (_WIDTH, _ROWS))
+    except Exception:  # a trial with the network itself tells what is wrong
+        return False
+    return part.shape == (_ROWS,) and not torch.allclose(whole[:_ROWS], part, rtol=1e-3, equal_nan=True)
+
+
+def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) -> str | None:
+    """Why a local training cannot be mapped over lanes, found by mapping it over two of them; None if it can.
+
+    Args:
+        net: A network that can be mapped over lanes.
+        example: One network input; its values do not matter.
+        local: Has code.
+        models: K.
+
+    Example:
+        >>> from fedray.core.local import LocalLoss
+        >>> from fedray.models.catalogue import build_net
+        >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
+        >>> alone = Local(loss=LocalLoss(lambda out, y, context: out.square().sum(-1)))
+        >>> mixed = Local(loss=LocalLoss(lambda out, y, context: out[:, 0] * out.mean()))
+        >>> find_code_refusal(net, torch.zeros(2), alone)
+        >>> find_code_refusal(net, torch.zeros(2), mixed)
+        'its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)'
+    """
+    if local.step is not None and not isinstance(local.step, Transform):
+        return "an optimizer of torch has no form over lanes"
+    try:
+        return _find_known_refusal(net, tuple(example.shape), example.dtype, local, models)
+    except TypeError:  # an object of the user's that cannot be a key
+        return _find_refusal(net, example, local, models)
+
+
+@lru_cache(maxsize=8)  # a run asks several times
+def _find_known_refusal(net: Net, shape: tuple[int, ...], dtype: torch.dtype, local: Local, models: int) -> str | None:
+    return _find_refusal(net, torch.zeros(shape, dtype=dtype), local, models)
+
+
+def _find_refusal(net: Net, example: Tensor, local: Local, models: int) -> str | None:
+    block = _make_block(net, example, local, lanes=2, models=models)
+    try:
+        with rng.watch_generators() as have_changed:
+            lanes = train_client_lanes(net, block).final
+            if have_changed():
+                return DRAWS
+    except Exception as error:  # whatever the code does: if it is broken, the loop meets the same error
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    loop = train_client_loop(net, block).final
+    if not loop.isfinite().all():
+        return None  # it diverges, as `local.lr` may have it: there is nothing to compare, and training says so
+    change = 1e-6 + (loop - block.start).nan_to_num().abs().max()
+    if not torch.allclose(lanes, loop, rtol=0.0, atol=float(_TOLERANCE * change), equal_nan=True):
+        return "its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)"
+    return None
+
+
+def _make_block(net: Net, example: Tensor, local: Local, *, lanes: int, models: int) -> Block:
+    """Lanes of two steps, whose batches are padded with other rows; lane w trains model w of K."""
+    place, dtype = next(net.module.parameters()).device, torch.float32
+    start = torch.stack([net.init(lane) for lane in range(lanes)]).to(place, dtype)
+    shape = (_STEPS, lanes, _WIDTH)
+    numbers = torch.from_numpy(rng.normal(rng.keys(0, "code"), int(np.prod((*shape, *example.shape)))))
+    x = numbers.view(*shape, *example.shape).to(place, dtype)
+    if not example.is_floating_point():  # tokens 0 and 1: every vocabulary has them
+        x = (x > 0).to(place, example.dtype)
+    y = torch.zeros(shape, dtype=torch.int64, device=place)
+    if net.objective == "cross_entropy":
+        y[..., ::2] = min(1, net.outputs - 1)
+    else:
+        targets = net.outputs // 2 if net.objective == "gaussian_nll" else net.outputs
+        y = 0.1 * torch.ones(*shape, targets, device=place)
+    weight = torch.zeros(shape, device=place)
+    weight[..., :_ROWS] = 1.0 / _ROWS
+    return Block(
+        start=start,
+        counters=torch.zeros(lanes, len(net.layout.counters), dtype=torch.int64, device=place),
+        read=lambda lo, hi: (x[lo:hi], y[lo:hi]),
+        weight=weight,
+        steps=np.full(lanes, _STEPS),
+        local=replace(local, particles=None),  # lanes of a trial have no others beside them
+        lr=local.lr_at(0),
+        keys=rng.keys(0, "code", np.arange(lanes)),
+        sample=int(np.prod(example.shape)),
+        reading=make_reading(net, local.loss, start, torch.arange(lanes), models),
+    )
+
+
+def make_reading(net: Net, loss: LocalLoss | None, start: Tensor, lane: Tensor, models: int) -> Reading:
+    """What code reads in a trial: client 0, of K first models the one that the number of the lane says.
+
+    Args:
+        net: The network.
+        loss: Says what is read.
+        start: The first models of the lanes, `[W, d]`.
+        lane: Numbers of the lanes, `[W]`.
+        models: K.
+    """
+    every, lane = None, lane.to(start.device)
+    if reads_ensemble(loss):
+        every = torch.stack([net.init(k) for k in range(models)]).to(start).expand(len(lane), -1, -1)
+    shared = (
+        None if loss is None or loss.example is None else loss.example.to(start).expand(len(lane), *loss.example.shape)
+    )
+    return Reading(0, torch.zeros_like(lane), lane % models, start, start, every, shared=shared)

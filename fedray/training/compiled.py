@@ -1,33 +1,10 @@
-"""Linear layers with ReLU or Tanh between them, trained by the compiled kernel: `fedray/core/kernels/mlp.c`.
-
-A lane is the whole local training of one client, with its weights in the cache; lanes are trained one after another, so
-the numbers of a lane cannot depend on its neighbors. The kernel gathers the batches by itself where the block has a
-`source`, and else gets them a piece at a time. It computes what `mlp.py` computes, with sums in index order, to the
-same bits on every processor that has fused multiply-add.
-
-Example:
-    Two lanes on the same data, from different models; the second lane is trained alone, too.
-
-    >>> from fedray.core.method import Local
-    >>> from fedray.models.catalogue import build_net
-    >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
-    >>> start, one = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 2, 2)
-    >>> x, y, steps = one[..., None].expand(1, 2, 2, 3), one.long(), np.array([1, 1])
-    >>> def lanes(a, b):
-    ...     return Block(
-    ...         start[a:b], torch.zeros(b - a, 0), lambda lo, hi: (x[lo:hi, a:b], y[lo:hi, a:b]), one[:, a:b] / 2,
-    ...         steps[a:b], Local(lr=0.1), 0.1, steps[a:b], 3,
-    ...     )
-    >>> if native.is_available():
-    ...     both, alone = train_compiled_mlp(net, lanes(0, 2)).final, train_compiled_mlp(net, lanes(1, 2)).final
-    ...     assert torch.equal(both[1:], alone)
-"""
+"""Networks trained by the compiled kernels: linear layers, small convolutions, students, outputs."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,13 +14,105 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedray.core import native
+from fedray.core.method import MOMENTUM, Teaching, Train
 from fedray.core.native import address
-from fedray.core.types import Net
-from fedray.models.mlp import RBF
+from fedray.core.types import FloatArray, Net
+from fedray.models.nets import RBF
 from fedray.training.block import BatchSource, Block, Trained
-from fedray.training.lane_task import MOST_LAYERS, LaneTask
-from fedray.training.layers import LayerShape, read_shape
-from fedray.training.still import find_still_steps
+from fedray.training.layers import LayerShape, has_plain_layers, read_shape, split_net
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The description of a block that a compiled kernel gets: the structures of `fedray/core/kernels/lane.h`, by field.
+
+MOST_LAYERS, MOST_STAGES = 16, 8
+
+
+class Stage(ctypes.Structure):
+    """As `Stage` in `kernels/lane.h`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int32)
+        for name in (
+            *("channels", "height", "width", "out", "kernel_h", "kernel_w", "padding_h", "padding_w", "bias"),
+            *("activation", "pool", "pool_h", "pool_w", "activation_first"),
+        )
+    )
+
+
+class LaneTask(ctypes.Structure):
+    """As `LaneTask` in `kernels/lane.h`; kernels without features do not read the stages."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("layers", "objective")),
+        ("width", ctypes.c_int32 * (MOST_LAYERS + 1)),
+        *((name, ctypes.c_int32 * MOST_LAYERS) for name in ("activation", "bias")),
+        *((name, ctypes.c_int32) for name in ("optimizer", "batch", "lanes", "first_step", "end_step", "keeps_state")),
+        ("momentum", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("rate", "decay", "pull", "step_rate", "steps")),
+        *((name, ctypes.c_int64) for name in ("d", "start_row", "anchor_row", "offset_row", "gives_change")),
+        *((name, ctypes.c_void_p) for name in ("start", "anchor", "offset", "final", "loss")),
+        *((name, ctypes.c_int32) for name in ("x_kind", "y_kind", "targets", "inputs", "still_from")),
+        *((name, ctypes.c_int64) for name in ("x_rows", "y_rows")),
+        *((name, ctypes.c_void_p) for name in ("x", "y", "index", "first", "world")),
+        *((name, ctypes.c_void_p) for name in ("shift", "scale", "y_shift", "y_scale", "weight")),
+        *((name, ctypes.c_int64) for name in ("weight_step", "weight_lane", "weight_sample")),
+        *((name, ctypes.c_void_p) for name in ("scratch", "state", "key")),
+        ("drop", ctypes.c_double * MOST_LAYERS),
+        ("drop_channels", ctypes.c_int32 * MOST_LAYERS),
+        *((name, ctypes.c_int32) for name in ("stages", "unused_too")),
+        ("stage", Stage * MOST_STAGES),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Full batches of plain SGD: lanes that need their inputs only before the first step and after the last one.
+#
+# Where every step reads the same rows x, the gradient of the first layer's weight is x' g, with g of its outputs z =
+# x w. So a step moves z by -rate (x x') g, and all steps together move w by -rate x' (sum of g): products of rows x
+# rows take the place of rows x inputs, which are a fifth of the operations for ten steps of 100 images on a
+# perceptron 784-200-10. The sums have another order, so weights differ by rounding from those of steps that read
+# their inputs. `kernels/lane.h` trains such a lane, which is called still.
+
+
+def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
+    """From how many steps on a lane takes less than half of the operations if it is still; 0: never.
+
+    Multiply-adds of the first layer are 2 S rows inputs outputs, and in a still lane 2 rows inputs outputs + rows^2
+    inputs + S rows^2 outputs.
+
+    Args:
+        rows: Samples of the batch.
+        inputs: Inputs of the first layer.
+        outputs: Its outputs.
+
+    Example:
+        >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)
+        (3, 0)
+    """
+    return 0 if rows >= inputs else inputs * (2 * outputs + rows) // (outputs * (inputs - rows)) + 1
+
+
+def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
+    """From how many steps on lanes of a block are still; 0: none is. It depends on a lane alone, not on the others.
+
+    Args:
+        block: The lanes.
+        inputs: Inputs of the first layer.
+        outputs: Its outputs.
+    """
+    local = block.local
+    plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None
+    least = count_least_steps(block.weight.shape[2], inputs, outputs)
+    return least if plain and not local.weight_decay + local.pull and least <= int(block.steps.max(initial=0)) else 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Linear layers with ReLU or Tanh between them, trained by the compiled kernel: `fedray/core/kernels/mlp.c`.
+#
+# A lane is the whole local training of one client, with its weights in the cache; lanes are trained one after
+# another, so the numbers of a lane cannot depend on its neighbors. The kernel gathers the batches by itself where the
+# block has a `source`, and else gets them a piece at a time. It computes what `mlp.py` computes, with sums in index
+# order, to the same bits on every processor that has fused multiply-add.
 
 MOST_OPERATIONS = 8_000_000_000  # of a call, about a tenth of a second
 _OBJECTIVES = {"cross_entropy": 0, "half_mse": 1, "mse": 2, "gaussian_nll": 3}
@@ -103,6 +172,23 @@ def train_compiled_mlp(net: Net, block: Block) -> Trained:
     Args:
         net: A network that is covered.
         block: The lanes, `[W, d]`, in main memory.
+
+    Example:
+        Two lanes on the same data, from different models; the second lane is trained alone, too.
+
+        >>> from fedray.core.method import Local
+        >>> from fedray.models.catalogue import build_net
+        >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
+        >>> start, one = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 2, 2)
+        >>> x, y, steps = one[..., None].expand(1, 2, 2, 3), one.long(), np.array([1, 1])
+        >>> def lanes(a, b):
+        ...     return Block(
+        ...         start[a:b], torch.zeros(b - a, 0), lambda lo, hi: (x[lo:hi, a:b], y[lo:hi, a:b]), one[:, a:b] / 2,
+        ...         steps[a:b], Local(lr=0.1), 0.1, steps[a:b], 3,
+        ...     )
+        >>> if native.is_available():
+        ...     both, alone = train_compiled_mlp(net, lanes(0, 2)).final, train_compiled_mlp(net, lanes(1, 2)).final
+        ...     assert torch.equal(both[1:], alone)
     """
     kernel = find_mlp_kernel(net)
     assert kernel is not None
@@ -282,3 +368,285 @@ def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
         index = torch.arange(len(x)).view(steps)
         y = y.flatten(0, 2).contiguous() if y.is_floating_point() else y.flatten().contiguous()
         yield _Piece(a, b, BatchSource(x.contiguous(), y, index, None, np.zeros(len(block.start), np.int64)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small networks of convolutions and linear layers, trained by the compiled kernel: `fedray/core/kernels/conv.c`.
+#
+# A lane is the whole local training of one client. All activations of a sample stay in the cache; a convolution is a
+# product whose left factor is read from overlapping places, so that nothing is copied. It computes what `conv.py`
+# computes, with sums in a written-down order, to the same bits on every processor that has fused multiply-add.
+
+_POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: 1, nn.AvgPool2d: 2}
+
+
+class ConvStage(NamedTuple):
+    """A convolution with what follows it before the next one.
+
+    Attributes:
+        conv: The convolution.
+        activation: The activation, or None.
+        pool_kind: MaxPool2d, AvgPool2d or None.
+        pool: Height and width of the pooling's windows.
+        activation_first: Whether the activation comes before the pooling.
+    """
+
+    conv: nn.Conv2d
+    activation: type[nn.Module] | None
+    pool_kind: type[nn.Module] | None
+    pool: tuple[int, int]
+    activation_first: bool
+
+
+@lru_cache(maxsize=16)  # it is called for every block
+def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
+    """The convolutions of a network that `split_net` can cut, or what the kernel does not have of it.
+
+    Example:
+        Padding is covered, strides are not.
+
+        >>> from fedray.models.catalogue import build_net
+        >>> find_stages(build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4]).module)[0].pool
+        (2, 2)
+        >>> find_stages(nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 2)))
+        'a convolution with stride (2, 2)'
+    """
+    cut = split_net(module)
+    if cut is None:
+        return "layers in another order than convolutions, Flatten and linear layers"
+    stages: list[ConvStage] = []
+    for part in cut.features:
+        if isinstance(part, nn.Conv2d):
+            if (problem := _find_unusual(part)) is not None:
+                return problem
+            stages.append(ConvStage(part, None, None, (1, 1), activation_first=False))
+            continue
+        last = stages[-1]
+        if type(part) in _POOLS:
+            assert isinstance(part, nn.MaxPool2d | nn.AvgPool2d)
+            size, odd = _pair(part.kernel_size), _find_unusual_pool(part)
+            if odd is not None or last.pool_kind is not None or size[0] * size[1] > 127:
+                return odd or "two poolings in a row, or a large one"
+            first = last.activation is not None
+            stages[-1] = last._replace(pool_kind=type(part), pool=size, activation_first=first)
+        elif last.activation is not None:
+            return "two activations in a row"
+        else:
+            stages[-1] = last._replace(activation=type(part))
+    if len(stages) > MOST_STAGES or len(cut.dense.layers) > MOST_LAYERS:
+        return f"more than {MOST_STAGES} convolutions or {MOST_LAYERS} linear layers"
+    return tuple(stages)
+
+
+def _find_unusual(conv: nn.Conv2d) -> str | None:
+    """What of a convolution the kernel does not have."""
+    for name in ("stride", "dilation"):
+        if getattr(conv, name) != (1, 1):
+            return f"a convolution with {name} {getattr(conv, name)}"
+    return None
+
+
+def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
+    """What of a pooling the kernel does not have."""
+    plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
+    more = _pair(part.dilation) == (1, 1) if isinstance(part, nn.MaxPool2d) else part.divisor_override is None
+    return None if plain and more else f"a pooling whose windows overlap or leave the image ({part})"
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    """Height and width."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def train_compiled_conv(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block.
+
+    Args:
+        net: A network that `find_stages` can read.
+        block: The lanes, `[W, d]`, in main memory.
+    """
+    return train_compiled(CONV_KERNEL, net, block)
+
+
+def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> float:
+    """Convolutions and linear layers, for images of a shape; every size that the kernel relies on is checked here."""
+    stages, cut = find_stages(net.module), split_net(net.module)
+    assert cut is not None and not isinstance(stages, str)
+    channels, height, width = sample
+    task.stages, task.inputs, task.d, operations = len(stages), channels * height * width, 0, 0.0
+    for stage, (conv, activation, kind, pool, first) in zip(task.stage, stages, strict=False):
+        assert conv.in_channels == channels and min(height, width) > 0
+        stage.channels, stage.height, stage.width, stage.out = channels, height, width, conv.out_channels
+        stage.kernel_h, stage.kernel_w = conv.kernel_size
+        padding = _pair(conv.padding)  # type: ignore[arg-type]  # no text: see `split_net`
+        stage.padding_h, stage.padding_w = padding
+        stage.bias, stage.activation = conv.bias is not None, ACTIVATION_CODES[activation]
+        stage.pool, stage.activation_first = 0 if kind is None else _POOLS[kind], first
+        stage.pool_h, stage.pool_w = pool
+        height, width = (
+            side + 2 * pad - kernel + 1
+            for side, pad, kernel in zip((height, width), padding, conv.kernel_size, strict=True)
+        )
+        assert min(height, width) > 0
+        depth = channels * stage.kernel_h * stage.kernel_w
+        operations += 6.0 * depth * stage.out * height * width
+        task.d += (depth + stage.bias) * stage.out
+        channels, height, width = stage.out, height // pool[0], width // pool[1]
+    dense = describe_layers(task, net, cut.dense)
+    task.d += dense
+    assert task.d == net.layout.d and task.width[0] == channels * height * width > 0
+    return operations + 6.0 * dense
+
+
+CONV_KERNEL = Kernel("conv", (), True, _describe_network)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Raw outputs of models by the compiled kernels, model after model: what evaluation asks for.
+#
+# Sums run in the order that training has, so that the outputs of a row depend neither on the other rows nor on the
+# build of the kernel.
+
+BATCH = 16  # samples that pass through a model at a time; their activations stay in the cache
+_OUTPUT_KINDS = {torch.float32: 0, torch.float64: 2}
+
+
+def run_kernel(kernel: Kernel, net: Net, rows: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs.
+
+    Args:
+        kernel: The kernel.
+        net: A network that it covers.
+        rows: The models, `[M, d]`, in main memory.
+        x: Inputs of each model, `[M, n, ...]`; expanded ones are read once.
+
+    Example:
+        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.training.compiled import CONV_KERNEL
+        >>> net = build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4])
+        >>> rows, images = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 5, 1, 8, 8)
+        >>> if native.is_available():
+        ...     assert run_kernel(CONV_KERNEL, net, rows, images.expand(2, -1, -1, -1, -1)).shape == (2, 5, 2)
+    """
+    library, task = native.load_library(), LaneTask()
+    assert isinstance(library, native.Library)
+    models, n = x.shape[:2]
+    operations = kernel.describe(task, net, tuple(x.shape[2:]))
+    shared = x.stride(0) == 0
+    data = (x[:1] if shared else x).flatten(0, 1).to(rows.dtype).contiguous()
+    rows, first = rows.contiguous(), np.arange(models) * (0 if shared else n)
+    outputs = rows.new_empty(models, n, net.outputs)
+    assert rows.shape == (models, task.d) and data[0].numel() == task.inputs
+    task.batch, task.end_step, task.start_row = BATCH, n, task.d
+    task.x, task.x_rows, task.x_kind = address(data), len(data), _OUTPUT_KINDS[rows.dtype]
+    sizes = (ctypes.c_int64 * 2)()
+    library.function(f"{kernel.name}_sizes", rows.dtype)(ctypes.byref(task), sizes)
+    memory = rows.new_empty(sum(sizes))
+    task.scratch, task.state = (memory.data_ptr() + at * memory.element_size() for at in (0, sizes[0]))
+    size = max(1, int(MOST_OPERATIONS / max(1.0, operations * n)))
+    for a in range(0, models, size):  # a signal (Ctrl-C, `client_timeout`) waits for the end of a call
+        part = np.ascontiguousarray(first[a : a + size])
+        task.lanes, task.first = len(part), address(part)
+        task.start, task.final = address(rows[a : a + size]), address(outputs[a : a + size])
+        problem = library.function(f"{kernel.name}_outputs", rows.dtype)(ctypes.byref(task))
+        assert not problem
+    return outputs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Students and teachers by the compiled kernels: a student is one lane that keeps its state between calls.
+#
+# Its steps have rates of their own, and its targets are the probabilities (or outputs) of teachers. Otherwise it is
+# computed as the lanes of clients are: calls of any length give the same bits.
+
+_HALF_MSE, _SOFT_CROSS_ENTROPY = 1, 4
+_OPTIMIZERS = {"momentum": 1, "adam": 2}
+
+
+def find_student_kernel(net: Net) -> Kernel | None:
+    """The kernel that trains students of a network, on inputs of the network itself; None where there is none here."""
+    if not (native.is_available() and has_plain_layers(net)):
+        return None
+    if (kernel := find_mlp_kernel(net)) is not None:
+        return kernel
+    covered = split_net(net.module) is not None and not isinstance(find_stages(net.module), str)
+    return CONV_KERNEL if covered else None
+
+
+def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[n, C]`, float64, of one model `[d]` of convolutions on inputs `[n, ...]`."""
+    return run_kernel(CONV_KERNEL, net, row[None], x[None])[0].double()
+
+
+def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
+    """A student at its start, as `fedray.core.method.StudentEngine.begin`.
+
+    Args:
+        net: A network that `find_student_kernel` has a kernel for.
+        start: Where it starts, `[d]`, in main memory.
+        teaching: What it learns.
+
+    Example:
+        >>> from fedray.models.catalogue import build_net
+        >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
+        >>> teaching, batch = Teaching(torch.ones(2, 3), torch.full((2, 2), 0.5), 2, "adam"), [torch.arange(2)]
+        >>> if native.is_available():
+        ...     at_once, again = (begin_compiled(net, net.init(0), teaching) for _ in range(2))
+        ...     _ = again(batch, [0.1])
+        ...     assert again(batch, [0.2]).equal(at_once(batch * 2, [0.1, 0.2]))
+    """
+    kernel = find_student_kernel(net)
+    assert kernel is not None
+    return _Student(kernel, net, start, teaching).train
+
+
+class _Student:
+    """The description of a lane, and the arrays whose addresses it has."""
+
+    def __init__(self, kernel: Kernel, net: Net, start: Tensor, teaching: Teaching) -> None:
+        self.task, self.row, self.zeros, self.loss = LaneTask(), start.contiguous().clone(), np.zeros(1), np.zeros(1)
+        x, task = teaching.x, self.task
+        for part in kernel.prefix:
+            x = part(x)
+        self.x, self.target = (part.to(start.dtype).contiguous() for part in (x, teaching.target))
+        operations = kernel.describe(task, net, tuple(x.shape[1:]))
+        assert start.shape == (task.d,) and x[:1].numel() in (0, task.inputs)
+        assert self.target.shape == (len(x), net.outputs)
+        task.objective = _SOFT_CROSS_ENTROPY if net.objective == "cross_entropy" else _HALF_MSE
+        task.optimizer, task.momentum, task.batch = _OPTIMIZERS[teaching.optimizer], MOMENTUM, teaching.batch_size
+        task.lanes, task.keeps_state, task.start_row = 1, True, task.d
+        task.x_kind = task.y_kind = 2 if start.dtype == torch.float64 else 0
+        task.x, task.x_rows, task.y, task.y_rows = address(self.x), len(x), address(self.target), len(x)
+        task.targets, task.start, task.final = net.outputs, address(self.row), address(self.row)
+        task.rate, task.decay, task.pull, task.loss = *[address(self.zeros)] * 3, address(self.loss)
+        library, sizes = native.load_library(), (ctypes.c_int64 * 2)()
+        assert isinstance(library, native.Library)
+        library.function(f"{kernel.name}_sizes", start.dtype)(ctypes.byref(task), sizes)
+        self.memory = start.new_empty(sum(sizes))
+        size = self.memory.element_size()
+        task.scratch, task.state = (self.memory.data_ptr() + at * size for at in (0, sizes[0]))
+        self.call = library.function(f"{kernel.name}_train", start.dtype)
+        self.most = max(1, int(MOST_OPERATIONS / max(1.0, operations * task.batch)))  # a signal waits for the end
+
+    def train(self, batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
+        """The student behind its next steps."""
+        index = np.zeros((len(batches), self.task.batch), dtype=np.int64)
+        weight = self.row.new_zeros(index.shape)
+        for s, batch in enumerate(batches):
+            index[s, : len(batch)], weight[s, : len(batch)] = batch.numpy(), 1.0 / len(batch)
+        by = np.array(rates)
+        for a in range(0, len(batches), self.most):
+            b = min(a + self.most, len(batches))
+            self._take(index[a:b], weight[a:b], by[a:b])
+        return self.row.clone()
+
+    def _take(self, index: np.ndarray[tuple[int, int], np.dtype[np.int64]], weight: Tensor, by: FloatArray) -> None:
+        """Takes the steps of one call."""
+        task = self.task
+        task.first_step, task.end_step = task.end_step, task.end_step + len(by)
+        steps = np.array([task.end_step])
+        task.steps, task.step_rate = address(steps), address(by)
+        task.index, task.weight = address(index), address(weight)
+        task.weight_step, task.weight_lane, task.weight_sample = weight.stride(0), 0, weight.stride(1)
+        if self.call(ctypes.byref(task)):
+            raise IndexError("a batch of a student has a row outside the inputs")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
 from fedray.core.types import Net
-from fedray.models.loss import factor_fisher, per_sample
+from fedray.models.net import factor_fisher, per_sample
 
 MAPPED_NUMBERS = 8 << 20  # of the gradients that are computed at a time: 32 MB of float32
 

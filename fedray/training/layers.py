@@ -1,30 +1,37 @@
-"""The parameters of linear layers, stacked over lanes for batched products.
-
-A weight is stored so that its longer side is contiguous in memory: as `[W, out, in]`, as in the layout, or as
-`[W, in, out]` where a layer has more outputs than inputs. With the shorter side contiguous, a matrix product runs at a
-third of the speed or less.
-
-Example:
-    Two models of one layer, 3 inputs and 2 outputs, on one row each.
-
-    >>> shape = read_shape(nn.Sequential(nn.Linear(3, 2)))
-    >>> stack = stack_layers(shape, [torch.ones(2, 2, 3), torch.zeros(2, 2)])
-    >>> run_layers(shape, stack, torch.ones(2, 1, 3), lanes=2)[-1].tolist()
-    [[[3.0, 3.0]], [[3.0, 3.0]]]
-"""
+"""Linear layers and small convolutions with hand-written backward passes, for all lanes at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedray.core.types import Net
-from fedray.models.mlp import RBF
-from fedray.training.trace import find_changed_call
+from fedray.core.types import Net, Objective
+from fedray.models.net import per_sample
+from fedray.models.nets import RBF
+from fedray.training.block import (
+    Block,
+    Step,
+    Trained,
+    find_active_lanes,
+    is_plain_sgd,
+    join_rows,
+    make_optimizer,
+)
+from fedray.training.chain import find_changed_call
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The parameters of linear layers, stacked over lanes for batched products.
+#
+# A weight is stored so that its longer side is contiguous in memory: as `[W, out, in]`, as in the layout, or as `[W,
+# in, out]` where a layer has more outputs than inputs. With the shorter side contiguous, a matrix product runs at a
+# third of the speed or less.
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
 _PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules that are known to work on each sample alone
@@ -61,7 +68,16 @@ class LayerStack(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
-    """The form of a sequence of linear layers with ReLU or Tanh between them; None for any other module."""
+    """The form of a sequence of linear layers with ReLU or Tanh between them; None for any other module.
+
+    Example:
+        Two models of one layer, 3 inputs and 2 outputs, on one row each.
+
+        >>> shape = read_shape(nn.Sequential(nn.Linear(3, 2)))
+        >>> stack = stack_layers(shape, [torch.ones(2, 2, 3), torch.zeros(2, 2)])
+        >>> run_layers(shape, stack, torch.ones(2, 1, 3), lanes=2)[-1].tolist()
+        [[[3.0, 3.0]], [[3.0, 3.0]]]
+    """
     if type(module) is not nn.Sequential:
         return None
     prefix: list[nn.Module] = []
@@ -154,3 +170,523 @@ def has_plain_layers(net: Net) -> bool:
     ]
     plain = list(net.layout.names) == wanted and not net.layout.counters
     return plain and find_changed_call(net.module) is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The backward pass through linear layers, together with the optimizer's step.
+#
+# With plain SGD the gradient of a weight is never stored: one matrix product computes it and subtracts it from the
+# weight, `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, g is the gradient of its outputs times
+# the learning rate (which the weights of the samples may contain already, see `scaled`), beta holds weight decay and
+# pull, and shift the constant terms of the local gradient. With momentum or Adam the gradients are computed first,
+# and then the optimizer's step.
+
+# (stack, activations of `run_layers`, gradient of the outputs, lanes) -> gradient of the inputs, where it was asked for
+Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
+
+
+def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of the weighted loss with respect to the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
+
+    Args:
+        objective: The loss.
+        z: Outputs, `[W, B, C]`.
+        y: Labels `[W, B]` or targets `[W, B, q]`.
+        weight: Weight of each sample, `[W, B]`.
+
+    Example:
+        The gradient of half the squared error is the error, and the loss of a lane is its weighted sum.
+
+        >>> outputs, targets = torch.tensor([[[3.0]], [[1.0]]]), torch.zeros(2, 1, 1)
+        >>> gradient, loss = output_gradient("half_mse", outputs, targets, torch.ones(2, 1))
+        >>> gradient.flatten().tolist(), loss.tolist()
+        ([3.0, 1.0], [4.5, 0.5])
+    """
+    if objective == "cross_entropy":
+        pick = y[..., None]
+        z = z - z.amax(-1, keepdim=True)  # by hand: torch.log_softmax is 3 times slower on rows of a few classes
+        right = z.gather(-1, pick)[..., 0]
+        g = z.exp_()
+        total = g.sum(-1, keepdim=True)
+        loss = ((total[..., 0].log() - right) * weight).sum(-1)
+        g.div_(total).scatter_add_(-1, pick, g.new_full((1, 1, 1), -1.0).expand(pick.shape))
+        return g.mul_(weight[..., None]), loss
+    if objective in ("half_mse", "mse"):
+        g = z - y
+        half = (g.square().sum(-1) * weight).sum(-1)
+        if objective == "half_mse":
+            return g.mul_(weight[..., None]), 0.5 * half
+        return g.mul_(2.0 * weight[..., None]), half
+    leaf = z.detach().requires_grad_()
+    with torch.enable_grad():
+        each = per_sample(objective, leaf.flatten(0, 1), y.flatten(0, 1)).view(weight.shape)
+        (g,) = torch.autograd.grad((each * weight).sum(), leaf)
+    return g, (each.detach() * weight).sum(-1)
+
+
+def make_descent(
+    shape: LayerShape,
+    block: Block,
+    to_stack: Callable[[Tensor], LayerStack],
+    *,
+    inputs: bool = False,
+    scaled: bool = False,
+) -> Descent:
+    """The backward pass with the update: it writes the stack.
+
+    Args:
+        shape: The form of the layers.
+        block: The lanes; their rates, anchor and offset enter the update.
+        to_stack: A function rows `[W, d]` -> their stack.
+        inputs: Whether the gradient of the layers' inputs is returned, `[lanes, B, in]`.
+        scaled: Whether the gradients of plain SGD come multiplied by the learning rate.
+    """
+    local = block.local
+    anchor = block.anchor if block.anchor is not None else block.start
+    if not is_plain_sgd(local):
+        pulled, offset = (
+            None if rows is None else to_stack(rows) for rows in (anchor if local.pull else None, block.offset)
+        )
+        update = make_optimizer(local, block.lr, pulled.tensors if pulled else [], offset.tensors if offset else [])
+        return _make_two_pass(shape, update, inputs)
+    lr, decay, pull = block.lr, local.weight_decay, local.pull
+    shift = anchor * (lr * pull) if pull else None
+    if block.offset is not None:
+        correction = block.offset * lr
+        shift = -correction if shift is None else shift - correction
+    beta = 1.0 - lr * (decay + pull) if decay + pull else None
+    shifts = None if shift is None else to_stack(shift)
+    return _make_folded(shape, 1.0 if scaled else lr, beta, shifts, inputs=inputs)
+
+
+def _make_folded(
+    shape: LayerShape, lr: float, beta: float | None, shift: LayerStack | None, *, inputs: bool
+) -> Descent:
+    """Plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
+
+    def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+        for k in reversed(range(len(stack.weights))):
+            w, bias, h = stack.weights[k][:lanes], stack.biases[k], activations[k]
+            below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None  # before the weight changes
+            _scale(w, beta)
+            if w.is_contiguous():
+                w.baddbmm_(h.transpose(1, 2), g, alpha=-lr)
+            else:
+                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, alpha=-lr)
+            _add_shift(w, None if shift is None else shift.weights[k])
+            if bias is not None:
+                b = bias[:lanes]
+                _scale(b, beta)
+                b.add_(g.sum(1, keepdim=True), alpha=-lr)
+                _add_shift(b, None if shift is None else shift.biases[k])
+            if not k:
+                return below
+            assert below is not None
+            g = _backward_activation(shape.layers[k - 1][0], below, h)
+        return None
+
+    return descend
+
+
+def _scale(parameter: Tensor, factor: float | None) -> None:
+    """Multiplies the lanes of a parameter by beta, where it is not 1."""
+    if factor is not None:
+        parameter.mul_(factor)
+
+
+def _add_shift(parameter: Tensor, shift: Tensor | None) -> None:
+    """Adds the constant terms of the local gradient to the lanes of a parameter, where there are any."""
+    if shift is not None:
+        parameter += shift[: len(parameter)]
+
+
+def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
+    """Momentum and Adam: gradients first, then the optimizer that all engines share."""
+
+    def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+        grads: list[Tensor] = []
+        below = None
+        for k in reversed(range(len(stack.weights))):
+            h = activations[k]
+            if stack.biases[k] is not None:
+                grads.append(g.sum(1, keepdim=True))
+            grads.append(torch.bmm(h.transpose(1, 2), g))
+            if k or inputs:
+                below = torch.bmm(g, stack.weights[k][:lanes].transpose(1, 2))
+                g = _backward_activation(shape.layers[k - 1][0], below, h) if k else g
+        update(stack.tensors, grads[::-1], lanes)
+        return below if inputs else None
+
+    return descend
+
+
+def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor:
+    """Gradient before an activation, from the gradient `g` behind it and its values `h`."""
+    relu = activation is nn.ReLU
+    before: Tensor = torch.ops.aten.threshold_backward(g, h, 0) if relu else torch.ops.aten.tanh_backward(g, h)
+    return before
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Linear layers with ReLU or Tanh between them: batched products and a hand-written backward pass.
+
+
+def train_mlp(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block.
+
+    Args:
+        net: A network whose shape `read_shape` can read.
+        block: The lanes, `[W, d]`.
+
+    Example:
+        A block of two lanes, one step of plain SGD on two rows each.
+
+        >>> import numpy as np
+        >>> from fedray.core.method import Local
+        >>> from fedray.models.catalogue import build_net
+        >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
+        >>> start = torch.stack([net.init(0), net.init(1)])
+        >>> x, y = torch.ones(1, 2, 2, 3), torch.zeros(1, 2, 2, dtype=torch.int64)
+        >>> block = Block(
+        ...     start, torch.zeros(2, 0), lambda lo, hi: (x[lo:hi], y[lo:hi]), weight=torch.full((1, 2, 2), 0.5),
+        ...     steps=np.ones(2, int), local=Local(lr=0.1), lr=0.1, keys=np.arange(2), sample=3,
+        ... )
+        >>> trained = train_mlp(net, block)
+        >>> trained.final.shape == start.shape, trained.loss.shape
+        (True, torch.Size([2]))
+    """
+    shape = read_shape(net.module)
+    assert shape is not None
+    with torch.no_grad():
+        return _train(net, shape, block)
+
+
+def _train(net: Net, shape: LayerShape, block: Block) -> Trained:
+    """Trains every lane of a block of networks of a known shape."""
+
+    def to_stack(rows: Tensor) -> LayerStack:
+        return stack_layers(shape, net.layout.views(rows).values())
+
+    scaled = is_plain_sgd(block.local) and block.lr != 0  # by a rate of 0 the losses would be lost
+    stack, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
+    lr = block.lr if scaled else 1.0
+    weight = block.weight * lr if scaled else block.weight  # [S, W, B]
+    final = torch.empty_like(block.start)
+    loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
+    for lo, hi, real in find_active_lanes(block.steps):
+        lanes = max(real, block.min_lanes)
+        for a, b in block.pieces(lo, hi):
+            x, y = block.read(a, b)
+            for part in shape.prefix:
+                x = part(x.flatten(0, 2)).unflatten(0, x.shape[:3])
+            for s in range(a, b):
+                activations = run_layers(shape, stack, x[s - a, :lanes], lanes)
+                g, cost = output_gradient(net.objective, activations[-1], y[s - a, :lanes], weight[s, :lanes])
+                loss[:real] += cost[:real]
+                descend(stack, activations, g, lanes)
+        write_rows(stack, final, int((block.steps > hi).sum()), real)
+    return Trained(final, block.counters, loss / torch.full_like(loss, lr))  # division by a number rounds otherwise
+
+
+def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs.
+
+    Args:
+        net: A network whose shape `read_shape` can read.
+        rows: The models, `[M, d]`.
+        _counters: Their integer buffers, `[M, 0]`: such networks have none.
+        x: Inputs of each model, `[M, n, ...]`.
+    """
+    shape = read_shape(net.module)
+    assert shape is not None
+    with torch.no_grad():
+        stack = stack_layers(shape, net.layout.views(rows).values())
+        x = x[:1] if x.stride(0) == 0 else x  # the same inputs for all models pass the prefix once
+        lead = x.shape[:2]
+        for part in shape.prefix:
+            x = part(x.flatten(0, 1)).unflatten(0, lead)
+        return run_layers(shape, stack, x.expand(len(rows), *x.shape[1:]), len(rows))[-1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Grouped convolutions whose bits do not depend on the number of groups, and so not on a lane's neighbors.
+#
+# On processors without AVX-512 oneDNN takes other loops for an odd number of groups, whose sums differ in the last
+# bit. There the convolutions of lanes are torch's own, one group after another. The switch is one for the whole
+# process, so it stays off until the last thread that needs it has left.
+
+
+class _Switch:
+    """Whether oneDNN may be used, for all threads of the process.
+
+    Attributes:
+        inside: Blocks that run without it now.
+    """
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self._before = True
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        """Turns it off, if this is the first block."""
+        with self._lock:
+            if self.inside == 0:
+                self._before = bool(torch._C._get_mkldnn_enabled())
+                torch._C._set_mkldnn_enabled(False)
+            self.inside += 1
+
+    def leave(self) -> None:
+        """Turns it back, if this was the last block."""
+        with self._lock:
+            self.inside -= 1
+            if self.inside == 0:
+                torch._C._set_mkldnn_enabled(self._before)
+
+
+_SWITCH = _Switch()
+
+
+@contextmanager
+def invariant_convolutions(device: torch.device) -> Iterator[None]:
+    """Within the block a group's bits are those that it has with any other number of groups.
+
+    Args:
+        device: Where the convolutions are computed; on a GPU nothing is changed.
+
+    Example:
+        >>> with invariant_convolutions(torch.device("cpu")):
+        ...     torch.backends.mkldnn.enabled == (torch.backends.cpu.get_cpu_capability() == "AVX512")
+        True
+    """
+    if device.type != "cpu" or torch.backends.cpu.get_cpu_capability() == "AVX512":
+        yield
+        return
+    _SWITCH.enter()
+    try:
+        yield
+    finally:
+        _SWITCH.leave()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small convolution networks: lanes folded into channels, one grouped convolution a layer, channels_last.
+#
+# Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are trained as
+# in the `mlp` engine, with its hand-written backward pass; autograd differentiates the convolutions alone.
+
+POINTWISE = (nn.ReLU, nn.Tanh)
+POOLING = (nn.MaxPool2d, nn.AvgPool2d)
+NARROW_CHANNELS = 32  # wider convolutions fill a core by themselves (measured, docs/design.md)
+CONV_LANES = {"cpu": 12, "cuda": 256}
+_EVALUATED_NUMBERS = {
+    "cpu": 1 << 22,
+    "cuda": 1 << 26,
+}  # activations of one layer at a time in evaluation: near the caches
+
+# (kernels, linear layers, (images `[B, W * C, H, V]`, labels, weights), lanes) -> loss of each lane
+ConvStep = Callable[[list[Tensor], LayerStack, tuple[Tensor, Tensor, Tensor], int], Tensor]
+
+
+class SplitNet(NamedTuple):
+    """A network cut into convolutions and linear layers.
+
+    Attributes:
+        features: The convolutions, and the pooling and activations between them.
+        dense: The linear layers behind them.
+        tensors: Number of parameter tensors in `features`; they come first in a row.
+    """
+
+    features: tuple[nn.Module, ...]
+    dense: LayerShape
+    tensors: int
+
+
+@lru_cache(maxsize=16)  # it is called for every block
+def split_net(module: nn.Module) -> SplitNet | None:
+    """Cuts a network of Conv2d, pooling, ReLU or Tanh, then Flatten, then linear layers; None for any other network."""
+    if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
+        return None
+    flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
+    features = tuple(module)[: flat[0]] if flat else ()
+    dense = read_shape(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
+    if dense is None or dense.prefix or not all(map(_is_supported, features)):
+        return None
+    return SplitNet(_move_relu(features), dense, sum(1 for part in features for _ in part.parameters()))
+
+
+def find_max_channels(module: nn.Module) -> int:
+    """The largest number of output channels of a convolution."""
+    return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
+
+
+def choose_lanes(channels: int, device: str) -> int:
+    """How many networks run side by side.
+
+    Args:
+        channels: The largest number of channels of a convolution.
+        device: "cpu" or "cuda".
+    """
+    return CONV_LANES[device] if channels <= NARROW_CHANNELS or device == "cuda" else 1
+
+
+def _is_supported(part: nn.Module) -> bool:
+    """Whether this engine computes exactly what a module computes."""
+    if type(part) is nn.Conv2d:
+        return part.groups == 1 and part.padding_mode == "zeros" and not isinstance(part.padding, str)
+    return type(part) in POINTWISE + POOLING
+
+
+def train_conv(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block.
+
+    Args:
+        net: A network that `split_net` can cut.
+        block: The lanes, `[W, d]`.
+    """
+    with invariant_convolutions(block.start.device):
+        return _train_lanes(net, block)
+
+
+def _train_lanes(net: Net, block: Block) -> Trained:
+    """Trains the lanes, as in `train_conv`."""
+    cut = split_net(net.module)
+    assert cut is not None
+    kernels, stack = _read_kernels(net, cut, block.start), _read_stack(net, cut, block.start)
+    step = _make_step(net, cut, block)
+    final = torch.empty_like(block.start)
+    loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
+    for lo, hi, real in find_active_lanes(block.steps):
+        lanes = max(real, block.min_lanes)
+        kernels = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
+        for a, b in block.pieces(lo, hi):
+            x, y = block.read(a, b)
+            folded = _fold(x[:, :lanes])
+            for s in range(a, b):
+                cost = step(kernels, stack, (folded[s - a], y[s - a, :lanes], block.weight[s, :lanes]), lanes)
+                loss[:real] += cost[:real]
+        done = int((block.steps > hi).sum())
+        width = sum(net.layout.sizes[: cut.tensors])
+        final[done:real, :width] = join_rows([t.detach() for t in kernels], lanes)[done:real]
+        write_rows(stack, final[:, width:], done, real)
+    return Trained(final, block.counters, loss)
+
+
+def _read_kernels(net: Net, cut: SplitNet, rows: Tensor | None) -> list[Tensor]:
+    """Weights and biases of the convolutions from rows `[W, d]`, copied."""
+    return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[: cut.tensors]]
+
+
+def _read_stack(net: Net, cut: SplitNet, rows: Tensor) -> LayerStack:
+    """The linear layers from rows `[W, d]`, copied."""
+    return stack_layers(cut.dense, list(net.layout.views(rows).values())[cut.tensors :])
+
+
+def _make_step(net: Net, cut: SplitNet, block: Block) -> ConvStep:
+    """One optimizer step on convolutions and linear layers, in place; it returns the loss of each lane, `[lanes]`."""
+    anchor = block.anchor if block.anchor is not None else block.start
+    pulled = _read_kernels(net, cut, anchor if block.local.pull else None)
+    move = make_optimizer(block.local, block.lr, pulled, _read_kernels(net, cut, block.offset))
+    descend = make_descent(cut.dense, block, partial(_read_stack, net, cut), inputs=True)
+
+    def step(kernels: list[Tensor], stack: LayerStack, batch: tuple[Tensor, Tensor, Tensor], lanes: int) -> Tensor:
+        x, y, weight = batch
+        z = conv_features(cut, kernels, x, lanes)
+        with torch.no_grad():
+            activations = run_layers(cut.dense, stack, _flat(z, lanes), lanes)
+            g, cost = output_gradient(net.objective, activations[-1], y, weight)
+            below = _unflat(descend(stack, activations, g, lanes), z)
+        grads = torch.autograd.grad(z, kernels, below)
+        with torch.no_grad():
+            move(kernels, grads, lanes)
+        return cost
+
+    return step
+
+
+def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
+    """Raw outputs `[M, n, C]` of M models, each on its own inputs, some models and inputs at a time.
+
+    Args:
+        net: A network that `split_net` can cut.
+        rows: The models, `[M, d]`.
+        _counters: Their integer buffers, `[M, 0]`: such networks have none.
+        x: Inputs of each model, `[M, n, channels, height, width]`.
+    """
+    cut = split_net(net.module)
+    assert cut is not None
+    channels, kind, out = find_max_channels(net.module), rows.device.type, []
+    width = choose_lanes(channels, kind)
+    shares = -(-len(rows) // width)  # of even size: a single model left over would take other kernels
+    with torch.no_grad(), invariant_convolutions(rows.device):
+        for models, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
+            views, n = list(net.layout.views(models).values()), len(models)
+            kernels = [_kernel(view) for view in views[: cut.tensors]]
+            stack = stack_layers(cut.dense, views[cut.tensors :])
+            answers = []
+            batch = max(1, _EVALUATED_NUMBERS[kind] // (n * channels * x.shape[-2:].numel()))
+            for part in torch.split(inputs, batch, dim=1):
+                z = conv_features(cut, kernels, _fold(part[None])[0], n)
+                answers.append(run_layers(cut.dense, stack, _flat(z, n), n)[-1])
+            out.append(torch.cat(answers, dim=1))
+    return torch.cat(out)
+
+
+def _kernel(view: Tensor) -> Tensor:
+    """A copy of `[W, out, in, h, v]`, input channels last in memory; of a bias `[W, out]` as it is."""
+    if view.dim() != 5:
+        return view.contiguous().clone()
+    return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
+
+
+def _flat(z: Tensor, lanes: int) -> Tensor:
+    """`[B, W * C, H, V]` -> `[W, B, C * H * V]`."""
+    b, _, h, v = z.shape
+    return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
+
+
+def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
+    """The inverse of `_flat`, in the shape and memory order of z."""
+    assert below is not None
+    b, _, h, v = z.shape
+    whole = below.view(len(below), b, -1, h, v).transpose(0, 1).flatten(1, 2)
+    return whole.contiguous(memory_format=torch.channels_last)
+
+
+def _fold(x: Tensor) -> Tensor:
+    """`[s, W, B, C, H, V]` -> `[s, B, W * C, H, V]`, with the strides of channels last, also for one channel."""
+    s, w, b, c, h, v = x.shape
+    n = w * c
+    rows = x.permute(0, 2, 4, 5, 1, 3).reshape(s, b, h, v, n).contiguous()
+    return rows.as_strided((s, b, n, h, v), (b * h * v * n, h * v * n, 1, v * n, n))
+
+
+def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
+    """The activations that the linear layers read, `[B, W * C', H', V']`.
+
+    Args:
+        cut: The network.
+        kernels: Weights and biases of its convolutions, `[W, ...]` each.
+        x: Images of all lanes, `[B, W * C, H, V]`.
+        lanes: W.
+    """
+    rest = iter(kernels)
+    for part in cut.features:
+        if isinstance(part, nn.Conv2d):
+            w = next(rest).flatten(0, 1)
+            b = next(rest).flatten() if part.bias is not None else None
+            x = F.conv2d(x, w, b, part.stride, part.padding, part.dilation, groups=lanes)
+        elif type(part) is nn.MaxPool2d:
+            x = F.max_pool2d(x, part.kernel_size, part.stride, part.padding, part.dilation, part.ceil_mode)
+        else:
+            x = part(x)
+    return x
+
+
+def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
+    """Moves each ReLU behind the max pooling that follows it: the same numbers from a quarter of the entries."""
+    out = list(parts)
+    for i in range(len(out) - 1):
+        if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and out[i + 1].padding in (0, (0, 0)):
+            out[i], out[i + 1] = out[i + 1], out[i]
+    return tuple(out)

@@ -1,29 +1,149 @@
-"""One lane after another, lean: a functional call, gradients, one optimizer step. Every module runs here.
-
-It is also the reference that the other engines are tested against.
-"""
+"""One lane after another, or mapped over lanes by `torch.func`: every network that has no engine of its own."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, grad_and_value, vmap
 
 from fedray.core import rng
+from fedray.core.method import Local
 from fedray.core.types import Layout, Net, Objective
 from fedray.models import dropout
-from fedray.models.loss import per_sample
+from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs
-from fedray.training.block import Block, Trained, to_channels_last
-from fedray.training.optimizer import make_optimizer
-from fedray.training.recorded import RecordedStep, TakeStep, can_record, recording_stream
+from fedray.training.block import (
+    Block,
+    Trained,
+    find_active_lanes,
+    join_rows,
+    make_optimizer,
+    split_rows,
+    to_channels_last,
+)
+from fedray.training.chain import find_changed_call
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Steps of the loop as CUDA graphs: the host starts a step as one piece.
+#
+# A step of ResNet-18 with batch 16 is some four hundred kernels, which keep a GPU busy for 2 to 5 ms; to start them
+# one after another takes the host 6 to 10. So the step of a lane is recorded once and replayed: the same kernels in
+# the same order, and so the same bits. The lanes that follow, also in later blocks, are trained in the same tensors
+# and replay the same record (`loop.py` keeps it). Only what is known to do the same in every step is recorded:
+# networks of torch's and torchvision's own layers that draw no random numbers and ask the GPU nothing, and SGD.
+
+AS_WRITTEN = 2  # steps before the recorded one: libraries choose their algorithms, and momentum begins at zeros
+_KNOWN = ("torch.nn.modules.", "torchvision.models.")
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph, kept for its memory, which the next one takes over
+TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether weights are alike)
+
+
+def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
+    """Whether the steps of a lane may be recorded.
+
+    Args:
+        module: The network.
+        local: How it trains: Adam counts its steps on the host.
+        device: Where it trains.
+    """
+    if device.type != "cuda" or local.optimizer != "sgd":
+        return False
+    return find_changed_call(module) is None and all(map(_is_alike_in_all_steps, module.modules()))
+
+
+def _is_alike_in_all_steps(part: nn.Module) -> bool:
+    """Whether what a layer does is known, and the same in every step, without a question of the host's to the GPU."""
+    if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
+        return False
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # a step's weight is 1 / its number
+        return False
+    draws = bool(getattr(part, "drop_rate", 0))  # dropout of torchvision's DenseNet, which is no layer
+    return not draws and getattr(part, "max_norm", None) is None  # an embedding that looks for rows that are too long
+
+
+@contextmanager
+def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
+    """A block that runs on a stream on which steps can be recorded, if that is wanted."""
+    if not wanted:
+        yield
+        return
+    before, stream = torch.cuda.current_stream(device), _stream_of(device)
+    stream.wait_stream(before)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:  # after a failure, too, memory that the steps still read is used again
+        before.wait_stream(stream)
+
+
+@lru_cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """One stream a device: memory that it frees is used again only behind its `wait_stream`."""
+    made: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return made
+
+
+class RecordedStep:
+    """Calls a step, and replays it where the batch is full; within `recording_stream`."""
+
+    def __init__(self, step: TakeStep, batch: int) -> None:
+        """Takes the step and the rows of a full batch."""
+        self._step, self._batch = step, batch
+        self._before = AS_WRITTEN
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
+        """One step."""
+        given = (x, y, weight)
+        if self._before or len(x) < self._batch or not alike:
+            self._before = max(0, self._before - 1)
+            self._step(*given, alike)
+            return
+        if not self._inputs:
+            self._inputs = tuple(part.clone() for part in given)
+            self._graph = self._record()
+        if self._graph is None or list(map(_form, given)) != list(map(_form, self._inputs)):
+            self._step(*given, alike)
+            return
+        for own, part in zip(self._inputs, given, strict=True):
+            own.copy_(part)
+        self._graph.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph | None:
+        """The step on its own inputs; nothing is computed. None where torch cannot record it."""
+        graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
+        try:
+            graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
+            self._step(x, y, weight, True)
+            graph.capture_end()
+        except BaseException as error:  # `client_timeout`, say; a stream that stays recording computes nothing any more
+            with suppress(RuntimeError):
+                graph.capture_end()
+            if isinstance(error, RuntimeError):
+                return None
+            raise
+        _LAST[:] = [graph]
+        return graph
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    """What a recorded step takes for given."""
+    return tensor.shape, tensor.dtype
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One lane after another, lean: a functional call, gradients, one optimizer step. Every module runs here.
+#
+# It is also the reference that the other engines are tested against.
 
 
 def train_loop(net: Net, block: Block) -> Trained:
@@ -256,3 +376,148 @@ def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
             out.append(functional_call(net.module, named, (inputs,)))
             check_outputs(net, out[-1], len(inputs), " in evaluation")
     return torch.stack(out)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Any small functional module: torch.func.vmap of its gradient, one step for all lanes.
+
+DRAWS = "it draws random numbers outside torch, which would be the same for all lanes"
+_ROWS = 3  # rows of the batch that is padded on trial
+
+
+@contextmanager
+def quiet_fallbacks() -> Iterator[None]:
+    """Keeps torch from warning, at every step, of an operation that it maps over lanes by one call for each lane.
+
+    Fused attention is one, and the product of `weight_norm`. A user cannot act on it, and the numbers are the same.
+    """
+    switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # no stub has it
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(True)
+
+
+def find_refusal(net: Net, example: Tensor) -> str | None:
+    """Why a module cannot be mapped over lanes, found by mapping one gradient over two of them; None if it can.
+
+    Args:
+        net: The network.
+        example: One network input; its values do not matter.
+
+    Example:
+        Nothing forbids mapping a small perceptron over lanes.
+
+        >>> from fedray.models.catalogue import build_net
+        >>> find_refusal(build_net("mlp", (2,), 3, "cross_entropy", hidden=[4]), torch.zeros(2)) is None
+        True
+
+        Nor does one row of it see another, so that its batches may be padded.
+
+        >>> find_mixing(build_net("mlp", (2,), 3, "cross_entropy", hidden=[4]), torch.zeros(2)) is None
+        True
+    """
+    names, place = net.layout.names, next(net.module.parameters()).device
+    tensors = tuple(split_rows(net.layout, torch.stack([net.init(0), net.init(1)]).to(place)))
+    x = example.to(place).expand(2, 2, *example.shape)
+    dtype = example.dtype if example.is_floating_point() else torch.float32
+
+    def cost(params: tuple[Tensor, ...], inputs: Tensor) -> Tensor:
+        out: Tensor = functional_call(net.module, dict(zip(names, params, strict=True)), (inputs,))
+        return out.square().mean()
+
+    net.module.train()
+    try:
+        with rng.torch_scope(0, place), quiet_fallbacks(), rng.watch_generators() as have_changed:
+            vmap(grad(cost))(tuple(t.to(dtype) for t in tensors), x)
+            if have_changed():
+                return DRAWS
+    except Exception as error:  # whatever a module does: if it is broken, the loop meets the same error
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return None
+
+
+def find_mixing(net: Net, example: Tensor) -> str | None:
+    """Why a batch of a module must not be padded, found by padding one batch; None if its rows stand alone.
+
+    Outputs and gradients of three rows are compared with those of the same rows among further ones, in double precision
+    if the module takes it, for its first parameters and for others nearby (a gate that is closed at first hides what
+    is behind it).
+
+    Args:
+        net: The network.
+        example: One network input; its values do not matter.
+    """
+    place, failure = next(net.module.parameters()).device, ""
+    first = net.init(0)
+    moved = first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "padding"), len(first))).to(first)
+    for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-4)):
+        try:
+            module = copy.deepcopy(net.module).to(dtype).train()
+            for row in (first, moved):
+                few, among = (_answer_rows(net, module, row.to(place, dtype), example, n) for n in (_ROWS, 8))
+                scale = 1.0 + torch.nan_to_num(few).abs().max()
+                if not torch.allclose(few, among, rtol=0.0, atol=float(tolerance * scale), equal_nan=True):
+                    return "the rows of a batch see each other (batch statistics, say), so that no batch may be padded"
+        except Exception as error:  # single precision is tried next; then nothing is known, and nothing is padded
+            failure = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        else:
+            return None
+    return f"it could not be tried on a padded batch ({failure})"
+
+
+def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
+    """Outputs of the first three of n rows and the gradient of their weighted sum, as one vector."""
+    numbers = torch.from_numpy(rng.normal(rng.keys(1, "padding"), 8 * max(1, example.numel())))
+    x = numbers.view(8, *example.shape).to(row)
+    if not example.is_floating_point():  # tokens 0 and 1: every vocabulary has them
+        x = (x > 0).to(row.device, example.dtype)
+    tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
+    with rng.torch_scope(0, row.device):
+        out: Tensor = functional_call(module, tensors, (x[:n],))[:_ROWS]
+    weighted = (out * torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)).sum()
+    grads = torch.autograd.grad(weighted, list(tensors.values()), allow_unused=True)
+    return torch.cat([out.detach().flatten(), *(g.flatten() for g in grads if g is not None)])
+
+
+def train_vmap(net: Net, block: Block) -> Trained:
+    """Trains every lane of a block, all of them in one call a step.
+
+    Args:
+        net: A network whose module `find_refusal` and `find_mixing` accept.
+        block: The lanes, `[W, d]`.
+    """
+    layout, names = net.layout, net.layout.names
+    tensors = split_rows(layout, block.start)
+    towards = block.anchor if block.anchor is not None else block.start
+
+    def split(rows: Tensor | None) -> list[Tensor]:
+        return [] if rows is None else split_rows(layout, rows)
+
+    step = make_optimizer(block.local, block.lr, split(towards if block.local.pull else None), split(block.offset))
+
+    def cost(params: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        out = functional_call(net.module, dict(zip(names, params, strict=True)), (x,))
+        check_outputs(net, out, len(x), " in training")
+        return (per_sample(net.objective, out, y) * weight).sum()
+
+    gradient = vmap(grad_and_value(cost))
+    net.module.train()
+    final = torch.empty_like(block.start)
+    loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
+    with torch.no_grad(), quiet_fallbacks():
+        for lo, hi, real in find_active_lanes(block.steps):
+            lanes = max(real, block.min_lanes)
+            for a, b in block.pieces(lo, hi):
+                x, y = block.read(a, b)
+                for s in range(a, b):
+                    weight = block.weight[s, :lanes]
+                    grads, value = gradient(
+                        tuple(t[:lanes] for t in tensors), x[s - a, :lanes], y[s - a, :lanes], weight
+                    )
+                    loss[:real] += value[:real]
+                    step(tensors, grads, lanes)
+            done = int((block.steps > hi).sum())
+            final[done:real] = join_rows(tensors, lanes)[done:real]
+    return Trained(final, block.counters, loss)

@@ -21,8 +21,7 @@ from torch.func import vmap
 from fedray.core.errors import FedrayError
 from fedray.core.local import Particles, StepContext, Transform
 from fedray.core.method import Local
-from fedray.training.block import Block
-from fedray.training.optimizer import make_optimizer
+from fedray.training.block import Block, make_optimizer
 
 Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `[W, p]`) -> what a step descends by
 

@@ -43,10 +43,7 @@ from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.dropout import dropping
 from fedray.training.block import Block, Trained
-from fedray.training.chain import Chain
-from fedray.training.drops import Drop, split_drops
-from fedray.training.known_layers import Unread
-from fedray.training.trace import has_changed, trace_chain
+from fedray.training.chain import Chain, Drop, Unread, has_changed, split_drops, trace_chain
 
 _TOLERANCE = 1e-9  # relative, in double precision
 _SINGLE = 1e-4  # the same in single precision; bfloat16 rounds by 4e-3

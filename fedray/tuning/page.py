@@ -4,27 +4,512 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
+import optuna
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.tri import Triangulation
 from optuna.trial import FrozenTrial, TrialState
 
+from fedray.core import text
 from fedray.core import text as text_
 from fedray.core.types import FloatArray
 from fedray.files import plain
-from fedray.report import style
-from fedray.report.cards import Card
+from fedray.report import pictures
+from fedray.report.page import Card, fill_template
 from fedray.report.pictures import NumberTable, Picture, Section, draw_pictures, pair_figures
 from fedray.report.sheets import ScoreCell
-from fedray.report.template import fill_template
 from fedray.scenario import yaml_text
-from fedray.tuning import figures, landscape
+from fedray.tuning.objectives import BYTES, HELD_OUT_PREFIX, REACH, SYNONYMS, SweepObjective
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.state import SearchState
-from fedray.tuning.sweep_rules import list_idle_parameters
+from fedray.tuning.search import SearchState
+from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.sweep import list_idle_parameters
 from fedray.tuning.trial import read_histories
-from fedray.tuning.view import View, format_cell_value, name_objective, name_winner, pick_course
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A sweep as its pictures see it, and what they share: colors, units, axes of parameters.
+
+NAMES = {BYTES: "bytes up and down"}
+
+
+class View(NamedTuple):
+    """A sweep as its pictures see it.
+
+    Attributes:
+        objectives: what is optimized.
+        space: the parameters.
+        study: Optuna's study.
+        trials: all trials.
+        done: complete trials whose values are all finite.
+        winners: numbers of the winning trials.
+        curves: by trial number, the evaluated rounds and the metric of `pick_course` in each, `[rounds]` both.
+        idle: for each objective the keys of parameters that cannot act on it; empty: all act on all.
+    """
+
+    objectives: tuple[SweepObjective, ...]
+    space: tuple[Parameter, ...]
+    study: optuna.Study
+    trials: list[FrozenTrial]
+    done: list[FrozenTrial]
+    winners: list[int]
+    curves: dict[int, tuple[FloatArray, FloatArray]]
+    idle: tuple[frozenset[str], ...] = ()
+
+    def acting(self, i: int) -> list[Parameter]:
+        """The parameters that can act on objective i, by which it may be ranked and drawn."""
+        idle = self.idle[i] if self.idle else frozenset()
+        return [parameter for parameter in self.space if parameter.key not in idle]
+
+
+def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
+    """The objective whose course is drawn: the first one that is read at every round, or else the first total.
+
+    Example:
+        >>> from fedray.tuning.objectives import read_objective
+        >>> pick_course([read_objective("", name) for name in ("up_bytes", "accuracy", "nll")]).name
+        'accuracy'
+    """
+    return next((objective for objective in objectives if objective.kind != "total"), objectives[0])
+
+
+def make_shades() -> Colormap:
+    """Colors from low to high values, readable on light and dark pages."""
+    return LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
+
+
+def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
+    """Values in a unit that suits them, and the label of their axis."""
+    found = np.array(values, dtype=np.float64)
+    counted = objective.axis if objective.kind == "reach" else objective.metric
+    for what, column in (("bytes", "bytes"), ("seconds", "sim_seconds")):
+        if counted.endswith(column):
+            finite = found[np.isfinite(found)]
+            size, unit = text_.choose_unit(what, float(finite.max()) if len(finite) else 1.0)
+            return found / size, f"{name_objective(objective)} ({unit})"
+    return found, f"held-out {name_objective(objective)}" if objective.kind == "final" else name_objective(objective)
+
+
+def name_objective(objective: SweepObjective) -> str:
+    """An objective in words, with its budget or target.
+
+    Example:
+        >>> from fedray.tuning.objectives import read_objective
+        >>> objective = read_objective("", {"name": "accuracy", "within_bytes": 2e6})
+        >>> name_objective(objective), format_cell_value(objective, 0.912)
+        ('accuracy within 2 MB up and down', '91.2 %')
+    """
+    prefix = next((p for p in REACH if objective.name.startswith(p)), "")
+    inner = objective.name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
+    words = {"up_bytes_to_": "uplink bytes to ", "bytes_to_": "bytes up and down to "}
+    name = words.get(prefix, prefix.replace("_", " ")) + NAMES.get(inner, text_.name_score(SYNONYMS.get(inner, inner)))
+    if objective.limit is None:
+        return name
+    if objective.kind == "reach":
+        return f"{name} {text_.format_number(objective.limit, objective.metric)}"
+    if not objective.axis.endswith(BYTES):
+        return f"{name} within {text_.format_seconds(objective.limit)}"
+    return f"{name} within {text_.format_bytes(objective.limit)} {'up and down' if objective.axis == BYTES else 'up'}"
+
+
+def name_winner(objectives: Sequence[SweepObjective]) -> str:
+    """What the first winner is: the best trial, or of several objectives the top of the first alone.
+
+    Example:
+        >>> from fedray.tuning.objectives import read_objective
+        >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
+        >>> name_winner([one]), name_winner([one, other]), name_winner([other, one])
+        ('best', 'highest accuracy', 'lowest bytes up and down')
+    """
+    if len(objectives) == 1:
+        return "best"
+    return f"{'highest' if objectives[0].direction == 'maximize' else 'lowest'} {name_objective(objectives[0])}"
+
+
+def name_objective_in_title(objective: SweepObjective) -> str:
+    """The name of an objective at the beginning of a title."""
+    name = name_objective(objective)
+    return name[0].upper() + name[1:]
+
+
+def format_cell_value(objective: SweepObjective, value: float) -> str:
+    """The value of an objective in its unit."""
+    counted = objective.axis if objective.kind == "reach" else objective.metric
+    if not math.isfinite(value):
+        return "not reached"
+    if counted.endswith(BYTES):
+        return text_.format_bytes(value)
+    return text_.format_seconds(value) if counted == "sim_seconds" else text_.format_number(value, counted)
+
+
+def format_share(axis: Any, objective: SweepObjective) -> None:
+    """Shows an axis in percent where the objective is a share."""
+    if objective.kind == "final" and text_.is_share(objective.metric):
+        pictures.use_percent(axis)
+
+
+def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
+    """A parameter's value in each trial on an axis; NaN where it does not count."""
+    if parameter.kind != "categorical":
+        return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
+    labels = [format_value(label) for label in parameter.labels]
+    found = [
+        labels.index(format_value(t.params[parameter.key])) if parameter.key in t.params else np.nan for t in trials
+    ]
+    return np.array(found, dtype=np.float64)
+
+
+def set_axis_ticks(axes: Axes, which: str, parameter: Parameter) -> None:
+    """Labels an axis with the choices of a parameter, or with numbers.
+
+    Args:
+        axes: the axes.
+        which: "x" or "y".
+        parameter: the parameter along the axis.
+    """
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if parameter.kind == "categorical":
+        labels = [format_value(label) for label in parameter.labels]
+        axis.set_ticks(range(len(labels)), [text if len(text) < 14 else text[:12] + "..." for text in labels])
+        (axes.set_xlim if which == "x" else axes.set_ylim)(-0.5, len(labels) - 0.5)
+    elif parameter.log:
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    elif parameter.kind == "int":
+        pictures.use_whole_numbers(axis)
+    (axes.set_xlabel if which == "x" else axes.set_ylabel)(parameter.key)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pictures of the search: history, Pareto front, parallel coordinates, learning curves.
+
+AXES = 8  # parameters of the parallel coordinates at most
+MOST_VECTOR_LINES = 60  # trainings; more are a picture of pixels within the SVG
+
+
+def figure_history(view: View, i: int) -> Figure | None:
+    """An objective over the trials, and the best so far."""
+    if len(view.done) < 2:
+        return None
+    objective = view.objectives[i]
+    looked = np.array([trial_note(trial).get("how") == "looked up" for trial in view.done])
+    number = np.array([trial.number for trial in view.done])
+    raw = [trial.values[i] for trial in view.done]
+    values, label = scale_values(objective, raw)
+    pick = np.maximum if objective.direction == "maximize" else np.minimum
+    best = pick.accumulate(values)
+    end = format_cell_value(objective, (max if objective.direction == "maximize" else min)(raw))
+    at = number[int(np.flatnonzero(values == best[-1])[0])]
+    figure, axes = pictures.make_canvas(
+        f"Best {name_objective(objective)}: {end}, first in trial {at}", size=(pictures.WIDE, 3.8)
+    )
+    axes.step(number, best, where="post", color=pictures.INK, linewidth=1.4, label="best so far")
+    look: dict[str, Any] = {"s": 26, "zorder": 3, "rasterized": len(view.done) > pictures.MOST_VECTOR_MARKS}
+    axes.scatter(number[~looked], values[~looked], color=pictures.ACCENT, label="trained", **look)
+    if looked.any():
+        ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "looked up"}
+        axes.scatter(number[looked], values[looked], **ring, **look)
+    pruned = [t for t in view.trials if t.state == TrialState.PRUNED and t.intermediate_values]
+    if pruned and objective.kind == "final":
+        at_stop = [t.intermediate_values[t.last_step or 0] for t in pruned]
+        axes.scatter([t.number for t in pruned], at_stop, s=22, marker="x", color=pictures.GREY, label="pruned")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(label)
+    pictures.use_whole_numbers(axes.xaxis)
+    format_share(axes.yaxis, objective)
+    pictures.draw_grid(axes)
+    axes.legend(loc="best", ncols=4)
+    return figure
+
+
+def figure_pareto(view: View) -> Figure | None:
+    """The first two objectives against each other, the front marked."""
+    if len(view.objectives) < 2 or not view.done:
+        return None
+    (x, x_label), (y, y_label) = (scale_values(view.objectives[i], [t.values[i] for t in view.done]) for i in range(2))
+    won = np.array([trial.number in view.winners for trial in view.done])
+    title = f"{int(won.sum())} trials that no other beats in everything"
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.2))
+    look: dict[str, Any] = {"linewidths": 0, "rasterized": len(x) > pictures.MOST_VECTOR_MARKS}
+    axes.scatter(x[~won], y[~won], s=24, color=pictures.GREY, alpha=0.6, label="beaten", **look)
+    order = np.argsort(x[won])
+    if len(view.objectives) == 2:
+        axes.plot(x[won][order], y[won][order], color=pictures.ORANGE, linewidth=1.0, alpha=0.7)
+    axes.scatter(x[won], y[won], s=40, color=pictures.ORANGE, label="Pareto front", zorder=3)
+    for k in np.flatnonzero(won)[:20]:
+        label = str(view.done[k].number)
+        axes.annotate(label, (x[k], y[k]), (5, 4), textcoords="offset points", fontsize=8, color=pictures.MUTED)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    format_share(axes.xaxis, view.objectives[0])
+    format_share(axes.yaxis, view.objectives[1])
+    pictures.draw_grid(axes, "both")
+    axes.legend(loc="best")
+    return figure
+
+
+def figure_parallel(view: View) -> Figure | None:
+    """Every trial as a line over its parameters, colored by the first objective."""
+    space = [p for p in view.acting(0) if all(p.key in trial.params for trial in view.done)][:AXES]
+    if len(view.done) < 2 or not space:
+        return None
+    objective = view.objectives[0]
+    values, _ = scale_values(objective, [trial.values[0] for trial in view.done])
+    columns = [_column(p, view.done) for p in space]
+    ends = [(columns[k].min(), columns[k].max()) for k in range(len(space))] + [(values.min(), values.max())]
+    table = np.stack([*columns, values], axis=1)
+    low, high = np.array(ends).T
+    table = np.where(high > low, (table - low) / np.where(high > low, high - low, 1.0), 0.5)
+    best = objective.direction == "maximize"
+    figure, axes = pictures.make_canvas("Every trial, from its parameters to its value", size=(pictures.WIDE, 4.2))
+    rank = values.argsort() if best else (-values).argsort()
+    colors = make_shades() if best else make_shades().reversed()
+    lines = np.stack([np.tile(np.arange(table.shape[1], dtype=float), (len(table), 1)), table], axis=2)[rank]
+    look: dict[str, Any] = {"linewidths": 1.3, "alpha": 0.75, "rasterized": len(lines) > pictures.MOST_VECTOR_MARKS}
+    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colors, **look))
+    axes.set_xlim(-0.2, table.shape[1] - 0.8)
+    axes.set_ylim(-0.12, 1.12)
+    names = [*(p.key for p in space), name_objective(objective)]
+    axes.set_xticks(range(len(names)), names)
+    axes.tick_params(axis="x", pad=14, length=0)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    for k, (bottom, top) in enumerate(_ends(view, space)):
+        axes.axvline(k, color=pictures.GRID, linewidth=1.2, zorder=0)
+        axes.annotate(bottom, (k, -0.03), ha="center", va="top", fontsize=8.5, color=pictures.MUTED)
+        axes.annotate(top, (k, 1.03), ha="center", va="bottom", fontsize=8.5, color=pictures.MUTED)
+    return figure
+
+
+def _column(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
+    found = find_axis_positions(parameter, trials)
+    return np.log(found) if parameter.log else found
+
+
+def _ends(view: View, space: Sequence[Parameter]) -> list[tuple[str, str]]:
+    """What stands below and above each axis of the parallel coordinates."""
+    found = []
+    for parameter in space:
+        values = find_axis_positions(parameter, view.done)
+        low, high = float(values.min()), float(values.max())
+        if parameter.kind == "categorical":
+            names = [format_value(choice) for choice in parameter.labels]
+            found.append((names[int(low)], names[int(high)]))
+        else:
+            found.append((f"{low:.4g}", f"{high:.4g}"))
+    raw = [trial.values[0] for trial in view.done]
+    return [*found, (format_cell_value(view.objectives[0], min(raw)), format_cell_value(view.objectives[0], max(raw)))]
+
+
+def figure_curves(view: View) -> Figure | None:
+    """The metric of `pick_course` over the rounds of every training."""
+    if not view.curves:
+        return None
+    objective = pick_course(view.objectives)
+    pruned = {trial.number for trial in view.trials if trial.state == TrialState.PRUNED}
+    title = f"The course of {len(view.curves)} trainings" + (f", {len(pruned)} of them pruned" if pruned else "")
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.4))
+    best = [number for number in view.winners if number in view.curves][:1]
+    for number, (rounds, values) in sorted(view.curves.items(), key=lambda item: item[0] in best):
+        color = pictures.ORANGE if number in best else pictures.GREY if number in pruned else pictures.ACCENT
+        width, alpha = (2.4, 1.0) if number in best else (1.0, 0.45)
+        look: dict[str, Any] = {"color": color, "linewidth": width, "alpha": alpha, "label": f"_trial {number}"}
+        axes.plot(rounds, values, rasterized=len(view.curves) > MOST_VECTOR_LINES and number not in best, **look)
+        if number in pruned:
+            axes.plot(
+                rounds[-1:], values[-1:], "x", color=pictures.GREY, markersize=5, label=f"_trial {number}, pruned"
+            )
+    names = [*([name_winner(view.objectives)] if best else []), "finished", *(["pruned"] if pruned else [])]
+    paint = [*([pictures.ORANGE] if best else []), pictures.ACCENT, *([pictures.GREY] if pruned else [])]
+    pictures.draw_key(axes, names, paint)
+    axes.set_xlabel("rounds completed")
+    axes.set_ylabel(text.name_score(objective.metric, unit=True))
+    pictures.use_whole_numbers(axes.xaxis)
+    if text.is_share(objective.metric):
+        pictures.use_percent(axes.yaxis)
+    pictures.draw_grid(axes)
+    late = np.concatenate([v[r >= 0.1 * r[-1]] for r, v in view.curves.values()])
+    low, high = float(np.nanmin(late)), float(np.nanmax(late))
+    axes.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
+    return figure
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pictures of the landscape: importance of the parameters, slices, contour.
+
+LEVELS = 12  # of the contour
+PANELS = 12  # slices at most
+IMPORTANT = 8  # parameters in the importance chart
+
+
+def compute_importance(view: View, i: int) -> dict[str, float]:
+    """The share of an objective's spread that each parameter explains, by its key; empty with fewer than four trials.
+
+    Parameters that cannot act on the objective are left out: what a regression gives them is chance.
+
+    It is that of fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is
+    conditional.
+
+    Args:
+        view: the sweep.
+        i: which objective, from 0.
+    """
+    if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
+        return {}
+    always = all(parameter.key in trial.params for parameter in view.space for trial in view.done)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0) if always else None
+            found = optuna.importance.get_param_importances(
+                view.study, evaluator=evaluator, target=lambda trial: trial.values[i]
+            )
+    except (RuntimeError, ValueError):  # too few different trials
+        return {}
+    acting = {parameter.key for parameter in view.acting(i)}
+    kept = {key: share for key, share in found.items() if key in acting}
+    return {key: share / (sum(kept.values()) or 1.0) for key, share in kept.items()}
+
+
+def figure_importance(view: View) -> Figure | None:
+    """Importance of the parameters for each objective."""
+    found = [compute_importance(view, i) for i in range(len(view.objectives))]
+    if len(set().union(*found)) < 2:  # a single parameter explains everything
+        return None
+    ranked = next(i for i, each in enumerate(found) if each)
+    keys = list(dict.fromkeys(key for each in found[ranked:] for key in each))[:IMPORTANT][::-1]
+    first = max(keys, key=lambda key: found[ranked].get(key, 0.0))
+    figure, axes = pictures.make_canvas(
+        f"{first} matters most for {name_objective(view.objectives[ranked])}",
+        size=(pictures.NARROW, 1.4 + 0.42 * len(keys)),
+    )
+    height = 0.78 / len(found)
+    for i, objective in enumerate(view.objectives):
+        place = np.arange(len(keys)) + (len(found) - 1 - 2 * i) * height / 2
+        share = [found[i].get(key, 0.0) for key in keys]
+        axes.barh(place, share, height=height * 0.9, color=pictures.PALETTE[i], label=name_objective(objective))
+    axes.set_yticks(range(len(keys)), keys)
+    axes.set_xlabel("share of the objective's spread")
+    pictures.use_percent(axes.xaxis)
+    pictures.draw_grid(axes, "x")
+    if len(found) > 1:
+        pictures.draw_key(
+            axes, [name_objective(objective) for objective in view.objectives], pictures.PALETTE[: len(found)]
+        )
+    return figure
+
+
+def figure_slices(view: View, i: int) -> Figure | None:
+    """An objective against each parameter."""
+    if len(view.done) < 2 or not view.acting(i):
+        return None
+    objective, space = view.objectives[i], view.acting(i)[:PANELS]
+    columns = min(4 if len(space) != 3 else 3, len(space))
+    rows = -(-len(space) // columns)
+    size = (pictures.WIDE if columns > 1 else pictures.NARROW, 2.7 * rows + 0.2)
+    figure, grid = pictures.make_canvas(
+        f"{name_objective_in_title(objective)} against each parameter", rows, columns, size=size, squeeze=False
+    )
+    values, label = scale_values(objective, [trial.values[i] for trial in view.done])
+    order = np.array([trial.number for trial in view.done], dtype=float)
+    panels = list(grid.ravel())
+    for axes, parameter in zip(panels, space, strict=False):
+        axes.scatter(
+            find_axis_positions(parameter, view.done),
+            values,
+            s=18,
+            c=order,
+            cmap=make_shades(),
+            alpha=0.85,
+            linewidths=0,
+            label="_trials",
+            rasterized=len(view.done) > pictures.MOST_VECTOR_MARKS,
+        )
+        won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
+        x = find_axis_positions(parameter, view.done)[won]
+        ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "_winners"}
+        axes.scatter(x, values[won], s=52, linewidths=1.4, **ring)
+        set_axis_ticks(axes, "x", parameter)
+        format_share(axes.yaxis, objective)
+        pictures.draw_grid(axes)
+    for axes in panels[len(space) :]:
+        axes.set_visible(False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(label)
+    return figure
+
+
+def figure_contour(view: View) -> Figure | None:
+    """The first objective over its two most important parameters of those that count in the same trials."""
+    ranked = [p for key in compute_importance(view, 0) for p in view.space if p.key == key]
+    known = [{p.key for p in pair} for pair in combinations(ranked, 2)]
+    pairs = [keys for keys in known if any(keys <= trial.params.keys() for trial in view.done)]
+    if not pairs:
+        return None
+    pair = [p for p in ranked if p.key in pairs[0]]
+    x, y = (find_axis_positions(parameter, view.done) for parameter in pair)
+    values, label = scale_values(view.objectives[0], [trial.values[0] for trial in view.done])
+    keep = np.isfinite(x) & np.isfinite(y)
+    x, y, values = x[keep], y[keep], values[keep]
+    title = f"{name_objective_in_title(view.objectives[0])} over {pair[0].key} and {pair[1].key}"
+    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.9))
+    norm = Normalize(float(values.min()), float(values.max()))
+    _filled_contour(axes, pair, (x, y, values), norm)
+    axes.scatter(
+        x, y, c=values, s=20, cmap=make_shades(), norm=norm, edgecolors=pictures.PAPER, linewidths=0.7, zorder=3
+    )
+    set_axis_ticks(axes, "x", pair[0])
+    set_axis_ticks(axes, "y", pair[1])
+    bar = figure.colorbar(ScalarMappable(norm, make_shades()), ax=axes, label=label)
+    bar.outline.set_visible(False)
+    format_share(bar.ax.yaxis, view.objectives[0])
+    return figure
+
+
+def _filled_contour(
+    axes: Axes, pair: list[Parameter], points: tuple[FloatArray, FloatArray, FloatArray], norm: Normalize
+) -> None:
+    """Colors between the trials, linear in the triangles between them; equal places show their mean."""
+    x, y, values = points
+    spots, back = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
+    mean = np.bincount(back.ravel(), weights=values) / np.bincount(back.ravel())
+    flat = [np.log(s) if p.log else s for s, p in zip(spots.T, pair, strict=True)]
+    if len(spots) < 3 or any(np.ptp(one) == 0 for one in flat):
+        return
+    unit = [(one - one.min()) / np.ptp(one) for one in flat]
+    try:
+        triangles = Triangulation(*unit).triangles
+        axes.tricontourf(
+            Triangulation(spots[:, 0], spots[:, 1], triangles), mean, LEVELS, cmap=make_shades(), norm=norm, alpha=0.55
+        )
+    except (RuntimeError, ValueError):  # all on one line
+        return
+
+
+def list_idle_notes(view: View) -> list[str]:
+    """Which parameters cannot act on an objective, and so are in none of its pictures."""
+    found = []
+    for i, objective in enumerate(view.objectives):
+        keys = ", ".join(parameter.key for parameter in view.space if parameter not in view.acting(i))
+        if keys:
+            found.append(f"{keys} cannot act on {objective.name}, and has no place in its pictures.")
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `report.html` of a sweep, in the style of the pages of runs.
 
 MOST_CELLS = 4000  # of the table of trials
 CURVES = 200  # trainings whose curves are drawn, the best ones
@@ -42,7 +527,7 @@ def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[s
         summary: what `results.write_results` returns.
     """
     view = make_view(state, trials, [winner["number"] for winner in summary["winners"]])
-    with style.use_figure_style():
+    with pictures.use_figure_style():
         sections = list(_sections(view))
     trials_title, trials_table, trials_note = _list_trials(view)
     page = fill_template(
@@ -95,29 +580,27 @@ def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArr
 def _sections(view: View) -> Iterator[Section]:
     """The sections of the page."""
     several = range(len(view.objectives))
-    history = [(figures.figure_history(view, i), "") for i in several]
+    history = [(figure_history(view, i), "") for i in several]
     yield Section("How the search went", pair_figures(draw_pictures(history, "history")))
-    front = [(figures.figure_pareto(view), "Numbers: trials; each is a scenario under pareto/.")]
+    front = [(figure_pareto(view), "Numbers: trials; each is a scenario under pareto/.")]
     yield Section("What can be had together", pair_figures(draw_pictures(front, "pareto")))
     yield Section("What matters", pair_figures(_draw_landscape(view)))
     trained = sum(trial_note(trial).get("how") == "trained" for trial in view.trials)
     note = f"Held-out data, mean of the worlds. {_limit(len(view.curves), trained, 'trainings')}".strip()
-    yield Section(
-        "How the trainings went", pair_figures(draw_pictures([(figures.figure_curves(view), note)], "curves"))
-    )
+    yield Section("How the trainings went", pair_figures(draw_pictures([(figure_curves(view), note)], "curves")))
 
 
 def _draw_landscape(view: View) -> Iterator[Picture]:
     """What the objectives depend on; the numbers of all but the importance are those of the trials."""
     space = len(view.space)
-    notes = [_limit(n, space, "parameters") for n in (landscape.IMPORTANT, landscape.PANELS, figures.AXES)]
+    notes = [_limit(n, space, "parameters") for n in (IMPORTANT, PANELS, AXES)]
     importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {notes[0]}".strip()
-    yield from draw_pictures([(landscape.figure_importance(view), importance)], "importance")
+    yield from draw_pictures([(figure_importance(view), importance)], "importance")
     contour = "The two most important ones; linear between the trials, which are the dots."
     trials = [
-        (landscape.figure_contour(view), contour),
-        *((landscape.figure_slices(view, i), f"{WARM} {notes[1]}".strip()) for i in range(len(view.objectives))),
-        (figures.figure_parallel(view), f"Brighter: better. {notes[2]}".strip()),
+        (figure_contour(view), contour),
+        *((figure_slices(view, i), f"{WARM} {notes[1]}".strip()) for i in range(len(view.objectives))),
+        (figure_parallel(view), f"Brighter: better. {notes[2]}".strip()),
     ]
     yield from draw_pictures(trials, "trials", _tabulate(view))
 
@@ -159,7 +642,7 @@ def _notes(view: View) -> list[str]:
     notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
-    return notes + landscape.list_idle_notes(view)
+    return notes + list_idle_notes(view)
 
 
 def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:

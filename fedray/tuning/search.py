@@ -1,14 +1,4 @@
-"""The search of a sweep: ask Optuna for a trial, train it or look it up, tell Optuna its values.
-
-It can be interrupted at any time and resumed: everything it needs is in the study and in the run directories.
-
-Example:
-    >>> from fedray.tuning.sweep_file import read_sweep
-    >>> keys = {"data": {"name": "digits"}, "clients": {"number": 4}}
-    >>> grid = {"scenario": keys, "space": {"local.lr": [0.1, 0.3]}, "objectives": ["accuracy"], "sampler": "grid"}
-    >>> count_planned_trials(read_sweep(grid), trials=None)
-    (2, [{'local.lr': 0.1}, {'local.lr': 0.3}])
-"""
+"""The search of a sweep: ask Optuna for a trial, train it or look it up, tell Optuna its values."""
 
 from __future__ import annotations
 
@@ -16,26 +6,101 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.trial import TrialState
 
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.experiments.reopen import reopen_study
 from fedray.scenario.schema import Scenario
 from fedray.scenario.yaml_text import load_yaml
 from fedray.tuning import optuna_study
-from fedray.tuning.parameter import Values
-from fedray.tuning.space import enumerate_grid
-from fedray.tuning.state import RunningTrial, SearchState, Training
-from fedray.tuning.sweep import Sweep, may_end_early
-from fedray.tuning.sweep_file import TRIALS
-from fedray.tuning.sweep_rules import warn_of_random_search
-from fedray.tuning.trial import Outcome, OutcomeState, TrialTask, hash_training, look_up_values
-from fedray.tuning.workers import Submit
+from fedray.tuning.optuna_study import StudyLocation
+from fedray.tuning.space import Values, enumerate_grid
+from fedray.tuning.sweep import TRIALS, Sweep, may_end_early, warn_of_random_search
+from fedray.tuning.trial import Outcome, OutcomeState, Submit, TrialTask, hash_training, look_up_values
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is known of a sweep while it runs: its study, the trainings that are done, and those under way.
+
+Say = Callable[[str], None]
+
+
+class RunningTrial(NamedTuple):
+    """A trial that is being trained.
+
+    Attributes:
+        trial: Optuna's trial.
+        job: what a worker was given.
+        key: hash of its training, see `hash_training`.
+    """
+
+    trial: optuna.Trial
+    job: TrialTask
+    key: str
+
+
+class Training(NamedTuple):
+    """A training that is done.
+
+    Attributes:
+        run: its run directory, relative to the sweep's.
+        state: "complete" or "pruned".
+        seconds: wall time it took, with that of the pruned training it went on from.
+        seed: seed of its first replicate.
+        seeds: how many trials share it, each as one of its replicates; 1 where it is one trial's.
+    """
+
+    run: str
+    state: str
+    seconds: float
+    seed: int
+    seeds: int
+
+
+@dataclass
+class SearchState:
+    """A sweep while it runs.
+
+    Attributes:
+        sweep: the sweep file.
+        out: directory of the sweep, absolute.
+        study: Optuna's study.
+        location: where the study is stored.
+        own: the user's Python objects.
+        limit: how many trials there will be.
+        points: the points of a grid; None for other samplers.
+        say: called with a line about each finished trial.
+        trainings: the trainings that are done, by key.
+        running: the trials that workers train now, by their futures.
+        waiting: trials that wait for a training which another trial runs.
+        unchecked: keys of trainings that an earlier process did, and that this one has not compared with its data yet.
+        confirm_storage: raises where the storage of the study is no longer the one that the search began with.
+        failed_keys: keys of trainings shared by several seeds that failed; each of the seeds is then trained alone.
+    """
+
+    sweep: Sweep
+    out: Path
+    study: optuna.Study
+    location: StudyLocation
+    own: UserObjects
+    limit: int
+    points: list[dict[str, Any]] | None
+    say: Say
+    trainings: dict[str, Training] = field(default_factory=dict)
+    running: dict[Future[Outcome], RunningTrial] = field(default_factory=dict)
+    waiting: list[optuna.Trial] = field(default_factory=list)
+    unchecked: set[str] = field(default_factory=set)
+    failed_keys: set[str] = field(default_factory=set)
+    confirm_storage: Callable[[], None] = lambda: None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# It can be interrupted at any time and resumed: everything it needs is in the study and in the run directories.
 
 STATES: dict[OutcomeState, TrialState] = {
     "complete": TrialState.COMPLETE,
@@ -50,6 +115,13 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
 
     Raises:
         BadInput: fewer than one trial is wanted.
+
+    Example:
+        >>> from fedray.tuning.sweep import read_sweep
+        >>> keys = {"data": {"name": "digits"}, "clients": {"number": 4}}
+        >>> grid = {"scenario": keys, "space": {"local.lr": [0.1, 0.3]}, "objectives": ["accuracy"], "sampler": "grid"}
+        >>> count_planned_trials(read_sweep(grid), trials=None)
+        (2, [{'local.lr': 0.1}, {'local.lr': 0.3}])
     """
     if trials is not None and trials < 1:
         raise BadInput(f"--trials = {trials}: give at least 1")

@@ -1,27 +1,135 @@
-"""The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means.
-
-Example:
-    >>> lr = [{"choices": [0.1, 1], "when": {"local.optimizer": "sgd"}}]
-    >>> space = read_space({"local.optimizer": ["sgd", "adam"], "local.lr": lr})
-    >>> space[1].key, space[1].keys
-    ('local.lr (sgd)', ('local.lr',))
-    >>> enumerate_grid(space)[1]
-    {'local.optimizer': 'sgd', 'local.lr (sgd)': 1}
-"""
+"""The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from optuna import Trial
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.metrics import classification, regression
+from fedray.scenario import yaml_text
 from fedray.scenario.identity import is_free
+from fedray.scenario.names import is_own
 from fedray.scenario.validators import Check, flag, maybe, one_of, real, whole
-from fedray.tuning.parameter import MOST_POINTS, Parameter, Values, format_value, is_same
+from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A parameter of a search space: a scenario key, or several, and the values that are tried.
+
+MOST_POINTS = 100_000  # of a grid
+Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scenario key and its values, or several keys that change together.
+
+    Attributes:
+        key: its name: the scenario key, with dots, and behind it in parentheses which case it is, where it is one of
+            several; several keys have commas between them, and a choice has a value for each.
+        kind: "categorical", "int" or "float".
+        choices: the values of a categorical parameter.
+        low: the lowest value of a range.
+        high: the highest value of a range.
+        step: between the values of a range; None means 1 for integers, and any value for floats.
+        log: whether a range is searched on a logarithmic scale.
+        points: how many values of a range a grid tries; None means all of its steps.
+        when: other parameters and the values they must have for this one to count.
+        entry: of the space that it is a case of; empty where it is the whole entry.
+
+    Example:
+        >>> Parameter("local.lr", "float", low=0.1, high=0.3, points=3).grid()
+        [0.1, 0.2, 0.3]
+    """
+
+    key: str
+    kind: Literal["categorical", "int", "float"]
+    choices: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    step: float | None = None
+    log: bool = False
+    points: int | None = None
+    when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    entry: str = ""
+
+    @property
+    def column(self) -> str:
+        """What tables call it: its entry of the space."""
+        return self.entry or self.key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The scenario keys that it sets."""
+        return tuple(key.strip() for key in self.column.split(","))
+
+    @property
+    def labels(self) -> list[Any]:
+        """The choices as Optuna can store them: a list or a mapping becomes its text."""
+        return [
+            choice if choice is None or isinstance(choice, bool | int | float | str) else format_value(choice)
+            for choice in self.choices
+        ]
+
+    def meaning(self, stored: Any) -> Any:
+        """The scenario's value of what Optuna stores."""
+        if self.kind != "categorical":
+            return stored
+        return next(c for c, label in zip(self.choices, self.labels, strict=True) if is_same(label, stored))
+
+    def ends(self) -> list[Any]:
+        """Every choice, or the lowest and highest value."""
+        return self.labels if self.kind == "categorical" else [self._typed(self.low), self._typed(self.high)]
+
+    def grid(self) -> list[Any]:
+        """Every value a grid tries."""
+        if self.kind == "categorical":
+            return self.labels
+        if self.points is not None:
+            spaced = np.geomspace if self.log else np.linspace
+            return [self._typed(v) for v in dict.fromkeys(spaced(self.low, self.high, self.points).tolist())]
+        if self.step is None and self.kind == "float":
+            raise BadInput(f"space.{self.key} has no step, which a grid needs: give it step or points")
+        step = self.step or 1
+        if not (self.high - self.low) / step < MOST_POINTS:
+            raise BadInput(
+                f"space.{self.key} has {(self.high - self.low) / step:.3g} steps, {MOST_POINTS} at most: give points"
+            )
+        return [self._typed(self.low + i * step) for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
+
+    def suggest(self, trial: Trial) -> Any:
+        """The sampler's value for a trial."""
+        if self.kind == "categorical":
+            return trial.suggest_categorical(self.key, self.labels)
+        if self.kind == "int":
+            return trial.suggest_int(self.key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
+        return trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
+
+    def _typed(self, value: float) -> Any:
+        return round(value) if self.kind == "int" else min(max(float(value), self.low), self.high)
+
+
+def format_value(value: Any) -> str:
+    """A value as one line of YAML."""
+    if isinstance(value, list) and any(isinstance(one, list) for one in value):
+        return f"[{', '.join(map(format_value, value))}]"
+    return yaml_text.write_yaml(value).strip().removesuffix("\n...").replace("\n", " ")
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two values are equal and of one kind (`True` is not 1)."""
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means.
 
 FORBIDDEN = {
     "data.hold_out": "trials would be compared on different data",
@@ -38,7 +146,16 @@ RANGE: dict[str, Check] = {
 
 
 def read_space(given: Any) -> tuple[Parameter, ...]:
-    """The parameters of a sweep file, each after those its `when` names."""
+    """The parameters of a sweep file, each after those its `when` names.
+
+    Example:
+        >>> lr = [{"choices": [0.1, 1], "when": {"local.optimizer": "sgd"}}]
+        >>> space = read_space({"local.optimizer": ["sgd", "adam"], "local.lr": lr})
+        >>> space[1].key, space[1].keys
+        ('local.lr (sgd)', ('local.lr',))
+        >>> enumerate_grid(space)[1]
+        {'local.optimizer': 'sgd', 'local.lr (sgd)': 1}
+    """
     if not isinstance(given, Mapping) or not given:
         raise BadInput("space is missing or empty: give it scenario keys, such as local.lr: [0.1, 0.3]")
     space: list[Parameter] = []
@@ -247,3 +364,53 @@ def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[st
             found = [label for label in parameter.labels if is_same(label, cell) or format_value(label) == cell]
             chosen |= {parameter.key: found[0]} if found else {}
     return to_overrides(space, chosen)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether the data and the scenario of a sweep give its objectives.
+
+PERSONAL = ("personal_accuracy", "personal_p10", "personal_worst")
+PERSONAL_TARGETS = ("personal_rmse", "personal_rmse_p90", "personal_rmse_worst")
+SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
+OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")  # with evaluate.ood
+CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")
+TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
+
+
+def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
+    """Checks that a scenario has numbers for every objective.
+
+    Args:
+        objectives: of the sweep.
+        classes: C of the data; 0 for regression.
+        data: name of the data set, for the message.
+        own: names of the user's metrics that the scenario measures.
+
+    Raises:
+        BadInput: an objective belongs to the other task.
+
+    Example:
+        >>> from fedray.tuning.objectives import read_objective
+        >>> check_producible([read_objective("o", "accuracy"), read_objective("o", "bytes")], classes=10, data="digits")
+    """
+    if classes:
+        known = [
+            *classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])),
+            *PERSONAL,
+            *CLASS_SETS,
+            *OOD,
+        ]
+    else:
+        known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
+    known += own
+    for objective in objectives:
+        inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
+        if objective.kind != "total" and inner not in known:
+            if is_own("metric", inner):
+                raise BadInput(
+                    f"objectives: {objective.name} is your own metric, which the scenario does not measure: add it "
+                    "to its evaluate.metrics"
+                )
+            kind = "classes" if classes else "real targets"
+            remedy = suggest_nearest(inner, known, f"choose one of {', '.join(known)}")
+            raise BadInput(f"objectives: {objective.name} cannot be had from {data}, which has {kind}: {remedy}")

@@ -1,23 +1,57 @@
-"""A sweep as plain objects: the scenario it begins with, the space, the objectives, and the scenario of a trial.
+"""A sweep as plain objects, and its file: the scenario, the space, the objectives.
 
 Example:
-    >>> from fedray.tuning.sweep_file import read_sweep
+    >>> from fedray.tuning.sweep import read_sweep
     >>> keys = {"method": {"models": 3}, "stop": {"metric": "hold_out_nll"}}
     >>> sweep = read_sweep({"scenario": keys, "space": {"local.lr": [0.1, 0.3]}, "objectives": ["accuracy"]})
     >>> sweep.scenario({"local.lr": 0.3}).evaluate.every  # every round, which the stop looks at
     1
+    >>> from fedray.tuning.sweep import read_sweep
+    >>> read_sweep({"scenario": {"stop": {"metric": "nll"}}, "space": {"local.lr": [0.1]}, "objectives": "nll"})
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: stop.metric = nll is read on the test set, which a sweep leaves alone: write ...
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from fedray.scenario.loader import read_scenario
-from fedray.scenario.nested import Tree
+from fedray.core.errors import BadInput, warn_user
+from fedray.core.text import quote_value, suggest_nearest
+from fedray.scenario import yaml_text
+from fedray.scenario.loader import (
+    explain_kept_keys,
+    is_of_sweep,
+    read_scenario,
+    refuse_scenario,
+    refuse_unknown_nulls,
+    renames_method,
+    spell_sections,
+    to_plain,
+)
+from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
+from fedray.scenario.reading import answers_clients_apart
+from fedray.scenario.relevance import find_idle_keys, is_dump, says_nothing
 from fedray.scenario.schema import Scenario
-from fedray.tuning.objectives import INFERENCE, SweepObjective, find_inference_keys
-from fedray.tuning.parameter import Parameter, Values
-from fedray.tuning.space import to_overrides
+from fedray.scenario.shipped import find_scenario_file
+from fedray.scenario.validators import Check, label, maybe, one_of, whole
+from fedray.tuning.objectives import (
+    HELD_OUT_PREFIX,
+    INFERENCE,
+    SweepObjective,
+    explain_idle_keys,
+    find_inference_keys,
+    list_idle_keys,
+    read_objective,
+)
+from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, read_space, to_overrides
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A sweep as plain objects: the scenario it begins with, the space, the objectives, and the scenario of a trial.
 
 
 @dataclass(frozen=True)
@@ -126,3 +160,361 @@ def list_end_metrics(scenario: Scenario) -> list[str]:
 def may_end_early(scenario: Scenario) -> bool:
     """Whether a score or a callback may end a run before its last round."""
     return bool(list_end_metrics(scenario) or scenario.callbacks)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the keys of a sweep say about each other, and about the scenarios of its trials.
+
+MOST_TRIED = 300  # combinations of ends in which a key is looked for that acts
+
+
+def check_sweep(sweep: Sweep) -> None:
+    """Raises `BadInput` for the first contradiction between keys, with every end of the space in the base scenario."""
+    base = sweep.scenario({})
+    if base.data.hold_out == 0:
+        raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
+    _check_trial(base)
+    has_sets = base.predict.conformal is not None or any(
+        key.startswith("predict.conformal") for p in sweep.space for key in p.keys
+    )
+    for objective in sweep.objectives:
+        kind, needs = objective.metric.removeprefix(HELD_OUT_PREFIX).partition("_")[0], f"objectives: {objective.name}"
+        if kind == "conformal" and not has_sets:
+            raise BadInput(f"{needs} needs sets: write overrides: {{predict.conformal.alpha: 0.1}}")
+        if kind == "ood" and base.evaluate.ood is None:
+            raise BadInput(f"{needs} needs unknown inputs: write overrides: {{evaluate.ood: noise}}, or a data set")
+    first = sweep.objectives[0]
+    if sweep.pruner.name != "none" and len(sweep.objectives) > 1:
+        raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")
+    if sweep.pruner.name != "none" and first.kind != "final":
+        raise BadInput(f"pruner.name = {sweep.pruner.name} cannot compare {first.name} on the way: use none")
+    for parameter in sweep.space:
+        if sweep.sampler.name == "grid":
+            parameter.grid()
+        elif parameter.points is not None:
+            raise BadInput(
+                f"space.{parameter.key}.points = {parameter.points} is for sampler: grid: leave it out, or give step"
+            )
+    trials = [base]
+    for parameter, chosen in enumerate_corners(sweep.space):
+        try:
+            trials.append(sweep.scenario(chosen))
+            _check_trial(trials[-1])
+            if trials[-1].data.hold_out != base.data.hold_out:  # inside a choice of the whole section
+                raise BadInput(
+                    f"data.hold_out = {trials[-1].data.hold_out:g}, but {base.data.hold_out:g} in the scenario: trials "
+                    "would be compared on different data: leave it out of the space"
+                )
+        except BadInput as wrong:
+            raise BadInput(f"space.{parameter.key}: {wrong}") from None
+    _refuse_unread(sweep, trials)
+    _refuse_idle(sweep)
+
+
+def _warn_of_common_answer(sweep: Sweep, base: Scenario) -> None:
+    """Warns of a score of a common answer, where known clients answer by themselves, and of what methods keep."""
+    _warn_of_kept_keys(sweep)
+    names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
+    for name in ("accuracy", "rmse"):
+        if name in names and f"personal_{name}" not in names and answers_clients_apart(to_plain(base)):
+            warn_user(
+                f"objectives: {name} is of a common answer, but clients of {base.method.name} answer by themselves: "
+                f"write personal_{name}"
+            )
+
+
+def _warn_of_kept_keys(sweep: Sweep) -> None:
+    """Warns of what the scenario keeps for methods that the space chooses in place of its own."""
+    whole, lines = is_dump(sweep.base, to_plain(sweep.scenario({}))), list[str]()
+    for parameter, chosen in enumerate_corners(sweep.space):
+        if any(key.startswith("method") for key in parameter.keys):
+            try:
+                changes = expand(to_overrides(sweep.space, chosen))
+                lines.append(explain_kept_keys(sweep.base, changes, sweep.scenario(chosen), whole=whole))
+            except BadInput:  # a combination that no scenario allows
+                continue
+    if said := "; ".join(dict.fromkeys(line for line in lines if line)):
+        warn_user(said)
+
+
+def _check_trial(scenario: Scenario) -> None:
+    """What a trial cannot have: learning rates that it chooses itself, and rules that read the test set."""
+    if scenario.local.lr_grid:
+        raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
+    stop, evaluate = scenario.stop, scenario.evaluate
+    rules = {
+        "evaluate.stop_at.metric": evaluate.stop_at and evaluate.stop_at.metric,
+        "evaluate.target.metric": evaluate.target and evaluate.target.metric,
+        "stop.metric": stop and stop.metric,
+        "checkpoint.best": scenario.checkpoint.best,
+    }
+    for key, metric in rules.items():
+        if metric and not metric.startswith(HELD_OUT_PREFIX):
+            raise BadInput(
+                f"{key} = {metric} is read on the test set, which a sweep leaves alone: write {HELD_OUT_PREFIX}{metric}"
+            )
+
+
+def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
+    """Refuses a space of which no key acts on an objective; where some do, it warns of the others."""
+    if any(scenario.callbacks for scenario in trials):  # they see all scores, and may end a training
+        return
+    ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
+    keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
+    idle = explain_idle_keys(keys, sweep.objectives, ends)
+    if len(idle) == len(keys):
+        raise BadInput(idle[0])
+    for text in idle:
+        warn_user(f"{text}; its value in the best trial means nothing")
+
+
+def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
+    """For each objective the parameters that cannot act on it, by their keys: no picture may say that they matter.
+
+    Args:
+        sweep: the sweep.
+    """
+    base = sweep.scenario({})
+    if base.callbacks:
+        return tuple(frozenset() for _ in sweep.objectives)
+    found = []
+    for objective in sweep.objectives:
+        keys = [key for parameter in sweep.space for key in _list_searched_keys(parameter)]
+        idle = set(list_idle_keys(keys, [objective], list_end_metrics(base)))
+        found.append(frozenset(p.key for p in sweep.space if idle.issuperset(_list_searched_keys(p))))
+    return tuple(found)
+
+
+def warn_of_random_search(sweep: Sweep, trials: int) -> None:
+    """Warns where a sampler that learns proposes every trial at random, because it begins with as many.
+
+    Args:
+        sweep: the sweep.
+        trials: how many there will be.
+    """
+    keys = {"nsga2": ("population", sweep.sampler.population)}
+    if "sampler" in sweep.source:  # tpe was asked for
+        keys["tpe"] = ("startup", sweep.sampler.startup)
+    key, first = keys.get(sweep.sampler.name, ("", 0))
+    if trials <= first:
+        warn_user(
+            f"sampler.name = {sweep.sampler.name} with {trials} trials is random search, because its first {first} are "
+            f"random: raise trials, or lower sampler.{key}"
+        )
+    if sweep.pruner.name == "median" and trials <= sweep.pruner.startup:
+        warn_user(
+            f"pruner.name = median with {trials} trials prunes none, because the first {sweep.pruner.startup} go to "
+            "their end: raise trials, or lower pruner.startup"
+        )
+
+
+def _list_searched_keys(parameter: Parameter) -> list[str]:
+    """The keys that a parameter sets: several, where it searches a whole section, or has several."""
+    if len(parameter.keys) > 1:
+        choices = [to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
+        return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
+    sections = [flatten({parameter.column: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
+    plain = len(sections) < max(1, len(parameter.choices))
+    return [*([parameter.column] if plain else []), *(key for section in sections for key in section)]
+
+
+def _refuse_idle(sweep: Sweep) -> None:
+    """Refuses a key of the space that cannot act in any trial, and warns of keys of the scenario that cannot."""
+    _warn_of_common_answer(sweep, sweep.scenario({}))
+    idle: dict[str, str] = {}  # key -> why
+    acting: set[str] = set()
+    alone = 1 + sum(len(parameter.ends()) for parameter in sweep.space)
+    for tried, chosen in enumerate(_try_values(sweep)):
+        if tried >= alone and not idle:
+            break
+        given = merge_keys(sweep.base, expand(to_overrides(sweep.space, chosen)))
+        try:
+            found = {one.key: one.why for one in find_idle_keys(given, sweep.scenario(chosen))}
+        except BadInput:  # a combination that no scenario allows
+            continue
+        acting |= {key for key, value in flatten(given).items() if key not in found and not says_nothing(key, value)}
+        idle = {key: why for key, why in {**found, **idle}.items() if key not in acting}
+    for parameter in sweep.space:
+        for key in parameter.keys:
+            if key in idle:
+                raise BadInput(f"space.{key} cannot act, because {idle[key]}: leave it out")
+    if idle and not is_dump(sweep.base, to_plain(sweep.scenario({}))):
+        warn_user("; ".join(f"{key} cannot act in any trial, because {why}" for key, why in idle.items()))
+
+
+def _try_values(sweep: Sweep) -> Iterator[Values]:
+    """Nothing, the ends of each parameter, and ends of all of them together."""
+    yield {}
+    yield from (chosen for _, chosen in enumerate_corners(sweep.space))
+    together = itertools.product(*(parameter.ends() for parameter in sweep.space))
+    for values in itertools.islice(together, MOST_TRIED):
+        chosen: dict[str, object] = {}
+        for parameter, value in zip(sweep.space, values, strict=True):
+            if is_active(parameter, chosen):
+                chosen[parameter.key] = value
+        yield chosen
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sweep files: strict YAML becomes a `Sweep`. Whatever is wrong raises `BadInput` with one line: key, value, remedy.
+
+HOLD_OUT = 0.2
+SAMPLERS = ("tpe", "random", "grid", "nsga2")
+PRUNERS = ("none", "median", "hyperband", "asha")
+TRIALS = 20
+MOST_ACTORS = 1000  # of one trial
+_ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
+KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
+SWEEP: KeyTable = {
+    "name": (None, maybe(label)),
+    "scenario": (None, _ANY),
+    "overrides": (None, _ANY),
+    "space": (None, _ANY),
+    "objectives": (None, _ANY),
+    "sampler": ("tpe", _ANY),
+    "pruner": ("none", _ANY),
+    "trials": (None, maybe(whole(1, 10**6))),
+    "jobs": (1, whole(1, 10**4)),
+    "trial": (None, _ANY),
+}
+GONE = {"together": "trials train one after another in each of `jobs` processes: leave it out"}
+SAMPLER: KeyTable = {
+    "name": ("tpe", one_of(*SAMPLERS)),
+    "seed": (0, whole(0, 2**31)),
+    "startup": (10, whole(1, 10**6)),
+    "population": (20, whole(2, 10**4)),
+}
+PRUNER: KeyTable = {
+    "name": ("none", one_of(*PRUNERS)),
+    "startup": (5, whole(1, 10**6)),
+    "warmup": (1, whole(0, 10**6)),
+    "reduction": (3, whole(2, 100)),
+}
+TRIAL: KeyTable = {"actors": (0, whole(1, MOST_ACTORS))}
+READ = {  # keys of a sampler or pruner, by its name
+    "tpe": ("seed", "startup"),
+    "random": ("seed",),
+    "nsga2": ("seed", "population"),
+    "median": ("startup", "warmup"),
+    "hyperband": ("warmup", "reduction"),
+    "asha": ("warmup", "reduction"),
+}
+
+
+def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
+    """The sweep of a file or a dict.
+
+    Raises:
+        BadInput: a key is unknown, a value cannot be, or the space leaves what scenarios allow.
+
+    Example:
+        >>> sweep = read_sweep({"scenario": {"rounds": 3}, "space": {"local.lr": [0.1, 0.3]}, "objectives": "accuracy"})
+        >>> sweep.scenario({"local.lr": 0.3}).local.lr
+        0.3
+    """
+    where = find_scenario_file(str(source), "sweep") if isinstance(source, str | Path) else None
+    tree = yaml_text.load_yaml(where) if where is not None else source
+    if not isinstance(tree, Mapping):
+        raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
+    refuse_scenario(str(where or "this"), tree)
+    given = _section("", to_plain_values(tree), SWEEP)
+    base = _base(given, where.parent if where is not None else Path())
+    objectives = read_objectives(given["objectives"])
+    sampler = SamplerKeys(**_named_section("sampler", given["sampler"], SAMPLER))
+    pruner = PrunerKeys(**_named_section("pruner", given["pruner"], PRUNER))
+    name = given["name"] or (where.stem if where is not None else "sweep")
+    source_tree = {**to_plain_values(tree), "name": name, "scenario": base}  # the name is the study's in its storage
+    source_tree.pop("overrides", None)
+    sweep = Sweep(
+        name=name,
+        base=base,
+        space=read_space(given["space"]),
+        objectives=objectives,
+        sampler=sampler,
+        pruner=pruner,
+        trials=given["trials"],
+        jobs=given["jobs"],
+        actors=_section("trial", {} if given["trial"] is None else given["trial"], TRIAL)["actors"],
+        source=source_tree,
+    )
+    check_sweep(sweep)
+    return sweep
+
+
+def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
+    """The keys of a section that may be one name; refuses those that what it names does not read."""
+    keys = {"name": given} if isinstance(given, str) else given
+    found = _section(path, keys, table)
+    read = READ.get(found["name"], ())
+    for key in keys:
+        if key not in ("name", *read):
+            has = f"which reads {' and '.join(read)}" if read else "which reads no other key"
+            raise BadInput(f"{path}.{key} cannot act, because {path}.name is {found['name']}, {has}: leave it out")
+    return found
+
+
+def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
+    """The keys of a section, checked, defaults filled in."""
+    prefix = f"{path}." if path else ""
+    if not isinstance(given, Mapping):
+        what = "a name or a mapping" if "name" in table else "a mapping"
+        raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
+    for key, value in given.items():
+        if key not in table:
+            nearest = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
+            remedy = GONE.get(f"{prefix}{key}", nearest)
+            raise BadInput(f"{prefix}{key} is not a key of {path or 'a sweep'}: {remedy}")
+        try:
+            table[key][1](value)
+        except ValueError as wrong:
+            raise BadInput(f"{prefix}{key} = {quote_value(value)} {wrong}") from None
+    return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
+
+
+def _base(given: Mapping[str, Any], folder: Path) -> Tree:
+    """The base scenario's own keys: defaults come later, since they follow from what the space chooses."""
+    wanted = given["scenario"]
+    if isinstance(wanted, str):
+        wanted = yaml_text.load_yaml(find_scenario_file(wanted, folder=folder))
+    if not isinstance(wanted, Mapping):
+        raise BadInput(
+            f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "
+            "or its keys"
+        )
+    own = given["overrides"] or {}
+    if not isinstance(own, Mapping):
+        raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
+    keys, changes = spell_sections(to_plain_values(wanted)), expand(spell_sections(to_plain_values(own)))
+    refuse_unknown_nulls([keys, changes])
+    tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
+    _warn_of_kept_keys_in_file(keys, changes, tree, of_sweep=is_of_sweep(folder / str(given["scenario"])[:200]))
+    return {key: value for key, value in tree.items() if key not in ("table", "published")}
+
+
+def _warn_of_kept_keys_in_file(keys: Tree, changes: Tree, tree: Tree, *, of_sweep: bool) -> None:
+    """Warns of what a scenario keeps for another method that `overrides` give it."""
+    if not renames_method(keys, changes):
+        return
+    try:
+        before, now = (read_scenario(each, explicit=False) for each in (keys, tree))
+    except BadInput:  # said where the trials are read
+        return
+    if line := explain_kept_keys(keys, changes, now, whole=of_sweep or is_dump(keys, to_plain(before))):
+        warn_user(line)
+
+
+def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
+    """The objectives of a sweep file: one, or a list of them.
+
+    Raises:
+        BadInput: there is none, one is wrong, or one is named twice.
+    """
+    entries = [given] if isinstance(given, str | Mapping) else given
+    if not isinstance(entries, list) or not entries:
+        raise BadInput("objectives is missing or empty: give a list such as [accuracy]")
+    found = tuple(read_objective(f"objectives[{i}]", entry) for i, entry in enumerate(entries))
+    names = [objective.name for objective in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"objectives holds {twice} twice: remove one of the two")
+    return found

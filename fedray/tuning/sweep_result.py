@@ -20,25 +20,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import quote_value, suggest_nearest
-from fedray.experiments.frames import to_frame
 from fedray.experiments.live import is_in_notebook
-from fedray.experiments.results import Run
-from fedray.files.bounded import RESTORE, is_present, read_parquet_files, say_damaged
+from fedray.experiments.results import Run, to_frame
+from fedray.files.bounded import RESTORE, is_present, read_parquet_files, read_sealed, say_damaged
 from fedray.files.checksums import refuse_links
-from fedray.files.out_folder import choose_out
-from fedray.files.plain import expand_user_path
-from fedray.files.sealed import read_sealed
+from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.scenario.yaml_text import read_mapping
 from fedray.tuning.objectives import SweepObjective
-from fedray.tuning.parameter import Parameter
-from fedray.tuning.places import COPY, has_sweep
-from fedray.tuning.space import read_params, read_space
-from fedray.tuning.sweep_file import read_objectives
-from fedray.tuning.tune import run_sweep
+from fedray.tuning.space import Parameter, read_params, read_space
+from fedray.tuning.sweep import read_objectives
+from fedray.tuning.tune import COPY, has_sweep, run_sweep
 
 TRIALS_FILE = "trials.parquet"
 MODES = {"max": "maximize", "min": "minimize"}

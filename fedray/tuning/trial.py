@@ -1,55 +1,174 @@
-"""One training of a sweep, in the process of a worker: run or resume it, and stop it as soon as its values are known.
-
-An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
-once an age, for the pruner.
-
-Example:
-    >>> from fedray.scenario.loader import read_scenario
-    >>> one, other = (read_scenario({"predict": {"gamma": gamma}}) for gamma in (0.1, 1.0))
-    >>> hash_training(one, inference=["gamma"]) == hash_training(other, inference=["gamma"])
-    True
-    >>> hash_training(one, inference=[]) == hash_training(other, inference=[])
-    False
-"""
+"""One training of a sweep, in a worker's process: run or resume it, and stop it as soon as its values are known."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import multiprocessing
+import os
 import shutil
+import signal
+import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from fedray.assembly.identity import describe_study
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import FedrayError, Unwritable
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import run_inline
+from fedray.experiments.trainable import refuse_other_seats
 from fedray.files import plain
+from fedray.files.checksums import find_checkpoints
 from fedray.own_code.user_modules import import_modules
+from fedray.process.session import current_ending, say_notes
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline
 from fedray.runtime.session import Enough, Snapshot
 from fedray.scenario import yaml_text
 from fedray.scenario.identity import select_result_keys
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
-from fedray.scenario.reading import find_last_phase
+from fedray.scenario.names import list_origins
+from fedray.scenario.reading import count_last_phase, find_last_phase
 from fedray.scenario.schema import Scenario
-from fedray.simulation.interfaces import Progress
-from fedray.simulation.study import Study
+from fedray.simulation.study import Progress, Study
 from fedray.storage import directory, identity, tables
-from fedray.storage.mending import mend_run_directory
-from fedray.storage.study_checkpoint import load_study_checkpoint
-from fedray.tuning.early_end import find_early_end, make_reporter, read_checkpoint_rows
-from fedray.tuning.faults import refuse_fault
-from fedray.tuning.objectives import Row, SweepObjective, judge_worlds
-from fedray.tuning.optuna_study import StudyLocation
+from fedray.storage.checkpoint import load_study_checkpoint, mend_run_directory
+from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, judge_worlds
+from fedray.tuning.optuna_study import StudyLocation, explain_storage, open_trial
+from fedray.tuning.sweep import Sweep
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What ends a training of a sweep before its last round: the pruner, or objectives that can no longer change.
+#
+# A worker that was killed after such an end, before its trial was told to the study, finds it here and trains no
+# further.
+
+PRUNED = "pruned at age"  # attribute of a trial; its worker writes it before the training stops
+
+
+class Reporter(NamedTuple):
+    """How a training tells the study where it stands.
+
+    Attributes:
+        report: given a round and its rows, reports the first objective's metric once an age and says whether to stop.
+        was_pruned: whether the trial was stopped at a round, by a process that was killed before it could say so.
+    """
+
+    report: Callable[[int, Sequence[Row]], bool]
+    was_pruned: Callable[[int], bool]
+
+
+def make_reporter(
+    location: StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
+) -> Reporter:
+    """The reporter of a trial.
+
+    Args:
+        location: the study; None without pruning.
+        number: of the trial.
+        objective: the first one.
+        scenario: the trial's.
+    """
+    if location is None:
+        return Reporter(lambda _round, _rows: False, lambda _round: False)
+    trial, known = open_trial(location, number)
+    reported, stopped = set(known.intermediate_values), known.user_attrs.get(PRUNED)
+    age, last, keys = scenario.method.models, 0, to_plain(scenario)
+    begins, ends = find_last_phase(keys), scenario.rounds + count_last_phase(keys)
+
+    def report(round: int, rows: Sequence[Row]) -> bool:
+        nonlocal last
+        step = round // age
+        if step <= last or round <= begins > 0:  # scores of a phase that others follow are not the method's
+            return False
+        last = step
+        if step == stopped:
+            return True
+        if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
+            return False
+        with explain_storage(location.storage):
+            if step not in reported:
+                trial.report(compute_pruning_value(objective, rows), step)
+            if not (trial.should_prune() and round < ends):
+                return False
+            trial.set_user_attr(PRUNED, step)
+        return True
+
+    return Reporter(report, lambda round: round // age == stopped)
+
+
+def find_early_end(
+    rows: Sequence[Row], objectives: Sequence[SweepObjective], was_pruned: Callable[[int], bool]
+) -> Literal["complete", "pruned"] | None:
+    """What ended a training at its newest checkpoint; None where it goes on.
+
+    Args:
+        rows: of the worlds at that checkpoint.
+        objectives: of the sweep.
+        was_pruned: of the trial's `Reporter`.
+    """
+    if rows and all(objective.is_decided(row) for objective in objectives for row in rows):
+        return "complete"
+    return "pruned" if rows and was_pruned(int(rows[0]["round"])) else None
+
+
+def read_checkpoint_rows(folder: Path) -> list[Row]:
+    """The rows of all worlds at the newest checkpoint of a run directory; none where it was not evaluated there."""
+    found = find_checkpoints(folder / "checkpoints")
+    rows = tables.read_table(folder, "rounds").to_pylist() if found else []
+    begins = find_last_phase(yaml_text.load_yaml(folder / "scenario.yaml")) if found else 0
+    return [row for row in rows if row["round"] == found[-1] and not row["round"] <= begins > 0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Faults of the machine apart from failures of a training: a trial that met one is no failed trial.
+
+_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+
+
+def refuse_fault(error: Exception, folder: Path) -> None:
+    """Raises `Unwritable` where an error, or what led to it, is the machine's: the same training may succeed later.
+
+    Args:
+        error: what ended a training.
+        folder: its run directory.
+
+    Raises:
+        Unwritable: it is a full or broken disk, or a file or a storage that cannot be written.
+
+    Example:
+        >>> refuse_fault(ValueError("the loss is NaN"), Path("trials/00003"))
+        >>> refuse_fault(OSError(errno.ENOSPC, "No space left on device"), Path("trials/00003"))
+        Traceback (most recent call last):
+        fedray.core.errors.Unwritable: trials/00003 cannot be written (No space left on device): free space
+    """
+    if isinstance(error, Unwritable):
+        raise error
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, shutil.Error) or (isinstance(cause, OSError) and cause.errno in _FAULTS):
+            line = f"{folder} cannot be written ({cause.strerror or 'its files could not be copied'}): free space"
+            raise Unwritable(str(error) if isinstance(error, FedrayError) else line) from error
+        cause = cause.__cause__ or cause.__context__
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
+# once an age, for the pruner.
 
 MEASURED_LATER = ("evaluate.personal", "evaluate.clients")  # keys of what is measured, not of what is trained
 OutcomeState = Literal["complete", "pruned", "failed"]
@@ -112,6 +231,14 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     Args:
         scenario: what is trained.
         inference: keys of `predict` that no training depends on.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> one, other = (read_scenario({"predict": {"gamma": gamma}}) for gamma in (0.1, 1.0))
+        >>> hash_training(one, inference=["gamma"]) == hash_training(other, inference=["gamma"])
+        True
+        >>> hash_training(one, inference=[]) == hash_training(other, inference=[])
+        False
     """
     later = {*MEASURED_LATER, *(f"predict.{name}" for name in inference)}
     keys = select_result_keys(to_plain(scenario))
@@ -258,3 +385,186 @@ def look_up_values(job: TrialTask, folder: Path) -> Outcome:
         histories = [[*history[:-1], {**history[-1], **row}] for history, row in zip(histories, rows, strict=True)]
     values, errors = judge_worlds(job.objectives, histories)
     return Outcome("complete", values, errors=errors)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the trainings of a sweep run: in this process, in a pool of processes, or as tasks on a Ray cluster.
+
+Submit = Callable[[TrialTask], "Future[Outcome]"]
+_OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # which it sends to all that was started from it
+
+
+@contextmanager
+def make_workers(
+    number: int,
+    base: Scenario,
+    address: str | None,
+    own: UserObjects,
+    folder: Path,
+    *,
+    actors: int = 0,
+    wait_for: Mapping[str, float] | None = None,
+) -> Iterator[Submit]:
+    """A function that submits a job to a worker; the workers end with the block.
+
+    Args:
+        number: how many workers there are at a time; a single one is this process.
+        base: the base scenario of the sweep; `runtime: ray`, or `auto` with an address, makes the trainings tasks of
+            a cluster.
+        address: of an existing Ray cluster; None starts one on this machine.
+        own: the user's objects, whose modules the workers import.
+        folder: the directory of the sweep, which all workers must see.
+        actors: client actors that each training spans; 0: it stays in its worker.
+        wait_for: what the cluster must have before the first training begins, by Ray's names.
+    """
+    if _trains_on_ray(base, address):
+        from fedray.runtime.ray.tasks import run_as_tasks
+
+        gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
+        with run_as_tasks(address, number, gpus, own, folder, actors=actors, wait_for=wait_for) as send:
+            yield lambda job: send(train_job, job)
+    elif number == 1:
+        yield _train_here
+    else:
+        with _open_pool(number) as submit:
+            yield submit
+
+
+@contextmanager
+def _open_pool(number: int) -> Iterator[Submit]:
+    """A pool of processes; what is interrupted in them is resumed from its checkpoint."""
+    _start_tracker()
+    others, ending = set(multiprocessing.active_children()), current_ending()
+    pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+
+    def start(function: Callable[..., Any], *args: object) -> Future[Any]:
+        # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
+        try:
+            with _hide_script():
+                return pool.submit(function, *args)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def kill_workers() -> None:
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+
+    ending.hooks.append(kill_workers)
+    try:
+        if _registers_names():
+            _try_script(start)
+        yield partial(start, train_job)
+        pool.shutdown()
+    finally:  # after an error or Ctrl-C there may be some
+        ending.hooks.remove(kill_workers)
+        kill_workers()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _registers_names() -> bool:
+    """Whether the script that runs has registered names: only then workers need what it does."""
+    return any(origin.module == "__main__" for origin in list_origins().values())
+
+
+@contextmanager
+def _hide_script() -> Iterator[None]:
+    """Keeps workers that begin in the block from running the script once more, where it has registered no names.
+
+    `multiprocessing` imports the script in each process that it starts. One without `if __name__ == "__main__":` would
+    begin the sweep again.
+    """
+    script = sys.modules["__main__"]
+    if not _registers_names():
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def _try_script(start: Callable[..., Future[Any]]) -> None:
+    """Starts a worker that runs the script for the names that it registers.
+
+    Raises:
+        BadInput: the worker ended, because the script starts the sweep again.
+    """
+    try:
+        start(os.getpid).result()
+    except BrokenProcessPool:
+        raise BadInput(
+            "jobs: each worker runs the script for the names that it registers, and the script starts the sweep again: "
+            'put what calls fedray.tune below `if __name__ == "__main__":`, or the names into a module, modules=[...]'
+        ) from None
+
+
+def end_in_worker() -> None:
+    """Ends a worker that has come to the beginning of a sweep while it imports the script that started it."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(1)
+
+
+def _start_tracker() -> None:
+    """Starts the process that removes semaphores which an ended process has left, and keeps it from warning of them."""
+    given = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if given is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = given
+
+
+def _trains_on_ray(base: Scenario, address: str | None) -> bool:
+    return base.runtime == "ray" or (base.runtime == "auto" and address is not None)
+
+
+def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> None:
+    """Refuses `trial.actors` where no actor would train.
+
+    Args:
+        sweep: the sweep.
+        base: its base scenario.
+        address: of an existing Ray cluster, if one is given.
+
+    Raises:
+        BadInput: says what to change.
+    """
+    if not sweep.actors:
+        return
+    named = f"trial.actors = {sweep.actors}"
+    if not _trains_on_ray(base, address):
+        more = "" if base.runtime == "inline" else ", give --address"
+        remedy = f"write overrides: {{runtime: ray}}{more}, or leave trial out"
+        raise BadInput(f"{named} needs a cluster, but runtime = {base.runtime}: {remedy}")
+    refuse_other_seats(base)
+
+
+def _train_here(job: TrialTask) -> Future[Outcome]:
+    """Trains a job at once, in this process."""
+    future: Future[Outcome] = Future()
+    try:
+        future.set_result(train_job(job))
+    except FedrayError as error:
+        future.set_exception(error)
+    return future
+
+
+def _end_with_parent() -> None:
+    """Makes a worker end with the process that made it, however that ends; Ctrl-C is left to that process.
+
+    What it warns of is a line on stderr: no warning reaches the process that made it.
+    """
+    say_notes(partial(print, file=sys.stderr))
+    for number in _OF_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def wait_for_parent() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()

@@ -1,47 +1,296 @@
-"""A sweep from its file to its directory: what `fedray tune` does.
-
-Example:
-    >>> import tempfile
-    >>> keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}
-    >>> sweep = {"scenario": keys, "space": {"local.lr": [0.01, 0.1]}, "objectives": ["accuracy"], "trials": 1}
-    >>> summary = run_sweep(sweep, tempfile.mkdtemp(), say=lambda line: None)
-    >>> summary["trials"], summary["complete"]
-    (1, 1)
-"""
+"""A sweep from its file to its directory: what `fedray tune` does."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import optuna
+import pyarrow as pa
+from optuna.trial import FrozenTrial, TrialState
+
 from fedray.assembly.identity import describe_study
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.checksums import refuse_links
+from fedray.files.checksums import has_file, refuse_links
+from fedray.files.tables import table_schema
 from fedray.own_code.user_modules import import_modules
-from fedray.process.ending import current_ending
-from fedray.runtime.addresses import find_address
-from fedray.runtime.awaited import refuse_unused_wait
-from fedray.runtime.environment import prepare_process
+from fedray.process.session import current_ending
+from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import yaml_text
+from fedray.scenario.loader import drop_defaults
+from fedray.scenario.nested import expand, merge_keys
 from fedray.scenario.schema import Scenario
+from fedray.scenario.yaml_text import write_yaml
 from fedray.storage import directory, identity
-from fedray.tuning import optuna_study, study_storage
-from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
-from fedray.tuning.producible import check_producible
-from fedray.tuning.results import write_results
-from fedray.tuning.search import count_planned_trials, run_search
-from fedray.tuning.state import Say, SearchState
-from fedray.tuning.sweep import Sweep
-from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.workers import end_in_worker, make_workers, refuse_idle_actors
+from fedray.storage import summary as summary_
+from fedray.storage.tables import write_parquet
+from fedray.tuning import optuna_study
+from fedray.tuning.optuna_study import trial_note
+from fedray.tuning.search import WORDS, Say, SearchState, count_planned_trials, run_search
+from fedray.tuning.space import Parameter, Values, check_producible, format_value, to_overrides
+from fedray.tuning.sweep import Sweep, read_sweep
+from fedray.tuning.trial import end_in_worker, make_workers, refuse_idle_actors, score_models
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where a sweep may be written; without torch, so that the command line can say at once that a directory is taken.
+
+COPY = "sweep.yaml"  # in the directory of the sweep
+TRIALS, JOURNAL = "trials", "study.journal"
+_UNFINISHED = re.compile(r"\.[0-9a-f]{24}\.part")
+
+
+def has_sweep(folder: Path) -> bool:
+    """Whether a directory holds a sweep; otherwise `--resume` begins a new one."""
+    return has_file(folder, COPY)
+
+
+def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
+    """Refuses a directory that a sweep cannot be written to.
+
+    Args:
+        folder: the directory.
+        resume: whether the sweep in it goes on.
+
+    Raises:
+        BadInput: it holds a sweep that is not to go on, or something else than a sweep.
+    """
+    if has_sweep(folder):
+        if not resume:
+            raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
+    elif folder.exists() and (not folder.is_dir() or not all(map(_is_unborn, folder.iterdir()))):
+        raise BadInput(f"--out {folder} holds other files: choose another directory")
+
+
+def has_trials(folder: Path) -> bool:
+    """Whether a trial of the sweep in a directory has begun to train."""
+    return (folder / TRIALS).is_dir() and any((folder / TRIALS).iterdir())
+
+
+def _is_unborn(path: Path) -> bool:
+    """Whether an entry of a directory may be all that is left of a sweep that was killed before it had its copy."""
+    if path.is_symlink():
+        return False
+    if path.name == TRIALS:
+        return path.is_dir() and not any(path.iterdir())
+    if path.name == JOURNAL:
+        return path.is_file() and not path.stat().st_size
+    return path.is_file() and (path.name == ".lock" or _UNFINISHED.fullmatch(path.name) is not None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a sweep leaves in its directory: the table of trials, the winners as scenarios, the summary, the page.
 
 log = logging.getLogger("fedray")
+
+
+def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
+    """Writes everything and returns the summary.
+
+    Args:
+        state: of the search.
+        report: whether the page is drawn.
+
+    Raises:
+        FedrayError: no trial came to its end.
+    """
+    trials = state.study.get_trials(deepcopy=False)
+    write_trials(state, trials)
+    winners = find_winners(state.study)
+    if not winners:
+        reasons = [trial_note(trial)["error"] for trial in trials if "error" in trial_note(trial)]
+        raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
+    summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
+    if len(state.sweep.objectives) > 1:
+        summary["first_winner"] = _name_first(state)
+    write_scenarios(state, winners)
+    plain.write_json(state.out / "summary.json", summary)
+    if report:
+        log.info("drawing the report")
+        from fedray.tuning.page import write_page
+
+        write_page(state, trials, summary)
+    return summary
+
+
+def find_winners(study: optuna.Study) -> list[FrozenTrial]:
+    """The best trial, the first of several that are equal; or the Pareto front, the first objective's best in front.
+
+    Example:
+        >>> study = optuna.create_study(direction="maximize")
+        >>> for value in (0.5, 0.9, 0.7):
+        ...     study.add_trial(optuna.create_trial(value=value))
+        >>> [trial.number for trial in find_winners(study)]
+        [1]
+    """
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if not complete:
+        return []
+    sign = -1 if study.directions[0] == optuna.study.StudyDirection.MAXIMIZE else 1
+    if len(study.directions) == 1:  # of equal ones the first; storages give any of them
+        return [min(complete, key=lambda trial: (sign * trial.values[0], trial.number))]
+    found: dict[str, FrozenTrial] = {}
+    for trial in sorted(study.best_trials, key=lambda t: (sign * t.values[0], t.number)):
+        found.setdefault(repr(sorted(trial.params.items())), trial)  # a repeated trial wins once
+    return list(found.values())
+
+
+def count_trials(state: SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
+    """How many trials there were, and what looking up has saved."""
+    notes = [trial_note(trial) for trial in trials]
+    answers = [note.get("how") for note in notes]
+    states = [WORDS.get(trial.state, "running") for trial in trials]
+    return {
+        "name": state.sweep.name,
+        "trials": len(trials),
+        **{word: states.count(word) for word in WORDS.values()},
+        "trainings": answers.count("trained"),
+        "looked_up": answers.count("looked up"),
+        "seconds_trained": sum(float(note.get("seconds", 0.0)) for note in notes),
+        "seconds_saved": sum(float(note.get("saved", 0.0)) for note in notes),
+        "rounds_trained": sum(int(note.get("rounds", 0)) for note in notes),
+    }
+
+
+def describe_summary(summary: dict[str, Any]) -> str:
+    """The summary in one line.
+
+    Example:
+        >>> describe_summary({"trials": 50, "complete": 50, "pruned": 0, "failed": 0, "trainings": 1, "looked_up": 49,
+        ...       "seconds_trained": 4.0, "seconds_saved": 196.0})
+        '50 trials: 50 complete; 1 training (4.0 s), 49 looked up (196.0 s of training saved)'
+    """
+    states = ", ".join(f"{summary[word]} {word}" for word in ("complete", "pruned", "failed") if summary[word])
+    many = "training" if summary["trainings"] == 1 else "trainings"
+    return (
+        f"{summary['trials']} trials: {states}; {summary['trainings']} {many} ({summary['seconds_trained']:.1f} s), "
+        f"{summary['looked_up']} looked up ({summary['seconds_saved']:.1f} s of training saved)"
+    )
+
+
+def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
+    """`trials.parquet`: one row a trial; values and params are structs with a field each."""
+    rows = []
+    names = [objective.name for objective in state.sweep.objectives]
+    for trial in trials:
+        note = trial_note(trial)
+        values = trial.values if trial.state == TrialState.COMPLETE and trial.values else [None] * len(names)
+        rows.append(
+            {
+                "number": trial.number,
+                "state": WORDS.get(trial.state, "running"),
+                "values": dict(zip(names, values, strict=True)),
+                "standard_errors": dict(zip(names, note.get("standard_errors") or [None] * len(names), strict=True)),
+                "params": _cells(state.sweep.space, trial.params),
+                "run_directory": note.get("run") or None,
+                "how": note.get("how"),
+                "rounds": note.get("rounds"),
+                "training_seconds": note.get("seconds"),
+                "seconds_saved": note.get("saved"),
+                "error": note.get("error"),
+            }
+        )
+    write_parquet(state.out / "trials.parquet", pa.Table.from_pylist(rows, schema=_schema(state)))
+
+
+def _cells(space: Sequence[Parameter], params: Values) -> dict[str, Any]:
+    """The values of a trial by column; `points.read_params` reads them."""
+    types, cells = _types(space), dict[str, Any]()
+    for parameter in space:
+        value = params.get(parameter.key)
+        is_text = types[parameter.column] == pa.string() and not isinstance(value, str | None)
+        if value is not None or parameter.column not in cells:
+            cells[parameter.column] = format_value(value) if is_text else value
+    return cells
+
+
+def _types(space: Sequence[Parameter]) -> dict[str, Any]:
+    """The type of each column: that of all values but None, or text where they differ."""
+    kinds: dict[str, set[type]] = {}
+    for parameter in space:
+        given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}
+        ranges: dict[str, set[type]] = {"int": {int}, "float": {float}}
+        kinds.setdefault(parameter.column, set()).update(given | ranges.get(parameter.kind, set()))
+    known = {frozenset({int}): pa.int64(), frozenset({bool}): pa.bool_()}
+    known |= dict.fromkeys((frozenset({float}), frozenset({int, float})), pa.float64())
+    return {column: known.get(frozenset(found), pa.string()) for column, found in kinds.items()}
+
+
+def _schema(state: SearchState) -> pa.Schema:
+    values = pa.struct([(objective.name, pa.float64()) for objective in state.sweep.objectives])
+    params = pa.struct(list(_types(state.sweep.space).items()))
+    return table_schema("trials", values=values, standard_errors=values, params=params)
+
+
+def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
+    """A winner: its values, and its scores on the test set, which nothing has looked at before."""
+    scenario = state.sweep.scenario(trial.params)
+    folder = state.out / trial_note(trial)["run"]
+    training = next((one for one in state.trainings.values() if one.run == trial_note(trial)["run"]), None)
+    replicate = scenario.seed - training.seed if training is not None and training.seeds > 1 else None
+    rows = score_models(folder, scenario, state.own, replicate, test=True)
+    test = {k: v["mean"] for k, v in summary_.pool_metrics(rows).items() if not k.startswith("hold_out_")}
+    names = [objective.name for objective in state.sweep.objectives]
+    return {
+        "number": trial.number,
+        "values": dict(zip(names, trial.values, strict=True)),
+        "standard_errors": dict(
+            zip(names, trial_note(trial).get("standard_errors") or [None] * len(names), strict=True)
+        ),
+        "params": to_overrides(state.sweep.space, trial.params),
+        "run_directory": trial_note(trial)["run"],
+        "test": test,
+    }
+
+
+def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
+    """`best.yaml`, and with several objectives the whole front under `pareto/`."""
+    several = len(state.sweep.objectives) > 1
+    plain.write_atomically(state.out / "best.yaml", _write_text(state, winners[0], first=several).encode())
+    if several:
+        folder = state.out / "pareto"
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("[0-9]*.yaml"):
+            old.unlink()
+        for trial in winners:
+            plain.write_atomically(folder / f"{trial.number:05d}.yaml", _write_text(state, trial).encode())
+
+
+def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
+    """A winner as a scenario file that runs as it stands; `first`: it is the first of a front of several."""
+    names = [objective.name for objective in state.sweep.objectives]
+    values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
+    scenario, space = state.sweep.scenario(trial.params), state.sweep.space
+    given = merge_keys(state.sweep.base, expand(to_overrides(space, trial.params)))
+    return (
+        f"{_tell_first(state) if first else ''}"
+        f"# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
+        f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
+        f"{write_yaml(drop_defaults(scenario, given))}"
+    )
+
+
+def _tell_first(state: SearchState) -> str:
+    """A comment of `best.yaml`, where there are several objectives."""
+    return f"# The {_name_first(state)} of the Pareto front (pareto/); no trial is best in everything.\n"
+
+
+def _name_first(state: SearchState) -> str:
+    """What the first winner is."""
+    from fedray.tuning.page import name_winner  # matplotlib is slow to import
+
+    return name_winner(state.sweep.objectives)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A sweep from its file to its directory: what `fedray tune` does.
+
 CHANGEABLE = ("trials", "jobs", "trial", "together")  # may differ when a sweep is resumed; the last is of old sweeps
 
 
@@ -75,6 +324,14 @@ def run_sweep(
     Raises:
         BadInput: the sweep or the directory cannot be used.
         FedrayError: no trial came to its end.
+
+    Example:
+        >>> import tempfile
+        >>> keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}
+        >>> sweep = {"scenario": keys, "space": {"local.lr": [0.01, 0.1]}, "objectives": ["accuracy"], "trials": 1}
+        >>> summary = run_sweep(sweep, tempfile.mkdtemp(), say=lambda line: None)
+        >>> summary["trials"], summary["complete"]
+        (1, 1)
     """
     prepare_process()
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
@@ -93,13 +350,13 @@ def run_sweep(
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
         identity.confirm_digests(folder, describe_study(base, own, study), fresh=not (begun := has_trials(folder)))
-        study_storage.mend_journal(journal)
+        optuna_study.mend_journal(journal)
         ages = base.rounds // base.method.models
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
-        with study_storage.explain_storage(location.storage):
+        with optuna_study.explain_storage(location.storage):
             trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume, begun=begun)
             state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)
-            state.confirm_storage = study_storage.watch_storage(location.storage)
+            state.confirm_storage = optuna_study.watch_storage(location.storage)
             _train_trials(state, base, address, confirm_place, wait_for=wait_for)
             return write_results(state, report=report)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from fedray.assembly import memory
-from fedray.assembly.data_memory import estimate_rows
+from fedray.assembly.memory import estimate_rows
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
-from fedray.data.stored import StoredShards
+from fedray.data.shards import StoredShards
 from fedray.scenario.loader import read_scenario
 
 SHIFTS: dict[str, dict[str, Any]] = {

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedray.assembly.clients import expect_seconds, make_participation
 from fedray.assembly.methods import make_local
-from fedray.assembly.selection import expect_seconds, make_participation
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.types import Clients, FloatArray, Plan, Tier
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.rules import tier_table
 from fedray.simulation.clock import CountingRule, JobCosts, time_round
-from fedray.simulation.profiles import make_profile
+from fedray.simulation.devices import make_profile
 from fedray.training.block import count_steps, samples_seen
 
 ROUNDS = 2000

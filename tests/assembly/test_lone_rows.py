@@ -10,8 +10,8 @@ from torch import nn
 
 import fedray
 from fedray.assembly.methods import warn_of_limits
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.experiments.check import explain_scenario
 from fedray.scenario.loader import read_scenario

@@ -15,7 +15,7 @@ from small import scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.devices import warn_of_left_tiers
+from fedray.assembly.clients import warn_of_left_tiers
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayWarning, ScenarioWarning
 from fedray.methods import LocalLoss

@@ -15,11 +15,11 @@ import torch
 from small import scenario
 
 import fedray
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
-from fedray.components.aggregation import mean
 from fedray.components.compression import dense
 from fedray.components.schedule import permutation
+from fedray.components.servers import mean
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.local import LocalLoss
 from fedray.core.method import Local

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from small import scenario
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
-from fedray.components.aggregation import mean
+from fedray.components.servers import mean
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.methods import Compress, Compressed, Method, Plan, Setting, federated
 from fedray.scenario.loader import read_scenario

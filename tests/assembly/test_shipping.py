@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from ray import cloudpickle
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.scenario.loader import read_scenario
 
 KEYS: dict[str, Any] = {

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fedray
-from fedray.assembly.students import choose_students
-from fedray.components.student import TORCH
+from fedray.assembly.models import choose_students
+from fedray.components.distillation import TORCH
 from fedray.core import native
 from fedray.models.catalogue import build_net
 

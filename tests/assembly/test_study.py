@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fedray
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.data.types import Dataset, Split, regression
 from fedray.scenario.loader import read_scenario

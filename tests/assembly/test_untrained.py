@@ -12,14 +12,14 @@ import yaml
 from small import run_command
 
 import fedray
+from fedray.assembly.advice import count_untrained, warn_of_untrained_models
 from fedray.assembly.study import build_study
-from fedray.assembly.untrained import count_untrained, warn_of_untrained_models
 from fedray.core.errors import FedrayWarning, ScenarioWarning
 from fedray.methods import Answer, Method, Setting, federated, federated_each
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress
-from fedray.storage.study_checkpoint import load_study_checkpoint
+from fedray.storage.checkpoint import load_study_checkpoint
 
 SERVER = [{"name": "linear", "tier": "phones"}, {"name": "mlp", "tier": "server"}]  # the server alone has the second
 TIERS = {"phones": {"number": 4}, "server": {"number": 0}}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.bench import works
 from fedray.bench.ratios import count_flops, measure_weight_difference
-from fedray.bench.rows import ROWS, run_benchmark
-from fedray.bench.table import BenchResult, format_row
+from fedray.bench.rows import ROWS, BenchResult, format_row, run_benchmark
 from fedray.core.errors import BadInput
 
 WORKS = {

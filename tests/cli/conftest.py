@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedray.experiments.phases.SOON", 1e9)
-    monkeypatch.setattr("fedray.experiments.phases.SILENCE", 1e9)
+    monkeypatch.setattr("fedray.experiments.live.SOON", 1e9)
+    monkeypatch.setattr("fedray.experiments.live.SILENCE", 1e9)

@@ -137,7 +137,7 @@ def test_a_report_of_all_cells_of_a_table_was_refused(
 ) -> None:
     """`cells/*` has `NAME.yaml` beside `NAME`; a YAML file alone is still refused."""
     drawn: list[list[Path]] = []
-    monkeypatch.setattr("fedray.report.write.write_report", lambda folders, _out: drawn.append(folders))
+    monkeypatch.setattr("fedray.report.page.write_report", lambda folders, _out: drawn.append(folders))
     given = file(tmp_path)
     done = run_command("report", given, run.path, given, "--out", tmp_path / "page.html")
     assert done.status == 0 and drawn == [[run.path]], done.err

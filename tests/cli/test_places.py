@@ -15,8 +15,8 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.experiments.phases import show_phases
-from fedray.storage.places import claim_numbered, refuse_taken, remove_run
+from fedray.experiments.live import show_phases
+from fedray.storage.directory import claim_numbered, refuse_taken, remove_run
 
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "optuna", "sklearn"}
 
@@ -75,7 +75,7 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pyte
 
     directory.make_run_directory(tmp_path / "run", "rounds: 1")
     refuse_taken(tmp_path / "run", force=True)
-    monkeypatch.setattr("fedray.files.locks.time.sleep", lambda _seconds: pytest.fail("it waits"))
+    monkeypatch.setattr("fedray.files.plain.time.sleep", lambda _seconds: pytest.fail("it waits"))
     with directory.lock_run_directory(tmp_path / "run"):
         with pytest.raises(BadInput, match="being written by another"):
             refuse_taken(tmp_path / "run", force=True)
@@ -105,7 +105,7 @@ def test_a_run_that_could_not_write_its_first_file_left_other_files(tmp_path: Pa
 def test_a_resume_beside_a_run_waited_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedray.storage import directory
 
-    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.2)
     directory.make_run_directory(tmp_path / "run", "rounds: 1")
     with show_phases(print) as heard, directory.lock_run_directory(tmp_path / "run"):
         with pytest.raises(BadInput, match="being written by another"):
@@ -115,7 +115,7 @@ def test_a_resume_beside_a_run_waited_without_a_word(tmp_path: Path, monkeypatch
 
 def test_of_two_new_runs_both_wrote_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both saw that it was empty; the one that comes to write later is refused."""
-    from fedray.files import locks
+    from fedray.files import plain as locks
     from fedray.storage import directory
 
     true = locks.hold_lock
@@ -143,7 +143,7 @@ def test_a_run_that_lost_its_directory_to_another_process_removed_it(
         return run_inline(_scenario, out, *_, **__)  # type: ignore[arg-type]  # handed on
 
     run_inline = run.run_inline
-    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.1)
     monkeypatch.setattr(run, "run_inline", train)
     with ExitStack() as held, pytest.raises(BadInput, match="being written by another"):
         fedray.run(scenario({"rounds": 1, "report": False}), out=tmp_path / "run")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.components.aggregation import Rows, by_tier, mean
+from fedray.components.servers import Rows, by_tier, mean
 from fedray.core.method import Server
 from fedray.core.types import State, Uploads
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.components.client_memory import FIRST_PACE, PACE_STEP, read_memory, write_memory
+from fedray.components.memory import FIRST_PACE, PACE_STEP, read_memory, write_memory
 from fedray.core import rng
 from fedray.core.types import Plan, State
 

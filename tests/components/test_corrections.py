@@ -10,8 +10,8 @@ import torch
 from small import train_rounds
 from torch import nn
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split
 from fedray.scenario.loader import read_scenario

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedray.components.aggregation import Rows, mean
-from fedray.components.fisher import LEAST, Descent, adam, descend, fisher_mean, summing_adam
-from fedray.core.exact_sum import merge_stats
+from fedray.components.one_shot import LEAST, Descent, adam, descend, fisher_mean, summing_adam
+from fedray.components.servers import Rows, mean
 from fedray.core.method import Server
+from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
 
 D, N = 6, 4

@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
-from fedray.components.fusion import Fusion, ServerRows, Student, combine_teachers, fuse_models
-from fedray.components.student import ask_model
+from fedray.components.distillation import Fusion, ServerRows, Student, ask_model, combine_teachers, fuse_models
 from fedray.core import rng
-from fedray.core.student import StudentEngine, Teaching, Train
+from fedray.core.method import StudentEngine, Teaching, Train
 from fedray.core.types import Net
 from fedray.models.catalogue import build_net
 

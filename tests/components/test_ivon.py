@@ -12,21 +12,28 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, softplus
 
-from fedray.components.aggregation import Rows, mean
 from fedray.components.corrections import feddyn_server
-from fedray.components.ivon import SITES, Weights, find_server_step, learn_by_ivon, step_by_admm
-from fedray.components.partitioned import NATURAL, add_sites, find_posterior, from_natural, refine_sites
-from fedray.core.exact_sum import merge_stats
+from fedray.components.gaussians import (
+    NATURAL,
+    SITES,
+    Weights,
+    add_sites,
+    find_posterior,
+    find_server_step,
+    from_natural,
+    learn_by_ivon,
+    refine_sites,
+    step_by_admm,
+)
+from fedray.components.servers import Rows, mean
 from fedray.core.local import Reading, StepContext
 from fedray.core.method import Local, Server
+from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
 from fedray.methods.feddyn import correct_clients
-from fedray.models.flat_weights import wrap_networks
 from fedray.models.net import net_of
-from fedray.models.partitioned import Partitioned
-from fedray.training.client_lanes import train_client_lanes
-from fedray.training.client_loop import train_client_loop
-from fedray.training.client_steps import draw_noise
+from fedray.models.weights import Partitioned, wrap_networks
+from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
 
 PLAIN = perceptron()
 SITED = net_of(wrap_networks(lambda: perceptron().module, Partitioned, -2.5, "mlp"), "mlp", "cross_entropy", 4)

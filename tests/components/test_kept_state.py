@@ -9,8 +9,8 @@ import pytest
 import torch
 from small import scenario, train_rounds
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.types import FloatArray, Plan, State
 from fedray.methods import Method, Setting, federated
 from fedray.scenario.loader import read_scenario

@@ -13,16 +13,13 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, softplus
 
-from fedray.components.mean_field import differentiate_divergence, learn_posterior
+from fedray.components.gaussians import differentiate_divergence, learn_posterior
 from fedray.core.local import Reading
 from fedray.core.method import Local
-from fedray.models.flat_weights import wrap_networks
-from fedray.models.mean_field import MeanField
 from fedray.models.net import net_of
-from fedray.training.client_lanes import train_client_lanes
-from fedray.training.client_loop import train_client_loop
-from fedray.training.client_steps import draw_noise
-from fedray.training.mlp import train_mlp
+from fedray.models.weights import MeanField, wrap_networks
+from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
+from fedray.training.layers import train_mlp
 
 PLAIN = perceptron()
 PAIR = net_of(wrap_networks(lambda: perceptron().module, MeanField, -2.5, "mlp"), "mlp", "cross_entropy", 4)

@@ -13,8 +13,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, softplus
 
-from fedray.components.aggregation import Rows, mean
-from fedray.components.partitioned import (
+from fedray.components.gaussians import (
     LEAST,
     NATURAL,
     add_sites,
@@ -26,16 +25,14 @@ from fedray.components.partitioned import (
     refine_sites,
     to_natural,
 )
-from fedray.core.exact_sum import merge_stats
+from fedray.components.servers import Rows, mean
 from fedray.core.local import Reading, StepContext
 from fedray.core.method import Local
+from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
-from fedray.models.flat_weights import wrap_networks
 from fedray.models.net import net_of
-from fedray.models.partitioned import Partitioned
-from fedray.training.client_lanes import train_client_lanes
-from fedray.training.client_loop import train_client_loop
-from fedray.training.client_steps import draw_noise
+from fedray.models.weights import Partitioned, wrap_networks
+from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
 
 PLAIN = perceptron()
 SITED = net_of(wrap_networks(lambda: perceptron().module, Partitioned, -2.5, "mlp"), "mlp", "cross_entropy", 4)

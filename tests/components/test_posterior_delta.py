@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedray.components.posterior_delta import correct_by_precision
+from fedray.components.one_shot import correct_by_precision
 
 
 def draw(seed: int, number: int, p: int) -> tuple[Tensor, Tensor]:

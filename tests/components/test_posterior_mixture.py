@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from fedray.components.aggregation import Rows
-from fedray.components.fisher import Descent, adam, fisher_mean
-from fedray.components.posterior_mixture import (
+from fedray.components.one_shot import (
+    Descent,
     Laplace,
     Mixtures,
+    adam,
     climb,
     find_gradient,
+    fisher_mean,
     mixture_server,
     weigh_modes,
 )
+from fedray.components.servers import Rows
 from fedray.core.method import Server
 from fedray.core.types import State, Uploads
 
@@ -68,11 +70,11 @@ def test_on_the_way_to_a_mode_the_density_never_falls_and_there_the_gradient_is_
     known, w = draw(seed), torch.full((P,), 0.3 * seed, dtype=torch.float64)
     heights = [float(log_density(known, w))]
     for steps in range(1, 8):
-        monkeypatch.setattr("fedray.components.posterior_mixture.MOST_CLIMBS", steps)
+        monkeypatch.setattr("fedray.components.one_shot.MOST_CLIMBS", steps)
         heights.append(float(log_density(known, climb(known, w))))
     assert all(b >= a - 1e-12 for a, b in itertools.pairwise(heights))
     assert heights[1] > heights[0] + 1e-3
-    monkeypatch.setattr("fedray.components.posterior_mixture.MOST_CLIMBS", 2000)
+    monkeypatch.setattr("fedray.components.one_shot.MOST_CLIMBS", 2000)
     assert find_gradient(known, climb(known, w)).abs().max() < 1e-6
 
 

@@ -11,14 +11,12 @@ import torch
 from blocks import make_block, perceptron
 from torch import Tensor
 
-from fedray.components.posterior_samples import Cycles, sample_posterior
+from fedray.components.one_shot import Cycles, sample_posterior
 from fedray.core.local import Reading, StepContext
 from fedray.core.method import Local
-from fedray.models.flat_weights import wrap_networks
 from fedray.models.net import net_of
-from fedray.models.posterior_samples import Samples
-from fedray.training.client_lanes import train_client_lanes
-from fedray.training.client_loop import train_client_loop
+from fedray.models.weights import Samples, wrap_networks
+from fedray.training.client_code import train_client_lanes, train_client_loop
 
 
 def constant(steps: int) -> Cycles:

@@ -13,11 +13,13 @@ from small import scenario
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.components import aggregation, robust, server_optimizer
-from fedray.components.server_optimizer import TAU
+from fedray.components import servers as aggregation
+from fedray.components import servers as robust
+from fedray.components import servers as server_optimizer
+from fedray.components.servers import TAU
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.exact_sum import merge_stats
 from fedray.core.method import Server
+from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
 from fedray.scenario.loader import read_scenario
 

@@ -16,7 +16,7 @@ from recorded_draws import record_streams
 from small import copy_run, rows, scenario
 
 import fedray
-from fedray.assembly.selection import measure_sizes
+from fedray.assembly.clients import measure_sizes
 from fedray.components.schedule import KINDS, WorldRound, schedule
 from fedray.components.selection import (
     KnownClients,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedray.core.errors import BadInput, Overflow
-from fedray.core.exact_sum import Counts, ExactSum, Kept, Largest, exact_sum, map_arrays, merge_stats
+from fedray.core.sums import Counts, ExactSum, Kept, Largest, exact_sum, map_arrays, merge_stats
 from fedray.files.plain import hash_tensors
 
 ROWS, WIDTH, GROUPS = 12, 5, 3

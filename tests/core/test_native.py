@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fedray.core import native
 from fedray.core.errors import Overflow
-from fedray.core.exact_sum import exact_sum, sum_with_torch
 from fedray.core.kernels import build
+from fedray.core.sums import exact_sum, sum_with_torch
 
 needs_library = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 

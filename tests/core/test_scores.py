@@ -6,7 +6,7 @@ import pytest
 
 from fedray.core.scores import NATS, SCORES, SHARE, SQUARED, TARGET
 from fedray.core.text import format_number, is_share, name_score
-from fedray.metrics.names import lower_is_better
+from fedray.metrics.scores import lower_is_better
 
 
 @pytest.mark.parametrize("name", ["ece_of_mine", "rmsex", "widths", "accuracy_of_mine", "coverage_of_mine", "nll_mine"])

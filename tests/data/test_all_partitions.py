@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import grouping
+from fedray.data import partition as grouping
 from fedray.data.cut import Cut
 from fedray.data.deal import build_shards
 from fedray.data.partition import PARTITIONS
-from fedray.data.stored import StoredShards
+from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset, Split, classification
-from fedray.scenario.partition import PARTITION_SPECS
+from fedray.scenario.data import PARTITION_SPECS
 
 CLIENTS = 7
 OPTIONS: dict[str, dict[str, Any]] = {  # what a partition must be told

@@ -13,10 +13,10 @@ import pytest
 
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import catalogue, text
+from fedray.data import catalogue
+from fedray.data import named as text
 from fedray.data.catalogue import load_data
-from fedray.data.moments import pixel_moments
-from fedray.data.types import Dataset, Split
+from fedray.data.types import Dataset, Split, pixel_moments
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
+from fedray.data.shards import StoredShards
 from fedray.data.shifts import Shifts, draw_clusters, draw_meanings
-from fedray.data.stored import StoredShards
 from fedray.data.types import limit_rows
 
 N, SEEDS = 10, [0, 5]

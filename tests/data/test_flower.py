@@ -12,7 +12,7 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
-from fedray.data.stored import StoredShards
+from fedray.data.shards import StoredShards
 
 flwr = pytest.importorskip("flwr_datasets.partitioner", reason="needs pip install 'fedray[flower]'")
 datasets = pytest.importorskip("datasets")

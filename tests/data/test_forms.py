@@ -20,7 +20,7 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Dataset, Split, adapt, classification, store
 from fedray.data.catalogue import load_data
-from fedray.data.digest import hash_array
+from fedray.data.shards import hash_array
 from fedray.data.types import Array
 
 SCENARIO = {

@@ -7,7 +7,7 @@ import pytest
 
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.data.held_labels import count_held_labels
+from fedray.data.shards import count_held_labels
 from fedray.scenario.loader import read_scenario
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import grouping, partition
+from fedray.data import partition
+from fedray.data import partition as grouping
 from fedray.data.cut import Cut, count_withheld, share_with_server, withhold
 
 

@@ -7,7 +7,7 @@ import torch
 
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
-from fedray.data.server_rows import ServerShards
+from fedray.data.shards import ServerShards
 
 
 def test_client_zero_has_the_servers_rows_of_each_world_whatever_the_order() -> None:

@@ -12,8 +12,8 @@ import torch
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
-from fedray.data.generated import GeneratedShards
-from fedray.data.stored import StoredShards
+from fedray.data.shards import StoredShards
+from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Dataset, Split, regression
 
 

@@ -18,7 +18,8 @@ import torch
 from real_files import skipping_without_files
 
 from fedray.core.errors import FedrayError
-from fedray.data import store, text
+from fedray.data import named as text
+from fedray.data import store
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
 from fedray.data.types import Dataset, Split

@@ -11,8 +11,8 @@ import pytest
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
+from fedray.data.synthetic import join_datasets
 from fedray.data.types import Split, classification
-from fedray.data.union import join_datasets
 
 
 def test_a_client_of_a_union_has_one_of_its_sets() -> None:

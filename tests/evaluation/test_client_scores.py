@@ -13,7 +13,7 @@ from small import copy_run, scenario
 import fedray
 from fedray.assembly.memory import estimate_scenario
 from fedray.core.errors import BadInput, Damaged, FedrayError
-from fedray.files.run_files import read_parts
+from fedray.files.tables import read_parts
 from fedray.scenario.loader import read_scenario
 from fedray.storage.tables import write_parquet
 from fedray.tuning.trial import hash_training

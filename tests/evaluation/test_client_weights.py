@@ -11,7 +11,7 @@ import pytest
 import fedray
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, State
-from fedray.evaluation.measured import measure_models
+from fedray.evaluation.evaluate import measure_models
 from fedray.methods import Answer, Method, Setting, federated
 from fedray.runtime.inline import Inline
 

@@ -10,7 +10,7 @@ import torch
 
 import fedray
 from fedray.core.text import is_share
-from fedray.evaluation.clients import (
+from fedray.evaluation.answers import (
     WeightedRows,
     find_best_pass,
     measure_clients,
@@ -19,7 +19,7 @@ from fedray.evaluation.clients import (
     summarize_clients,
 )
 from fedray.metrics.ensemble import weigh_votes
-from fedray.metrics.names import lower_is_better
+from fedray.metrics.scores import lower_is_better
 
 NUMBER = 6
 

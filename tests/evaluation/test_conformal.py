@@ -15,7 +15,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, Split, classification
-from fedray.evaluation.clients import held_out_rows, own_test_rows
+from fedray.evaluation.answers import held_out_rows, own_test_rows
 from fedray.metrics.conformal import ConformalRule, find_threshold, weigh_clients
 
 SETS: dict[str, Any] = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2, "score": "aps"}}}

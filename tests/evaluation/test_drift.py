@@ -11,14 +11,14 @@ import torch
 from small import of_method, scenario, train_rounds
 
 import fedray
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
 from fedray.data import Dataset, Split
-from fedray.data.images import load_digits
+from fedray.data.named import load_digits
 from fedray.evaluation.drift import measure_drift, sample_uncertainty
 from fedray.files.plain import hash_tensors
-from fedray.metrics.drift import Drift, z_scores
+from fedray.metrics.unknown import Drift, z_scores
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.study import Study

@@ -11,7 +11,7 @@ import torch
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import State
-from fedray.evaluation import measured
+from fedray.evaluation import evaluate as measured
 from fedray.runtime.evaluation import mean_losses
 from fedray.runtime.worker import Worker
 

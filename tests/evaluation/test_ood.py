@@ -14,7 +14,7 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.data.types import Dataset, Split, classification
 from fedray.metrics.ensemble import uncertainty
-from fedray.metrics.ood import auroc
+from fedray.metrics.unknown import auroc
 
 NOISE = {"rounds": 2, "evaluate": {"every": 2, "ood": "noise"}}
 SCORES = {"ood_auroc", "ood_fpr95", "ood_entropy"}

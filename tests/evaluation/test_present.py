@@ -14,7 +14,7 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import State
-from fedray.evaluation.present import drop_absent, weigh_present
+from fedray.evaluation.regression import drop_absent, weigh_present
 from fedray.methods import METHODS, Method, Scored, Setting, federated
 from fedray.metrics import classification, regression
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedray.experiments.cell_lines import EVERY, CellLines
+from fedray.experiments.table import EVERY, CellLines
 
 
 def follow(lines: list[tuple[float, str]]) -> tuple[list[str], CellLines]:

@@ -17,8 +17,8 @@ import yaml
 from small import run_command, scenario
 
 import fedray
-from fedray.experiments import cells
-from fedray.experiments.cells import hold_cell
+from fedray.experiments import table as cells
+from fedray.experiments.table import hold_cell
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is told that its parent died")
@@ -139,7 +139,7 @@ def test_cells_of_a_killed_table_trained_on_as_orphans(tmp_path: Path, number: s
 
 
 def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.2)
     given, out = write(tmp_path, [{"name": "a"}], rounds=1), tmp_path / "table"
     (out / "cells").mkdir(parents=True)
     with hold_cell(out / "cells" / "a"):
@@ -153,7 +153,7 @@ def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: p
 @ON_LINUX
 def test_a_child_ends_with_a_parent_that_is_killed() -> None:
     child = (
-        "import os, time; from fedray.process.child import follow_parent; follow_parent(int(os.environ['PARENT'])); "
+        "import os, time; from fedray.process.session import follow_parent; follow_parent(int(os.environ['PARENT'])); "
     )
     child += "print(os.getpid(), flush=True); time.sleep(100)"
     parent = f"import os, subprocess, sys; os.environ['PARENT'] = str(os.getpid()); code = {child!r}; "

@@ -18,7 +18,7 @@ from fedray.data import catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
 from fedray.methods import Method, federated
-from fedray.runtime.seats import Node
+from fedray.runtime.placement import Node
 from fedray.scenario import names
 
 

@@ -10,7 +10,8 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.report import compare, differences
+from fedray.report import compare
+from fedray.report import compare as differences
 from fedray.report.read import read_run
 
 

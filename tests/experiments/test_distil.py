@@ -17,7 +17,7 @@ def run() -> fedray.Run:
     return fedray.run(of_method("fens", {"method": {"aggregator": "class_weights"}, "local": {"epochs": 10}}))
 
 
-def distance(run: fedray.Run, student: fedray.experiments.distil.Distilled) -> float:
+def distance(run: fedray.Run, student: fedray.experiments.results.Distilled) -> float:
     """Mean divergence of the student's answers from the run's on training images."""
     x = run.study.shards.data.train.x
     said, own = run.predict(x).mean, student.predict(x)

@@ -15,7 +15,7 @@ from small import copy_run, scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.data.types import Dataset, Split, classification
-from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep import read_sweep
 
 GRID = [0.001, 0.01, 0.1]
 CUBIC: dict[str, Any] = {

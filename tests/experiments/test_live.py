@@ -13,7 +13,7 @@ from small import scenario
 
 import fedray
 from fedray.experiments import live
-from fedray.experiments.phases import Heard, next_line
+from fedray.experiments.live import Heard, next_line
 
 
 def snapshot(round: int, seconds: float, accuracy: float = 0.5, rounds: int = 40) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import yaml
 from small import run_command, scenario
 
 from fedray.cli.commands import commands
-from fedray.experiments import phases
+from fedray.experiments import live as phases
 
 FAST = (  # the command with a clock a hundred times as fast, and no terminal
     "import sys; from fedray.experiments import phases; from fedray.cli.commands import main; "

@@ -13,7 +13,7 @@ from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
-from fedray.files.locks import hold_lock
+from fedray.files.plain import hold_lock
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_metrics_are_the_last_rows_mean_over_replicates(run: fedray.Run) -> None
 
 def test_metrics_of_one_world_are_its_row_with_its_lists(run: fedray.Run) -> None:
     rows = run.rounds.filter(np.equal(run.rounds["replicate"], 1)).to_pylist()
-    from fedray.experiments.frames import average_last_rows
+    from fedray.experiments.results import average_last_rows
 
     alone = average_last_rows(run.rounds.filter(np.equal(run.rounds["replicate"], 1)))
     assert alone == {k: v for k, v in rows[-1].items() if k not in ("replicate", "fold")}

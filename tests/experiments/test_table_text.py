@@ -9,7 +9,7 @@ import pytest
 from small import scenario
 
 from fedray.core.errors import BadInput
-from fedray.experiments.table_text import escape_latex, format_latex, format_markdown, refuse_unknown_metrics
+from fedray.experiments.table import escape_latex, format_latex, format_markdown, refuse_unknown_metrics
 from fedray.scenario.loader import read_cells, read_scenario
 
 

@@ -12,12 +12,12 @@ import torch
 from small import scenario
 
 import fedray
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments import trainable
 from fedray.experiments.trainable import Trial, run_trial
 from fedray.runtime.inline import Inline
-from fedray.runtime.ray import trial_seats
+from fedray.runtime.ray import cluster as trial_seats
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.scenario.loader import read_scenario
 from fedray.storage.directory import adopt_run

@@ -11,7 +11,9 @@ from fedray.core.method import Local
 from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
 from fedray.training import block as blocks
-from fedray.training import conv, mlp, vmap
+from fedray.training import layers as conv
+from fedray.training import layers as mlp
+from fedray.training import loop as vmap
 
 ENGINES = {"mlp": mlp.train_mlp, "conv": conv.train_conv, "vmap": vmap.train_vmap}
 

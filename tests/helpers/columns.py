@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from fedray.files.columns import COLUMNS, Column, arrow_type
-from fedray.metrics.catalogue import describe_score
-from fedray.storage.catalogue import TABLES_OF, list_table_columns
+from fedray.files.tables import COLUMNS, Column, arrow_type
+from fedray.metrics.scores import describe_score
+from fedray.storage.tables import TABLES_OF, list_table_columns
 
 NARROW = {"partition"}  # whose numbers are as narrow as they can be
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import FedrayWarning
 from fedray.core.types import IntArray, State

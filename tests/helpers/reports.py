@@ -17,7 +17,7 @@ NUMBERS = re.compile(r'<script type="application/json" id="numbers">([^<>&]*)</s
 
 def remove_scripts(page: str) -> str:
     """The page without its script and its numbers; fails where it holds any other script."""
-    from fedray.report.template import read_script
+    from fedray.report.page import read_script
 
     own = read_script()
     assert SCRIPT.findall(page) == [own]
@@ -31,7 +31,7 @@ def remove_scripts(page: str) -> str:
 
 def without_report(patch: pytest.MonkeyPatch) -> None:
     """Replaces the pages of runs, tables and sweeps by an empty one."""
-    patch.setattr("fedray.report.write.write_report", lambda _run_dirs, out, **_: out.write_text("<html>"))
+    patch.setattr("fedray.report.page.write_report", lambda _run_dirs, out, **_: out.write_text("<html>"))
     patch.setattr("fedray.tuning.page.write_page", lambda state, *_: (state.out / "report.html").write_text("<html>"))
 
 

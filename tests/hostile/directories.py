@@ -33,8 +33,8 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import FedrayError
+from fedray.files.bounded import SEAL, seal_entries
 from fedray.files.plain import write_json
-from fedray.files.sealed import SEAL, seal_entries
 
 MOST_MEMORY = 1_500 << 20  # bytes of address space that a command may take beyond what its process had
 MOST_SECONDS = 60  # of processor time

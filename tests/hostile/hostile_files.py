@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 import yaml
 from safetensors.numpy import load_file, save_file
 
+from fedray.files.bounded import SEAL, seal_entries
 from fedray.files.plain import hash_tensors
-from fedray.files.sealed import SEAL, seal_entries
 
 Harm = Callable[[Path], Any]
 SCRIPT = "<script>alert(1)</script>"

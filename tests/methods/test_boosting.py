@@ -15,8 +15,8 @@ from sklearn.tree import DecisionTreeClassifier
 from small import copy_run, rows
 
 import fedray
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.fitting import CANDIDATES

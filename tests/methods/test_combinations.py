@@ -14,7 +14,7 @@ from small import NEEDS, copy_run, of_method, rows, scenario
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.evaluation.clients import own_test_rows
+from fedray.evaluation.answers import own_test_rows
 from fedray.methods import METHODS
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import METHOD_SPECS, methods_table

@@ -12,9 +12,8 @@ import torch
 from small import copy_run, rows, scenario
 
 import fedray
-from fedray.components.fusion import Fusion, ServerRows, Student, combine_teachers, fuse_models
+from fedray.components.distillation import Fusion, ServerRows, Student, ask_model, combine_teachers, fuse_models
 from fedray.components.schedule import only
-from fedray.components.student import ask_model
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.methods import Method, Setting, federated

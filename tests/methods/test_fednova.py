@@ -10,7 +10,7 @@ import torch
 from small import scenario
 
 import fedray
-from fedray.components.aggregation import Rows
+from fedray.components.servers import Rows
 from fedray.core.method import Local
 from fedray.core.types import State, Uploads
 from fedray.methods.fednova import normalized_mean

@@ -10,7 +10,7 @@ import torch
 from small import scenario
 
 import fedray
-from fedray.components.posterior_delta import correct_by_precision
+from fedray.components.one_shot import correct_by_precision
 from fedray.core.errors import ScenarioWarning
 from fedray.core.types import FloatArray
 from fedray.data.types import Dataset, Split

@@ -16,8 +16,7 @@ from torch.nn.functional import softplus
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.components.ivon import SITES
-from fedray.components.partitioned import NATURAL, find_posterior
+from fedray.components.gaussians import NATURAL, SITES, find_posterior
 from fedray.methods import ivon_admm
 from fedray.scenario.loader import read_scenario
 

@@ -9,19 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from plain import (
-    EPOCHS,
-    HEAD,
-    LR,
-    Client,
-    Training,
-    ask,
-    lose,
-    mean_by_size,
-    participants,
-    slope,
-    train,
-)
+from plain import EPOCHS, HEAD, LR, Client, Training, ask, lose, mean_by_size, participants, slope, train
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, softplus
 

@@ -14,14 +14,13 @@ from small import copy_run, scenario, spell_out
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.components.aggregation import Rows, mean
-from fedray.components.distillation import Distil, average_teachers, train_student
-from fedray.components.posterior import Sampling, TeacherSampler, gaussian_server
-from fedray.components.student import TORCH
+from fedray.components.distillation import TORCH, Distil, average_teachers, train_student
+from fedray.components.gaussians import Sampling, TeacherSampler, gaussian_server
+from fedray.components.servers import Rows, mean
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.exact_sum import merge_stats
-from fedray.core.student import StudentEngine, Teaching, Train
+from fedray.core.method import StudentEngine, Teaching, Train
+from fedray.core.sums import merge_stats
 from fedray.core.types import Net, State, Uploads
 from fedray.evaluation.regression import propagate_variance
 from fedray.methods.bayesian_linear import evidence_precisions, unit_precisions

@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 import fedray
 from fedray.assembly.memory import estimate_study
 from fedray.assembly.study import build_study
-from fedray.components.partitioned import NATURAL, find_posterior
+from fedray.components.gaussians import NATURAL, find_posterior
 from fedray.methods import pvi
 from fedray.scenario.loader import read_scenario
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedray.api import Run
-from fedray.assembly.user_objects import UserObjects
-from fedray.components.aggregation import Rows, by_tier, paper_eq2
+from fedray.assembly.registry import UserObjects
+from fedray.components.servers import Rows, by_tier, paper_eq2
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Method, Server
 from fedray.core.text import format_bytes

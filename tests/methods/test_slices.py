@@ -16,13 +16,13 @@ from torch.nn import functional as F
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.components.aggregation import Rows
 from fedray.components.compression import dense, error_feedback, top_k
+from fedray.components.servers import Rows
 from fedray.components.slices import compress_slices, mean_of_slices
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import State, Uploads
-from fedray.evaluation.clients import own_test_rows
+from fedray.evaluation.answers import own_test_rows
 from fedray.methods import Setting, federated, federated_slices
 from fedray.methods.fedrolex import rolling_channels
 from fedray.models.net import state_dict

@@ -19,10 +19,9 @@ from small import scenario
 import fedray
 from fedray.core.types import FloatArray
 from fedray.data.types import Dataset, Split
-from fedray.evaluation.loss_plane import PLANE_RESOLUTION, find_plane_basis, measure_loss_plane
 from fedray.evaluation.regression import decompose_squared_error
-from fedray.models.loss import per_sample
-from fedray.models.net import last_layer_inputs
+from fedray.evaluation.report_data import PLANE_RESOLUTION, find_plane_basis, measure_loss_plane
+from fedray.models.net import last_layer_inputs, per_sample
 from fedray.runtime.worker import Worker
 
 CHANCE = 1e-6  # of a false alarm

@@ -85,7 +85,7 @@ def test_the_rank_is_that_of_exact_arithmetic() -> None:
 
 
 def test_one_number_a_client_covers_what_its_integral_says() -> None:
-    from fedray.metrics.fedcp_qq import choose_ranks
+    from fedray.metrics.conformal import choose_ranks
 
     inside = simulate(ConformalRule(alpha=0.2, quantile="qq"), 0.0)
     wanted = choose_ranks(tuple(SIZES.tolist()), 0.2).coverage

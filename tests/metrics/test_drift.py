@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedray.metrics.drift import ANOMALY_Z, score_drift, z_scores
+from fedray.metrics.unknown import ANOMALY_Z, score_drift, z_scores
 
 RNG = np.random.default_rng(0)
 

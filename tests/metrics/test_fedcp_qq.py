@@ -7,8 +7,8 @@ import pytest
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.metrics import fedcp_qq
-from fedray.metrics.fedcp_qq import choose_ranks, compute_coverage, list_ranks
+from fedray.metrics import conformal as fedcp_qq
+from fedray.metrics.conformal import choose_ranks, compute_coverage, list_ranks
 
 TRIALS = 8000
 CASES = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedray.core.types import FloatArray
-from fedray.metrics.ood import auroc, fpr95
+from fedray.metrics.unknown import auroc, fpr95
 
 RNG = np.random.default_rng(0)
 TIED: tuple[FloatArray, FloatArray] = (RNG.integers(2, 9, 60) / 8, RNG.integers(0, 7, 45) / 8)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from fedray.core.errors import BadInput
 from fedray.core.types import Objective
 from fedray.models import split_gaussian
-from fedray.models.loss import factor_fisher, per_sample
+from fedray.models.net import factor_fisher, per_sample
 
 GENERATOR = torch.Generator().manual_seed(1)
 OUTPUTS = torch.randn(6, 4, generator=GENERATOR)

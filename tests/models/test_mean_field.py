@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fedray.models.catalogue import model_maker
-from fedray.models.flat_weights import wrap_networks
-from fedray.models.mean_field import MeanField
 from fedray.models.net import compute_raw_outputs, net_of
+from fedray.models.weights import MeanField, wrap_networks
 
 
 class Tied(nn.Module):

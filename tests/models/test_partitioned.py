@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from fedray.models.catalogue import model_maker
-from fedray.models.flat_weights import wrap_networks
 from fedray.models.net import compute_raw_outputs, net_of
-from fedray.models.partitioned import NAMES, Partitioned
+from fedray.models.weights import SITE_NAMES as NAMES
+from fedray.models.weights import Partitioned, wrap_networks
 
 
 def normalized() -> nn.Module:

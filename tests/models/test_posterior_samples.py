@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.models.catalogue import model_maker
-from fedray.models.flat_weights import wrap_networks
 from fedray.models.net import compute_raw_outputs, net_of
-from fedray.models.posterior_samples import Samples
+from fedray.models.weights import Samples, wrap_networks
 
 MAKERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "mlp": (model_maker("mlp", (4,), 4, hidden=[5]), torch.randn(7, 4)),

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import fedray
 from fedray.assembly.methods import warn_of_limits
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import ScenarioWarning
 from fedray.scenario.loader import read_scenario
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import fedray
+from fedray.assembly.registry import UserObjects, check_objects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects, check_objects
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.data.types import Dataset, Split, classification, regression
 from fedray.models import catalogue

@@ -24,7 +24,7 @@ from torch import nn
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.files.sealed import write_sealed
+from fedray.files.bounded import write_sealed
 from fedray.own_code.read_values import hash_bytecode, hash_values
 
 KEYS = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "clients": {"number": 3}})

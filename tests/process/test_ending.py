@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedray.process.ending import AGAIN, current_ending, describe_end, end_on_signals
+from fedray.process.session import AGAIN, current_ending, describe_end, end_on_signals
 
-STARTED = """from fedray.process.ending import *
+STARTED = """from fedray.process.session import *
 import hashlib, os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup`, which a test run may be started by, hands it on as ignored
 """
@@ -76,7 +76,7 @@ def test_a_handler_of_ray_took_the_signals() -> None:
     """Its C++ parts install one for SIGTERM when it starts and when it ends, which prints a stack."""
     done = run_python("""
 import ctypes
-from fedray.runtime.ray.switches import keep_quiet
+from fedray.runtime.ray.connection import keep_quiet
 with end_on_signals():
     with keep_quiet():
         ctypes.CDLL(None).signal(signal.SIGTERM, 0)

@@ -9,7 +9,7 @@ import pytest
 from small import run_command
 
 END = "print('last'); exit_quickly(3); print('went on')"
-START = "import atexit, sys, threading; from fedray.process.quickly import exit_quickly; "
+START = "import atexit, sys, threading; from fedray.process.session import exit_quickly; "
 
 
 def python(code: str) -> tuple[int, list[str]]:
@@ -28,7 +28,7 @@ def test_a_closed_output_was_a_traceback_at_the_end() -> None:
     look = "import fedray.__main__, os; fedray.__main__.main(); os._exit(9)"
     line = f"exec {sys.executable} -c '{look}' list partitions <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", line], check=False).returncode == 0
-    look = "from fedray.process.streams import open_streams as o; o(); o(); import os; os._exit(os.open('/', 0))"
+    look = "from fedray.process.session import open_streams as o; o(); o(); import os; os._exit(os.open('/', 0))"
     line = f'exec {sys.executable} -c "{look}" <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", line], check=False).returncode == 3
 
@@ -53,7 +53,7 @@ def test_the_command_says_all_and_keeps_its_status() -> None:
 def test_what_a_program_leaves_between_two_imports_is_collected() -> None:
     """A second call froze everything that was alive, garbage too."""
     code = (
-        "import gc, weakref; from fedray.process.quickly import import_quickly\n"
+        "import gc, weakref; from fedray.process.session import import_quickly\n"
         "class Circle: pass\n"
         "with import_quickly(): pass\n"
         "it = Circle(); it.me = it; left = weakref.ref(it); gc.disable(); del it\n"

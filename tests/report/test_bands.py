@@ -8,8 +8,7 @@ import numpy as np
 from small import scenario
 
 import fedray
-from fedray.report.bands import group_rows
-from fedray.report.jobs import figure_assignment
+from fedray.report.jobs import figure_assignment, group_rows
 from fedray.report.read import read_run
 
 

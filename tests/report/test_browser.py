@@ -17,7 +17,7 @@ import yaml
 from fake_runs import write_run
 from small import run_command, scenario
 
-from fedray.report.write import write_report
+from fedray.report.page import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -12,10 +12,10 @@ from fake_runs import write_run
 from fedray.core.scores import SCORES
 from fedray.core.text import TOTALS, name_score
 from fedray.experiments.live import describe_snapshot
-from fedray.report import compare, differences
-from fedray.report.cards import make_cards
-from fedray.report.page import render_many
-from fedray.report.pairs import compare_with_first
+from fedray.report import compare
+from fedray.report import compare as differences
+from fedray.report.compare import compare_with_first
+from fedray.report.page import make_cards, render_many
 from fedray.report.read import ReadRun, read_run
 
 

@@ -10,7 +10,7 @@ import pytest
 from small import scenario
 
 import fedray
-from fedray.report.conformal import figure_conformal
+from fedray.report.clients import figure_conformal
 from fedray.report.read import ReadRun, read_run
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from fake_runs import write_run
 
-from fedray.metrics.drift import ANOMALY_Z
-from fedray.report import style
-from fedray.report.drift import figure_drift
+from fedray.metrics.unknown import ANOMALY_Z
+from fedray.report import pictures as style
+from fedray.report.clients import figure_drift
 from fedray.report.read import read_run
 
 

@@ -13,9 +13,8 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.report.equal_cost import make_equal_cost_table
+from fedray.report.compare import compare_with_first, make_equal_cost_table
 from fedray.report.page import render_many
-from fedray.report.pairs import compare_with_first
 from fedray.report.read import ReadRun, read_run
 from fedray.report.readings import BYTES, SECONDS, UPLINK, find_end
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedray.report import differences, equal_time, pairs
+from fedray.report import compare as differences
+from fedray.report import compare as equal_time
+from fedray.report import compare as pairs
 from fedray.report.page import render_many
 from fedray.report.read import ReadRun
 

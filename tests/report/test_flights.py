@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from small import scenario
 
 import fedray
-from fedray.report import flights, gantt
+from fedray.report import flights
+from fedray.report import jobs as gantt
 from fedray.report.flights import count_shares
 from fedray.report.read import ReadRun, read_run
 

@@ -14,8 +14,8 @@ from small import copy_run, run_command, scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.report.curves import BAND_NOTE
+from fedray.report.notebook import SHORT, SHOWN, list_plots
 from fedray.report.page import SECTIONS
-from fedray.report.plots import SHORT, SHOWN, list_plots
 from fedray.report.read import read_run
 
 

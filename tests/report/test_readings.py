@@ -11,14 +11,18 @@ from small import of_method, scenario
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.experiments.table_text import format_markdown
-from fedray.metrics.budget import read_at_budget
-from fedray.report import curves, differences
-from fedray.report.compare import list_caveats, make_comparison_table
-from fedray.report.equal_cost import make_equal_cost_table
-from fedray.report.equal_time import compare_moments
+from fedray.experiments.table import format_markdown
+from fedray.metrics.paired import read_at_budget
+from fedray.report import compare as differences
+from fedray.report import curves
+from fedray.report.compare import (
+    compare_moments,
+    compare_with_first,
+    list_caveats,
+    make_comparison_table,
+    make_equal_cost_table,
+)
 from fedray.report.page import render_many
-from fedray.report.pairs import compare_with_first
 from fedray.report.read import ReadRun, read_run
 from fedray.report.readings import BYTES, SECONDS, UPLINK, find_headline
 from fedray.scenario.loader import read_scenario, to_plain

@@ -10,9 +10,9 @@ import pytest
 from small import run_quietly
 
 import fedray
+from fedray.report.compare import list_data_notes
 from fedray.report.page import render_many
 from fedray.report.read import ReadRun, read_run
-from fedray.report.same_data import list_data_notes
 
 KEYS = {"rounds": 1, "clients": 5, "runtime": "inline", "report": False, "method": "fedavg", "local": {"epochs": 1}}
 

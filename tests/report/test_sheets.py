@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fedray.report.page import fill_template
 from fedray.report.sheets import FIGURE_SPACE, POINT_SPACE, ScoreCell, align_numbers, lay_out
-from fedray.report.template import fill_template
 
 
 def cells(*rows: str) -> list[list[ScoreCell]]:

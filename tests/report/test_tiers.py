@@ -8,8 +8,8 @@ import numpy as np
 from small import scenario
 
 import fedray
+from fedray.report.clients import read_tier_curves
 from fedray.report.read import ReadRun, read_run
-from fedray.report.tiers import read_tier_curves
 
 
 def test_the_curve_of_a_tier_is_the_mean_of_its_clients_in_each_world(tmp_path: Path) -> None:

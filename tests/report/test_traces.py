@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedray.report import clients, curves, gantt, jobs, predictions, style
-from fedray.report.pictures import Section, draw_picture
+from fedray.report import clients, curves, jobs, predictions
+from fedray.report import jobs as gantt
+from fedray.report import pictures as style
+from fedray.report.page import fill_template
+from fedray.report.pictures import MOST_NUMBERS, Section, draw_picture, read_panels
 from fedray.report.read import Curve, ReadRun, read_run
-from fedray.report.template import fill_template
-from fedray.report.traces import MOST_NUMBERS, read_panels
 
 
 def bare_run(pictures: dict[str, NDArray[Any]]) -> ReadRun:

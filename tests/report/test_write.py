@@ -21,22 +21,33 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.report import (
     clients,
     compare,
-    conformal,
     curves,
     flights,
-    gantt,
-    groups,
     jobs,
-    loss_plane,
-    ood,
     predictions,
     random_walk,
     stacking,
-    style,
 )
-from fedray.report.page import SECTIONS
+from fedray.report import (
+    clients as conformal,
+)
+from fedray.report import (
+    clients as groups,
+)
+from fedray.report import (
+    jobs as gantt,
+)
+from fedray.report import (
+    pictures as style,
+)
+from fedray.report import (
+    predictions as loss_plane,
+)
+from fedray.report import (
+    predictions as ood,
+)
+from fedray.report.page import SECTIONS, write_report
 from fedray.report.read import ReadRun, read_run
-from fedray.report.write import write_report
 
 DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
 OF_CLASSES = {

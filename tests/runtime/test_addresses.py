@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedray.core.errors import BadInput
-from fedray.runtime.addresses import find_address
+from fedray.runtime.environment import find_address
 
 
 @pytest.mark.parametrize(

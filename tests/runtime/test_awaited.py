@@ -11,7 +11,7 @@ from small import run_command
 import fedray
 from fedray.core.errors import BadInput
 from fedray.experiments import table
-from fedray.runtime.awaited import read_awaited
+from fedray.runtime.environment import read_awaited
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.yaml_text import write_yaml
 

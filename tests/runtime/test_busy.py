@@ -6,9 +6,8 @@ import pytest
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.busy import ActorKeys, choose_seats
 from fedray.runtime.environment import read_share
-from fedray.runtime.seats import Cluster, Node
+from fedray.runtime.placement import ActorKeys, Cluster, Node, choose_seats
 
 ONE = Clients((Tier("all", 50),))
 AUTO, FOUR = ActorKeys("auto", "auto"), ActorKeys("auto", 4)

@@ -14,7 +14,7 @@ from small import copy_run, rows, run_command, scenario, train_rounds
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray
-from fedray.core.exact_sum import merge_stats
+from fedray.core.sums import merge_stats
 from fedray.core.types import State
 from fedray.data.stacking import LeaveOutShards
 from fedray.data.types import Dataset

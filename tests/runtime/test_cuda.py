@@ -10,7 +10,7 @@ import torch
 from method_cases import CASES, make_case
 
 import fedray
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.experiments.run import run_scenario
 from fedray.scenario.loader import read_scenario
 

@@ -9,7 +9,7 @@ import torch
 
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import WORKER, device_of, limit_gpu_memory
-from fedray.runtime.worker_info import _say_tf32
+from fedray.runtime.session import _say_tf32
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedray.assembly.study import build_study
-from fedray.data.stored import StoredShards
+from fedray.data.shards import StoredShards
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress

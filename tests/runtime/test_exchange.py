@@ -14,23 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import of_method
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
-from fedray.core.exact_sum import ExactSum, exact_sum, merge_stats
 from fedray.core.method import JobRows
-from fedray.core.totals import Totals, sum_bytes, thin
+from fedray.core.sums import ExactSum, Totals, exact_sum, merge_stats, sum_bytes, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
-from fedray.runtime import messages
-from fedray.runtime.chunks import Chunk, Queue, cut_chunks
-from fedray.runtime.exchange import exchange, share_nodes
-from fedray.runtime.exchange_state import Task
+from fedray.runtime import exchange as messages
+from fedray.runtime.exchange import Chunk, Queue, Task, cut_chunks, exchange, share_nodes
 from fedray.runtime.inline import Inline
-from fedray.runtime.placement import assign_homes
-from fedray.runtime.ray import exchange as ray_exchange
-from fedray.runtime.ray.client_actor import ClientActor
-from fedray.runtime.ray.exchange import Calls, Round
+from fedray.runtime.placement import ActorSpec, assign_homes
+from fedray.runtime.ray import actors as ray_exchange
+from fedray.runtime.ray.actors import Calls, ClientActor, Round
 from fedray.runtime.ray.runtime import reads_all_rows
-from fedray.runtime.seats import ActorSpec
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys

@@ -13,11 +13,11 @@ from small import copy_run, scenario, train_rounds
 from torch import nn
 
 import fedray
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.components.private_layers import trained_layers
 from fedray.core.types import Plan, State
-from fedray.evaluation.clients import own_test_rows, summarize_clients
+from fedray.evaluation.answers import own_test_rows, summarize_clients
 from fedray.files.plain import hash_tensors
 from fedray.report.clients import figure_client_rmse
 from fedray.report.read import read_run

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import plan_actors
-from fedray.runtime.seats import ACTOR_GB, MEMORY, ActorSpec, Node
+from fedray.runtime.placement import ACTOR_GB, MEMORY, ActorSpec, Node, plan_actors
 
 
 def nodes(number: int, **has: float) -> list[Node]:

@@ -14,14 +14,13 @@ from method_cases import make_case
 
 from fedray.assembly.study import build_study
 from fedray.core import rng
-from fedray.core.augmentation import Augmentation
+from fedray.core.local import Augmentation
 from fedray.core.method import Local
 from fedray.core.types import Plan
 from fedray.data.augmentation import AUGMENTATIONS
-from fedray.runtime import resident
-from fedray.runtime.batches import deal_data
-from fedray.runtime.resident import Resident
+from fedray.runtime import worker as resident
 from fedray.runtime.stacking import make_worker
+from fedray.runtime.worker import Resident, deal_data
 from fedray.scenario.loader import read_scenario
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from real_files import is_missing
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, open_data
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.data.types import Dataset, Split, classification, limit_rows
 from fedray.experiments.run import run_inline

@@ -26,11 +26,11 @@ from small import run_command
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.data import images
+from fedray.data import named as images
 from fedray.scenario import names
 from fedray.scenario.nested import merge_keys
 from fedray.scenario.schema import _SECTIONS, section_fields
-from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep import read_sweep
 
 ROOT = Path(__file__).parents[2]
 MEMORY = 300e6  # bytes there are

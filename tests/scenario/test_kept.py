@@ -11,12 +11,11 @@ from sweeps import LR, run, sweep
 
 import fedray
 from fedray.core.errors import ScenarioWarning
-from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
+from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.nested import flatten
-from fedray.scenario.sparse import drop_defaults
 from fedray.scenario.yaml_text import load_yaml, write_yaml
-from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep import read_sweep
 
 SHEFL: dict[str, Any] = {"method": {"name": "shefl", "models": 2}}
 LINE = "method.name = fedavg keeps "

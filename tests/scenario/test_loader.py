@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.scenario import names, yaml_text
-from fedray.scenario.data import DATA_SPECS
+from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import merge_keys
-from fedray.scenario.partition import CLIENT_KINDS, PARTITION_SPECS
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.scenario.spec import REQUIRED
@@ -313,7 +312,8 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     import inspect
 
     from fedray.data import catalogue as dataset
-    from fedray.data import deal, label_noise, partition, shifts
+    from fedray.data import deal, partition, shifts
+    from fedray.data import shifts as label_noise
     from fedray.models import catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedray.scenario import names
 from fedray.scenario.loader import dump_scenario, read_scenario
 from fedray.scenario.nested import expand
 from fedray.scenario.schema import section_types
-from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep import read_sweep
 
 SWEEP: dict[str, Any] = {"space": {"local.lr": [0.1, 0.2]}, "objectives": "accuracy"}
 NEEDED: dict[str, dict[str, Any]] = {  # keys that a section must have

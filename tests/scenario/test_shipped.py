@@ -9,7 +9,7 @@ import pytest
 from fedray.core.errors import BadInput
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.shipped import copy_shipped, find_scenario_file, list_shipped
-from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep import read_sweep
 
 ROOT = Path(__file__).parents[2]
 FILES = list_shipped()

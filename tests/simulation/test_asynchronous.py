@@ -17,8 +17,8 @@ from small import copy_run
 
 import fedray
 from fedray.assembly.asynchronous import IN_ROUNDS
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.bench.works import simulate
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError

@@ -15,21 +15,18 @@ from small import copy_run, rows, scenario, spell_out
 from torch import Tensor
 
 import fedray
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.cli.run import _describe_summary
 from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
 from fedray.experiments.run import run_scenario
-from fedray.experiments.table import _read_rows
-from fedray.experiments.table_text import format_markdown
+from fedray.experiments.table import _read_rows, format_markdown
 from fedray.methods import Scored
-from fedray.report.cards import make_cards
-from fedray.report.compare import format_cell
-from fedray.report.differences import make_difference_table
-from fedray.report.page import render_one
+from fedray.report.compare import format_cell, make_difference_table
+from fedray.report.page import make_cards, render_one
 from fedray.report.read import read_run
 from fedray.runtime import session
 from fedray.scenario.loader import read_cells, read_scenario
-from fedray.simulation.stopping import Course, follow_course, is_out_of_patience
+from fedray.simulation.rounds import Course, follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
 

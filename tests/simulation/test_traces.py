@@ -20,8 +20,7 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import Clients, Tier
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.devices import read_trace, window_availability
-from fedray.simulation.profiles import PROFILES, make_profile
+from fedray.simulation.devices import PROFILES, make_profile, read_trace, window_availability
 
 FOUR = Clients((Tier("client", 4, uplink=7.0, latency=0.5),))
 ROOT = Path(__file__).parents[2]

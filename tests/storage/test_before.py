@@ -73,7 +73,7 @@ def test_a_run_of_the_version_before_is_read(name: str) -> None:
 
 
 def test_a_report_shows_runs_of_the_version_before(tmp_path: Path) -> None:
-    from fedray.report.write import write_report
+    from fedray.report.page import write_report
 
     out = tmp_path / "both.html"
     write_report([BEFORE / "plain", BEFORE / "stack"], out)

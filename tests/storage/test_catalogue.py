@@ -13,9 +13,9 @@ from small import run_command, scenario
 from sweeps import sweep
 
 import fedray
-from fedray.files.columns import make_table
-from fedray.metrics.catalogue import SCORES, describe_score
-from fedray.storage.catalogue import list_table_columns
+from fedray.files.tables import make_table
+from fedray.metrics.scores import SCORES, describe_score
+from fedray.storage.tables import list_table_columns
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run_directory.md"
 TOY: dict[str, Any] = {

@@ -28,7 +28,7 @@ from fedray.core.errors import DamageWarning, FedrayError
 from fedray.core.types import State
 from fedray.files.checksums import find_checkpoints
 from fedray.files.plain import write_atomically
-from fedray.simulation.interfaces import Progress
+from fedray.simulation.study import Progress
 from fedray.storage import checkpoint
 from fedray.storage.checkpoint import load_checkpoint, save_checkpoint
 
@@ -293,7 +293,7 @@ def test_another_scenario_under_a_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_two_processes_never_write_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits a while and gives up; the lock of a process that was killed is gone."""
     run = fedray.run(scenario(), out=tmp_path / "run")
-    monkeypatch.setattr("fedray.files.locks.LOCK_SECONDS", 0.3)
+    monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.3)
     holder = (
         "import fcntl, sys, time\n"
         f"file = open({str(run.path / '.lock')!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import fedray
 from fedray.assembly.identity import describe_study
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import FedrayError
-from fedray.data.generated import GeneratedShards
+from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
 from fedray.scenario.loader import read_scenario

@@ -13,7 +13,7 @@ from small import run_command, scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.scenario.loader import read_scenario
-from fedray.storage.loggers import build_loggers, mlflow, wandb
+from fedray.storage.summary import build_loggers, mlflow, wandb
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
 
@@ -103,7 +103,7 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
         asked.append(dir)
         return lambda round, metrics: logged.append((round, metrics["accuracy"]))
 
-    monkeypatch.setattr("fedray.storage.loggers.tensorboard", fake)
+    monkeypatch.setattr("fedray.storage.summary.tensorboard", fake)
     given = scenario(
         {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
     )

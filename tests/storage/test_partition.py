@@ -17,7 +17,7 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.data.partition_file import read_partition
 from fedray.data.types import Split, regression
-from fedray.files.sealed import read_sealed
+from fedray.files.bounded import read_sealed
 
 PLAIN: dict[str, Any] = {"rounds": 2, "report": False}
 
@@ -55,7 +55,7 @@ def test_a_partition_that_may_not_be_read_ended_a_resumption_with_a_traceback(
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedray.storage.partition.plain.read_file", refuse)
+        patched.setattr("fedray.storage.summary.plain.read_file", refuse)
         with pytest.raises(BadInput, match=r"partition\.parquet cannot be read \(permission denied"):
             fedray.resume(run.path)
     (run.path / "partition.parquet").write_bytes(before[:-1])

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.augmentation import Augmentation
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.local import Augmentation
 from fedray.data.augmentation import AUGMENTATIONS, crop, flip
-from fedray.training.augmentation import Steps, change_batches
+from fedray.training.block import Steps, change_batches
 
 PICTURES = torch.arange(2 * 3 * 4 * 16 * 8).view(2, 3, 4, 1, 16, 8).to(torch.uint8)  # 2 steps, 3 lanes, batches of 4
 LABELS = torch.arange(24).view(2, 3, 4)

@@ -20,7 +20,8 @@ import fedray
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
-from fedray.training import conv, loop
+from fedray.training import layers as conv
+from fedray.training import loop
 from fedray.training.choice import choose_engine
 
 

@@ -26,7 +26,7 @@ from fedray.models.net import net_of
 from fedray.training import block as blocks
 from fedray.training.choice import choose_engine
 from fedray.training.compiled import train_compiled_mlp
-from fedray.training.mlp import train_mlp
+from fedray.training.layers import train_mlp
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 
@@ -331,7 +331,7 @@ from blocks import LOCALS, full_batches, make_block
 from torch import nn
 from fedray.models.net import net_of
 from fedray.training.compiled import train_compiled_mlp
-from fedray.core.exact_sum import exact_sum
+from fedray.core.sums import exact_sum
 draw = torch.Generator().manual_seed(0)
 def number(low, high):
     return int(torch.randint(low, high + 1, (1,), generator=draw))

@@ -20,8 +20,8 @@ from fedray.data.types import Split, classification
 from fedray.models.net import net_of
 from fedray.training import block as blocks
 from fedray.training.choice import choose_engine
-from fedray.training.compiled_conv import find_stages, train_compiled_conv
-from fedray.training.conv import train_conv
+from fedray.training.compiled import find_stages, train_compiled_conv
+from fedray.training.layers import train_conv
 from fedray.training.loop import train_loop
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")

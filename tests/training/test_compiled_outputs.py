@@ -18,8 +18,7 @@ from fedray.core.types import Net
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.training.choice import choose_engine
-from fedray.training.compiled_conv import CONV_KERNEL
-from fedray.training.compiled_outputs import BATCH, run_kernel
+from fedray.training.compiled import BATCH, CONV_KERNEL, run_kernel
 from fedray.training.loop import loop_outputs
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
@@ -59,7 +58,7 @@ def test_an_answer_depends_on_no_other_one(dtype: torch.dtype, monkeypatch: pyte
     for models, first, end in (([0], 0, 1), ([2], 7, 30), ([1, 2], 3, 3 + BATCH), ([2, 0], 0, 37)):
         part = run_kernel(CONV_KERNEL, net, rows[models], x[models, first:end])
         assert torch.equal(part, whole[models, first:end])
-    monkeypatch.setattr("fedray.training.compiled_outputs.MOST_OPERATIONS", 1)
+    monkeypatch.setattr("fedray.training.compiled.MOST_OPERATIONS", 1)
     assert torch.equal(run_kernel(CONV_KERNEL, net, rows, x), whole)
     library = native.load_library()
     assert isinstance(library, native.Library)

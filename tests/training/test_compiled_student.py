@@ -11,15 +11,18 @@ import torch
 from blocks import convolution, make_block, perceptron
 from torch import Tensor, nn
 
-from fedray.components.student import ask_model, begin_student
+from fedray.components.distillation import ask_model, begin_student
 from fedray.core import native
-from fedray.core.method import Local
-from fedray.core.student import Teaching
+from fedray.core.method import Local, Teaching
 from fedray.core.types import Net
 from fedray.models.net import net_of
-from fedray.training.compiled import train_compiled_mlp
-from fedray.training.compiled_conv import train_compiled_conv
-from fedray.training.compiled_student import ask_compiled, begin_compiled, find_student_kernel
+from fedray.training.compiled import (
+    ask_compiled,
+    begin_compiled,
+    find_student_kernel,
+    train_compiled_conv,
+    train_compiled_mlp,
+)
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 RATES = [0.3, 0.1, 0.2, 0.05, 0.15]
@@ -70,7 +73,7 @@ def test_calls_of_any_length_give_the_same_bits(net: Net, shape: tuple[int, ...]
         other(steps[a:b], RATES[a:b])
     assert torch.equal(part, whole)
     with pytest.MonkeyPatch.context() as short:
-        short.setattr("fedray.training.compiled_student.MOST_OPERATIONS", 1)
+        short.setattr("fedray.training.compiled.MOST_OPERATIONS", 1)
         assert torch.equal(begin_compiled(net, start, teaching)(steps, RATES), whole)
 
 

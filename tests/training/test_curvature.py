@@ -11,8 +11,7 @@ from torch.func import functional_call
 
 from fedray.core.types import Net
 from fedray.models.catalogue import build_net
-from fedray.models.loss import per_sample
-from fedray.models.net import net_of
+from fedray.models.net import net_of, per_sample
 from fedray.training import curvature
 from fedray.training.curvature import sum_curvature
 

@@ -21,9 +21,8 @@ from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
 from fedray.training import compiled
 from fedray.training.block import Block, Trained
+from fedray.training.chain import Drop, Unread, split_drops
 from fedray.training.choice import choose_engine
-from fedray.training.drops import Drop, split_drops
-from fedray.training.known_layers import Unread
 from fedray.training.recognition import Recognized, recognize
 
 needs_kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")

@@ -14,8 +14,9 @@ from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import Objective
 from fedray.training import block as blocks
-from fedray.training import loop, mlp
-from fedray.training.optimizer import make_optimizer
+from fedray.training import layers as mlp
+from fedray.training import loop
+from fedray.training.block import make_optimizer
 
 
 @pytest.mark.parametrize("engine", ENGINES)

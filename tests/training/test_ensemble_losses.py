@@ -13,8 +13,8 @@ from small import copy_run, scenario
 from torch import Tensor, nn
 
 import fedray
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.core.errors import BadInput
 from fedray.methods import LocalLoss, LossContext
 from fedray.scenario.loader import read_scenario

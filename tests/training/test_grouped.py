@@ -9,9 +9,9 @@ import torch
 
 from fedray.core.method import Local
 from fedray.models.catalogue import build_net
-from fedray.training import selftest
+from fedray.training import choice as selftest
 from fedray.training.choice import choose_engine
-from fedray.training.grouped import invariant_convolutions
+from fedray.training.layers import invariant_convolutions
 
 
 @pytest.mark.parametrize("batch", [3, 8])

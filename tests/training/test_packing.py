@@ -18,9 +18,9 @@ from small import rows, scenario
 from torch import Tensor, nn
 
 import fedray
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
-from fedray.core.exact_sum import merge_stats
+from fedray.core.sums import merge_stats
 from fedray.core.types import State
 from fedray.runtime.jobs import split_jobs
 from fedray.runtime.worker import Worker

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from fedray.core.method import Local
 from fedray.core.types import Net
 from fedray.models.net import net_of
-from fedray.models.vision import densenet, resnet18
+from fedray.models.nets import densenet, resnet18
 from fedray.runtime.environment import device_of
-from fedray.training import loop, recorded
+from fedray.training import loop
+from fedray.training import loop as recorded
 from fedray.training.block import Block
-from fedray.training.loop import train_loop
-from fedray.training.recorded import AS_WRITTEN, RecordedStep, can_record
+from fedray.training.loop import AS_WRITTEN, RecordedStep, can_record, train_loop
 
 CUDA = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

@@ -12,8 +12,8 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.types import Net
-from fedray.runtime.worker_info import join_worker_facts, warn_if_dependent
-from fedray.training import mlp
+from fedray.runtime.session import join_worker_facts, warn_if_dependent
+from fedray.training import layers as mlp
 from fedray.training.block import Block, Trained
 
 

@@ -18,9 +18,8 @@ from fedray.core.method import Local
 from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
 from fedray.training import compiled
-from fedray.training.compiled import train_compiled_mlp
-from fedray.training.mlp import train_mlp
-from fedray.training.still import count_least_steps, find_still_steps
+from fedray.training.compiled import count_least_steps, find_still_steps, train_compiled_mlp
+from fedray.training.layers import train_mlp
 
 kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 INPUTS = 40

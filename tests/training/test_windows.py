@@ -13,7 +13,7 @@ from torch import Tensor
 
 import fedray
 from fedray.core.local import Windows
-from fedray.simulation.engine import choose_study_engine
+from fedray.simulation.study import choose_study_engine
 from fedray.training.windows import assign_windows
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import sweeps
 from torch import nn
 
 import fedray
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput
 from fedray.experiments.reopen import reopen_study
 from fedray.scenario.identity import CHANGEABLE_KEYS, find_changed_key, list_result_keys

@@ -9,11 +9,12 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from fedray.tuning import figures, page
+from fedray.tuning import page
+from fedray.tuning import page as figures
 from fedray.tuning.objectives import read_objective
 from fedray.tuning.optuna_study import NOTES
+from fedray.tuning.page import View
 from fedray.tuning.space import read_space
-from fedray.tuning.view import View
 
 
 def make_view(trials: int) -> View:

@@ -14,11 +14,11 @@ from sweeps import LR, run, sweep
 
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.scenario.yaml_text import write_yaml
-from fedray.tuning import landscape, page
+from fedray.tuning import page
+from fedray.tuning import page as landscape
 from fedray.tuning.objectives import compute_value, read_objective
-from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.sweep_rules import list_idle_parameters
-from fedray.tuning.view import View, name_objective
+from fedray.tuning.page import View, name_objective
+from fedray.tuning.sweep import list_idle_parameters, read_sweep
 
 
 def test_bytes_were_the_uplink_alone_in_a_sweep(tmp_path: Path) -> None:

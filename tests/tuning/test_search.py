@@ -18,7 +18,7 @@ from reports import remove_scripts
 from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
@@ -27,10 +27,10 @@ from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
-from fedray.tuning.results import find_winners
+from fedray.tuning.search import SearchState
 from fedray.tuning.space import is_active
-from fedray.tuning.state import SearchState
-from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep import read_sweep
+from fedray.tuning.tune import find_winners
 
 GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}
 

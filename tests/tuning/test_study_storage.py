@@ -16,8 +16,7 @@ import pytest
 from sweeps import LR, run, sweep
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable
-from fedray.tuning.optuna_study import MAKING_SECONDS, check_vacant, open_storage
-from fedray.tuning.study_storage import explain_storage
+from fedray.tuning.optuna_study import MAKING_SECONDS, check_vacant, explain_storage, open_storage
 from fedray.tuning.tune import run_sweep
 
 SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid", objectives=["personal_accuracy"])

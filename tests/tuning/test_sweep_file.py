@@ -13,8 +13,7 @@ from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space, to_overrides
-from fedray.tuning.sweep import Sweep
-from fedray.tuning.sweep_file import read_sweep
+from fedray.tuning.sweep import Sweep, read_sweep
 from fedray.tuning.tune import run_sweep
 
 

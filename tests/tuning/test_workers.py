@@ -19,8 +19,8 @@ from sweeps import LR, sweep
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario import yaml_text
-from fedray.tuning.sweep_file import read_sweep
-from fedray.tuning.workers import _end_with_parent, refuse_idle_actors
+from fedray.tuning.sweep import read_sweep
+from fedray.tuning.trial import _end_with_parent, refuse_idle_actors
 
 
 def confirm(keys: dict[str, Any], address: str | None = None) -> int:

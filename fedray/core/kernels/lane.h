@@ -334,7 +334,7 @@ static void squares(const Places *p, const real *z, real *g, int row, int output
     }
 }
 
-/* Means and what becomes variances lie behind one another in z; see fedray/models/loss.py. */
+/* Means and what becomes variances lie behind one another in z; see fedray/models/net.py. */
 static void gaussian(const Places *p, const real *z, real *g, int row, int targets, int rows) {
     const real floor = (real)1e-6, half = (real)0.5, log_2pi = (real)1.8378770664093453;
     const real *y = p->target;

@@ -1,4 +1,4 @@
-/* Exact sums of rows (fedray/core/exact_sum.py has the idea): the same numbers as the products of torch, in any order. */
+/* Exact sums of rows (fedray/core/sums.py has the idea): the same numbers as the products of torch, in any order. */
 #include "numbers.h"
 
 typedef double wide __attribute__((vector_size(VECTOR)));

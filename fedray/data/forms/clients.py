@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.forms.frames import as_frame, build_table, is_frame, read_frame
 from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
+from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame
 from fedray.data.spool import Spool, read_pieces
 from fedray.data.types import Dataset
 from fedray.files.layout import TABLES, find_table_parts, list_files, list_tables, tell_endings

@@ -18,10 +18,8 @@ import numpy as np
 from fedray.core.errors import BadInput
 from fedray.data.cells import is_number_text, is_text
 from fedray.data.checks import find_wrong_rows
-from fedray.data.columns import GAP, TableColumns, require_columns
-from fedray.data.encoding import encode_inputs
 from fedray.data.forms.arrays import as_array
-from fedray.data.forms.frames import as_frame, is_frame
+from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
 from fedray.data.origins import subtract
 from fedray.data.types import Array, Dataset
 

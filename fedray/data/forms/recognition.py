@@ -1,10 +1,4 @@
-"""Which form a user's data have, and who reads it.
-
-Example:
-    >>> read_form("digits", ReadOptions())
-    Traceback (most recent call last):
-    fedray.core.errors.BadInput: data is text: give pathlib.Path('digits') for a file or a folder, or data__name
-"""
+"""Which form a user's data have, and who reads it."""
 
 from __future__ import annotations
 
@@ -14,17 +8,148 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput
-from fedray.data.columns import require_columns
-from fedray.data.forms import clients, frames, hf_files, hugging_face, leaf, pictures, torch_sets
+from fedray.core.errors import BadInput, FedrayWarning, warn_user
+from fedray.data.forms import clients, hugging_face, leaf, pictures, tables
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
-from fedray.data.forms.rows import RawRows, ReadOptions, check_reading, make_dataset, refuse_idle
-from fedray.data.forms.tokens import is_missing, tokenize
+from fedray.data.forms.decoding import decode_picture
+from fedray.data.forms.pictures import PictureRows
+from fedray.data.forms.rows import (
+    RawRows,
+    ReadOptions,
+    check_reading,
+    is_missing,
+    make_dataset,
+    refuse_idle,
+    tokenize,
+)
+from fedray.data.forms.tables import require_columns
 from fedray.data.forms.unknown import FORMS, describe_thing, explain_dict
-from fedray.data.types import Dataset
+from fedray.data.spool import Spool
+from fedray.data.types import Array, Dataset
 from fedray.files.layout import Parts, find_parts, list_tables
 from fedray.files.leaf_files import is_leaf, list_leaf_files, load_json
 from fedray.files.plain import expand_user_path
+from fedray.own_code.user_code import blame_user_code, name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Map-style data sets of torch: each item is a pair of an input and a label, and is asked for once.
+
+PIECE_ROWS = 1024
+ASKED_AGAIN = 8  # items
+
+
+def is_torch_set(thing: Any) -> bool:
+    """Whether a thing is a data set of torch, of any style."""
+    return bool(list_classes(thing) & {"torch.Dataset", "torch.IterableDataset"})
+
+
+def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
+    """The rows of a map-style data set; names of the classes are its `classes`, where it has them.
+
+    Args:
+        dataset: Has a length, and `dataset[i]` is a pair.
+        reading: How pictures and text are read.
+
+    Raises:
+        BadInput: It is of another style, or its items are no pairs.
+
+    Example:
+        >>> pairs = [(np.full(3, i, np.float32), i % 2) for i in range(10)]
+        >>> read_pairs(pairs, ReadOptions()).x.shape
+        (10, 3)
+    """
+    if "torch.IterableDataset" in list_classes(dataset):
+        raise BadInput("data is an IterableDataset: give one of map style, which has a length and items by number")
+    try:
+        number = len(dataset)
+    except TypeError as error:
+        raise BadInput(f"data is a {type(dataset).__name__} without a length: define __len__") from error
+    spool, labels, texts, first = Spool(), list[Any](), list[str](), list[Array]()
+    pictures, waiting = PictureRows(), list[Array]()
+    for i in range(number):
+        with blame_user_code(f"data: item {i}"):
+            item = dataset[i]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise BadInput(f"data: item {i} is {_describe(item)}: give pairs of an input and a label")
+        if isinstance(item[0], str):
+            texts.append(item[0])
+        elif _is_picture(item[0]):
+            picture = decode_picture(item[0], reading.size, f"the picture of item {i}")
+            pictures.append(picture, f"the picture of item {i}")
+            first += [picture.pixels] if i < ASKED_AGAIN else []
+        else:
+            waiting.append(_as_input(item[0], i))
+            first += waiting[-1:] if i < ASKED_AGAIN else []
+        labels.append(_as_label(item[1]))
+        if len(waiting) == PIECE_ROWS:
+            _flush(waiting, spool, i)
+    _flush(waiting, spool, number)
+    _warn_of_draws(dataset, first, reading)
+    x = tokenize([texts], reading.tokenizer, reading.length) if texts else spool.finish()
+    x = pictures.finish() if pictures.number else x
+    if pictures.number not in (0, number):
+        raise BadInput("data: some items are pictures of PIL and others are not: give all in one form")
+    names = getattr(dataset, "classes", ())
+    known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return RawRows(x, np.asarray(labels), names=tuple(names) if known else (), remarks=pictures.remarks())
+
+
+def _is_picture(value: Any) -> bool:
+    return any(name.startswith("PIL.") for name in list_classes(value))
+
+
+def _as_input(value: Any, i: int) -> Array:
+    """The input of item i as an array."""
+    return np.asarray(value) if np.isscalar(value) else as_array(value, f"the input of item {i}")
+
+
+def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> None:
+    """Says that a data set's transform draws at random, which happens once here; its first items are asked again."""
+    for i, array in enumerate(first):
+        with blame_user_code(f"data: item {i}"):
+            again = dataset[i][0]
+        picture = decode_picture(again, reading.size, f"the picture of item {i}").pixels if _is_picture(again) else None
+        found = _as_input(again, i) if picture is None else picture
+        if not np.array_equal(found, array, equal_nan=array.dtype.kind == "f"):
+            warn_user(
+                f"data: item {i} differs when it is asked for again. If a transform draws at random: items are read "
+                "once, before training, so give the data without it, and the transform as augment=",
+                FedrayWarning,
+            )
+            return
+
+
+def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
+    """Puts rows that wait behind the others."""
+    if not waiting:
+        return
+    shapes = {array.shape for array in waiting}
+    if len(shapes) > 1:
+        raise BadInput(f"data: items up to {last} have inputs of shapes {sorted(shapes)[:2]}: give them one shape")
+    try:
+        spool.append(as_inputs(np.stack(waiting), "data: the input"))
+    except ValueError as error:
+        raise BadInput(
+            f"data: items up to {last} have inputs of several kinds ({error}): give them one type"
+        ) from error
+    waiting.clear()
+
+
+def _as_label(label: Any) -> Any:
+    """A label as a plain value or an array."""
+    if isinstance(label, str | bool | int | float):
+        return label
+    array = as_array(label, "the label") if not np.isscalar(label) else np.asarray(label)
+    return array.item() if array.ndim == 0 else array.ravel()
+
+
+def _describe(item: Any) -> str:
+    """What an item is that is no pair."""
+    return f"a tuple of {len(item)}" if isinstance(item, tuple | list) else name_type(item)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which form a user's data have, and who reads it.
 
 PAIR_OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
 
@@ -38,6 +163,11 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 
     Raises:
         BadInput: The data are of no such form, or cannot be read; one line with the remedy.
+
+    Example:
+        >>> read_form("digits", ReadOptions())
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data is text: give pathlib.Path('digits') for a file or a folder, or data__name
     """
     check_reading(reading)
     if isinstance(thing, Dataset):
@@ -50,28 +180,28 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
         return _read_path(thing, reading)
     if is_leaf(thing) or (_is_pair(thing) and all(is_leaf(part) for part in thing)):
         return _read_users(thing, reading)
-    if isinstance(thing, Mapping) and not frames.is_frame(thing):
+    if isinstance(thing, Mapping) and not tables.is_frame(thing):
         parts = find_parts(map(str, thing), "data", reading.test if isinstance(reading.test, str) else None)
         return _read_client_map(thing, reading) if parts is None else _read_parts(thing, parts, reading)
-    if _is_pair(thing) and all(frames.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1]):
+    if _is_pair(thing) and all(tables.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1]):
         thing, reading = thing[0], reading._replace(test=thing[1])
-    if _is_pair(thing) and frames.is_frame(thing[0]) and is_array(thing[1]) and reading.target is None:
+    if _is_pair(thing) and tables.is_frame(thing[0]) and is_array(thing[1]) and reading.target is None:
         thing, target = _join_target(thing)
         test = None if reading.test is None else _join_target(reading.test)[0]
         reading = reading._replace(target=target, test=test)
-    if frames.is_frame(thing):
-        return _read_table(frames.as_frame(thing), reading)
+    if tables.is_frame(thing):
+        return _read_table(tables.as_frame(thing), reading)
     train, held = read_raw_parts(thing, reading)
-    name = "torch" if torch_sets.is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
+    name = "torch" if is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
     return make_dataset(name, train, held, reading)
 
 
 def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
     """A table of numbers and categories, or of a column of text that is tokenized."""
-    other = None if reading.test is None else frames.as_frame(reading.test)
+    other = None if reading.test is None else tables.as_frame(reading.test)
     if reading.tokenizer is None:
         refuse_idle(reading, clients.TABLE_OPTIONS, "a table without data.tokenizer")
-        return frames.build_table(frame, other, reading)
+        return tables.build_table(frame, other, reading)
     columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
     if len(columns) != 1 or not isinstance(reading.target, str):
         raise BadInput(
@@ -86,8 +216,8 @@ def _read_table(frame: Any, reading: ReadOptions) -> Dataset:
     for part in given:
         x = tokenize([part[columns[0]].tolist()], reading.tokenizer, reading.length)
         y = np.asarray(part[reading.target].to_numpy())
-        group = frames.number_groups(part[reading.group], frame[reading.group]) if reading.group else None
-        parts.append(RawRows(x, y, group, frames.keep_columns(part, columns)))
+        group = tables.number_groups(part[reading.group], frame[reading.group]) if reading.group else None
+        parts.append(RawRows(x, y, group, tables.keep_columns(part, columns)))
     return make_dataset("table", parts[0], parts[1] if len(parts) > 1 else None, reading)
 
 
@@ -95,9 +225,9 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     """A table of inputs and a column of labels as one table, and the name of the target."""
     import pandas as pd
 
-    if not _is_pair(pair) or not frames.is_frame(pair[0]):
+    if not _is_pair(pair) or not tables.is_frame(pair[0]):
         raise BadInput(f"data.test is {describe_thing(pair)}: give a pair (x, y) as the data are")
-    frame, y = frames.as_frame(pair[0]), as_array(pair[1], "data: y")
+    frame, y = tables.as_frame(pair[0]), as_array(pair[1], "data: y")
     if y.ndim != 1 or len(y) != len(frame):
         raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
     target = str(getattr(pair[1], "name", None) or "target")
@@ -136,7 +266,7 @@ def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset
     if folders := {client: value for client, value in things.items() if isinstance(value, Path) and value.is_dir()}:
         return _read_client_folders(things, folders, reading)
     things = {
-        client: frames.read_frame(expand_user_path("data", str(value))) if isinstance(value, Path) else value
+        client: tables.read_frame(expand_user_path("data", str(value))) if isinstance(value, Path) else value
         for client, value in things.items()
     }
     if things and all("datasets.Dataset" in list_classes(value) for value in things.values()):
@@ -146,7 +276,7 @@ def _read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset
         data = hugging_face.read_hugging_face(whole, reading._replace(group=clients.CLIENT), name="clients")
         assert data.train.group is not None
         return data._replace(columns={**data.columns, clients.CLIENT: np.array(names)[data.train.group]})
-    if all(frames.is_frame(value) for value in things.values()):
+    if all(tables.is_frame(value) for value in things.values()):
         refuse_idle(reading, clients.TABLE_OPTIONS - {"test", "group"}, "a table for each client")
     return clients.read_clients(things, reading, read_raw_parts)
 
@@ -162,13 +292,13 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         BadInput: It is none of these.
     """
     refuse_idle(reading, PAIR_OPTIONS, "pairs of inputs and labels")
-    if torch_sets.is_torch_set(thing):
+    if is_torch_set(thing):
         test = reading.test
-        return torch_sets.read_pairs(thing, reading), None if test is None else read_raw_parts(
-            test, reading._replace(test=None)
-        )[0]
+        return read_pairs(thing, reading), None if test is None else read_raw_parts(test, reading._replace(test=None))[
+            0
+        ]
     if _are_torch_sets(thing):
-        return torch_sets.read_pairs(thing[0], reading), torch_sets.read_pairs(thing[1], reading)
+        return read_pairs(thing[0], reading), read_pairs(thing[1], reading)
     if "torch.DataLoader" in list_classes(thing):
         raise BadInput("data is a DataLoader: give its data set, loader.dataset")
     if _is_pair(thing) and all(_is_pair(part) for part in thing):
@@ -186,7 +316,7 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
     if not _is_pair(pair):
         raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
     x, y = pair
-    features = tuple(map(str, x.columns)) if frames.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
+    features = tuple(map(str, x.columns)) if tables.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
     if _are_texts(x):
         inputs = tokenize([x], reading.tokenizer, reading.length)
     else:
@@ -211,12 +341,12 @@ def _read_path(path: Path, reading: ReadOptions) -> Dataset:
     if place.is_file():
         if isinstance(reading.test, str | Path):
             file = expand_user_path("data.test", str(reading.test))
-            reading = reading._replace(test=frames.read_frame(file, "test"))
-        return _read_table(frames.read_frame(place), reading)
+            reading = reading._replace(test=tables.read_frame(file, "test"))
+        return _read_table(tables.read_frame(place), reading)
     if not place.is_dir():
         raise BadInput(f"data = {path}: there is no such file or folder: correct the path")
     if any((place / name).is_file() for name in ("state.json", "dataset_dict.json")):
-        return hugging_face.read_hugging_face(hf_files.open_saved(str(place)), reading)
+        return hugging_face.read_hugging_face(hugging_face.open_saved(str(place)), reading)
     if list_tables(place):
         return clients.read_table_folder(place, reading)
     refuse_idle(reading, ("test", "test_fraction", "size"), "a folder of pictures")
@@ -238,7 +368,7 @@ def _read_client_folders(things: Mapping[Any, Any], folders: Mapping[Any, Path],
 
 def _is_readable(value: Any) -> bool:
     """Whether a value of a mapping may be the data of a client."""
-    known = isinstance(value, Path | Dataset) or frames.is_frame(value) or torch_sets.is_torch_set(value)
+    known = isinstance(value, Path | Dataset) or tables.is_frame(value) or is_torch_set(value)
     return known or _is_pair(value) or hugging_face.is_hugging_face(value) or isinstance(value, Mapping)
 
 
@@ -254,4 +384,4 @@ def _is_pair(thing: Any) -> bool:
 
 
 def _are_torch_sets(thing: Any) -> bool:
-    return _is_pair(thing) and all(torch_sets.is_torch_set(part) for part in thing)
+    return _is_pair(thing) and all(is_torch_set(part) for part in thing)

@@ -1,19 +1,9 @@
-"""RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld.
-
-Example:
-    >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)
-    >>> y = np.array(["no", "yes"] * 20)
-    >>> make_dataset("mine", RawRows(x, y), None, ReadOptions())  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    fedray.core.errors.BadInput: data: 10 of 40 rows have missing inputs (the first is row 1): write data.missing: ...
-    >>> data = make_dataset("mine", RawRows(x, y), None, ReadOptions(missing="drop"))
-    >>> data.class_names, len(data.train.y), len(data.test.y)
-    (('no', 'yes'), 24, 6)
-"""
+"""RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +12,166 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
+from fedray.data.forms.arrays import doubt_classes, is_whole_with_gaps, list_classes, read_labels
 from fedray.data.forms.gaps import find_gaps, find_infinite, mean_of_columns
-from fedray.data.forms.labels import doubt_classes, is_whole_with_gaps, read_labels
-from fedray.data.forms.remarks import tell_empty, tell_lost, tell_test_scale
-from fedray.data.origins import narrow
+from fedray.data.origins import find_range, narrow, tell_scale
 from fedray.data.spool import Spool, read_pieces, take_rows
 from fedray.data.types import Array, Dataset, Split, classification, regression, split_stratified
+from fedray.own_code.user_code import blame_user_code, name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Text as tokens, made by a tokenizer that the user names.
+
+MOST_TOKENS = 256  # of a row, where no length is given
+Encode = Callable[[Sequence[str]], list[Sequence[int]]]
+
+
+def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None) -> Array:
+    """Tokens `[n, L]` int32; a longer text is cut, a shorter one ends in zeros.
+
+    Args:
+        texts: The texts, in pieces; what is no text is written as one.
+        tokenizer: A function from a text to its tokens, a tokenizer of `tokenizers` or `transformers`, its file, or
+            its name.
+        length: L; None: that of the longest text, 256 at most.
+
+    Raises:
+        BadInput: There is no such tokenizer, a text is missing, or what it returns is no list of whole numbers.
+
+    Example:
+        >>> tokenize([["a b", "c"]], lambda text: [1 + ord(c) for c in text], None).tolist()
+        [[98, 33, 99], [100, 0, 0]]
+    """
+    encode, spool, longest, first = find_tokenizer(tokenizer), Spool(), 1, 0
+    width = length or MOST_TOKENS
+    for piece in texts:
+        ids = encode([_as_text(value, first + place) for place, value in enumerate(piece)])
+        first += len(piece)
+        rows = np.zeros((len(ids), width), dtype=np.int32)
+        for row, tokens in zip(rows, ids, strict=True):
+            kept = tokens[:width]
+            row[: len(kept)] = kept
+            longest = max(longest, len(kept))
+        spool.append(rows)
+    found = spool.finish()
+    return found if length else np.ascontiguousarray(found[:, :longest])
+
+
+def _as_text(value: Any, row: int) -> str:
+    """A text; one that is missing is refused."""
+    if isinstance(value, str):
+        return value
+    if is_missing(value):
+        raise BadInput(f"data: row {row} has no text: leave such rows out, or give an empty text")
+    return str(value)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for nothing: None, NaN, or pandas' NA."""
+    return value is None or str(value) == "<NA>" or bool(value != value)
+
+
+def find_tokenizer(tokenizer: Any) -> Encode:
+    """The function that encodes several texts."""
+    if tokenizer is None:
+        raise BadInput("data: the inputs are text: give data.tokenizer, a function or the file of a tokenizer")
+    if isinstance(tokenizer, str | Path):
+        tokenizer = _load_tokenizer(str(tokenizer))
+    if "tokenizers.Tokenizer" in list_classes(tokenizer):
+        return lambda texts: [part.ids for part in tokenizer.encode_batch(list(texts))]
+    if not callable(tokenizer):
+        raise BadInput(
+            f"data.tokenizer is {name_type(tokenizer)}: give a function from a text to its tokens, or a file"
+        )
+
+    def encode(texts: Sequence[str]) -> list[Sequence[int]]:
+        with blame_user_code("data.tokenizer"):
+            return [_as_ids(tokenizer(text)) for text in texts]
+
+    return encode
+
+
+def _load_tokenizer(name: str) -> Any:
+    """A tokenizer of a file, or of a name in the user's cache; nothing is downloaded."""
+    file = Path(name).expanduser()
+    try:
+        if file.is_file():
+            from tokenizers import Tokenizer
+
+            return Tokenizer.from_file(str(file))
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(str(file) if file.is_dir() else name, local_files_only=True)
+    except ImportError as error:
+        package = str(error.name or "tokenizers").partition(".")[0]
+        raise BadInput(f"data.tokenizer = {name} needs {package}: `pip install {package}`, or give a file") from error
+    except Exception as error:  # both packages raise many kinds
+        why = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"data.tokenizer = {name}: there is no such file, and no such name in the cache ({why}): give the file of "
+            "a tokenizer"
+        ) from error
+
+
+def _as_ids(found: Any) -> Sequence[int]:
+    """The tokens of a text as whole numbers."""
+    if "tokenizers.Encoding" in list_classes(found):
+        return list(found.ids)
+    if isinstance(found, dict) or "input_ids" in getattr(found, "data", ()):
+        found = found["input_ids"]
+    tokens = found.tolist() if isinstance(found, np.ndarray) or "torch.Tensor" in list_classes(found) else found
+    whole = isinstance(tokens, list | tuple) and all(isinstance(token, int | np.integer) for token in tokens)
+    if not whole or any(token < 0 for token in tokens):
+        raise BadInput(f"data.tokenizer returned {name_type(found)} for a text: return a list of whole numbers from 0")
+    return list(tokens)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a user is told of rows that were read, in one sentence each.
+
+
+def tell_empty(empty: Array, names: tuple[str, ...]) -> list[str]:
+    """What is said of columns that no training row has; `names` is empty where they have none."""
+    if empty.ndim != 1 or not empty.any():
+        return []
+    some = [names[i] if names else str(i) for i in np.flatnonzero(empty)]
+    listed = ", ".join(some[:5]) + (", ..." if len(some) > 5 else "")
+    which, them = (f"column {listed}", "it") if len(some) == 1 else (f"columns {listed}", "them")
+    return [f"data: no training row has a value in {which}, read as 0: leave {them} out"]
+
+
+def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
+    """What is said of clients all of whose rows were drawn as test rows.
+
+    Example:
+        >>> tell_lost(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
+        'data: all rows of 1 of 2 clients were drawn as test rows, so th'
+    """
+    if group is None or not (lost := len(np.setdiff1d(group, group[keep]))):
+        return []
+    of = len(np.unique(group))
+    return [
+        f"data: all rows of {lost} of {of} clients were drawn as test rows, so that {of - lost} clients are left: "
+        "lower data.test_fraction, or leave clients of few rows out"
+    ]
+
+
+def tell_test_scale(kind: str, train: Array, test: Array, names: Sequence[str]) -> list[str]:
+    """What is said of test inputs on another scale than the training inputs; nothing of tokens.
+
+    Args:
+        kind: What the inputs are.
+        train: The training inputs; none where they are generated.
+        test: The test inputs.
+        names: Of the inputs, where they have some.
+    """
+    if kind == "tokens" or not len(train) or not len(test):
+        return []
+    return tell_scale(find_range(train), test, f"the test {'pictures' if kind == 'images' else 'rows'}", names)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld.
 
 MISSING = ("refuse", "mean", "drop")
 TASKS = ("auto", "classification", "regression")
@@ -154,6 +298,16 @@ def make_dataset(
 
     Raises:
         BadInput: The rows cannot be used as they are; one line with the remedy.
+
+    Example:
+        >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)
+        >>> y = np.array(["no", "yes"] * 20)
+        >>> make_dataset("mine", RawRows(x, y), None, ReadOptions())  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data: 10 of 40 rows have missing inputs (the first is row 1): ...
+        >>> data = make_dataset("mine", RawRows(x, y), None, ReadOptions(missing="drop"))
+        >>> data.class_names, len(data.train.y), len(data.test.y)
+        (('no', 'yes'), 24, 6)
     """
     check_reading(reading)
     if not len(train.x):

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.data.column_names import refuse_twins
+from fedray.data.input_columns import refuse_twins
 
 DELIMITERS = ";\t|"  # beside the comma
 KINDS = {  # how files of other kinds begin: what they are, the endings that say so, and the remedy

@@ -1,49 +1,367 @@
-"""The client actors of a run: starting them, waiting for them, and calling them, again if they die.
-
-Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
-address, so it can be sent again.
-"""
+"""The client actors of a run: starting them, waiting for them, and calling them, again if they die."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import ray
+import torch
 from ray.exceptions import GetTimeoutError, RayTaskError
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects, explaining_own_objects
+from fedray.assembly.study import build_study
 from fedray.core import native
-from fedray.core.errors import FedrayError
+from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
-from fedray.core.types import Stats
-from fedray.runtime import busy, environment
-from fedray.runtime.chunks import Queue
-from fedray.runtime.exchange import choose_adding, exchange, share_nodes
-from fedray.runtime.misfit import describe_missing
-from fedray.runtime.ray.client_actor import ClientActor
+from fedray.core.sums import Totals, merge_stats, sum_bytes, thin
+from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
+from fedray.own_code.user_modules import import_modules
+from fedray.runtime import environment, evaluation, placement
+from fedray.runtime import exchange as messages
+from fedray.runtime.client_state import keep_vectors
+from fedray.runtime.environment import device_of, limit_gpu_memory
+from fedray.runtime.evaluation import score_own_sets
+from fedray.runtime.exchange import (
+    Order,
+    Page,
+    Piece,
+    Queue,
+    Reply,
+    Task,
+    choose_adding,
+    exchange,
+    page_bytes,
+    share_nodes,
+    to_page,
+)
+from fedray.runtime.placement import ActorSpec, describe_missing
 from fedray.runtime.ray.cluster import (
     GONE,
     MOST_DEATHS,
+    PATIENCE,
     REMEDIES,
     ClusterChanged,
+    Reservation,
     describe_cluster,
     explain_error,
     make_actors,
+    name_actors,
     raise_if_refused,
+    read_cluster,
+    take_seats,
 )
 from fedray.runtime.ray.connection import KeepsDying
-from fedray.runtime.ray.exchange import Calls, Round
-from fedray.runtime.ray.naming import name_actors
-from fedray.runtime.ray.seats import PATIENCE, Reservation, read_cluster, take_seats
-from fedray.runtime.seats import ActorSpec
+from fedray.runtime.ray.model_holder import ModelHolder, ModelKey, Orders, Parcel, Report
+from fedray.runtime.session import worker_facts
+from fedray.runtime.stacking import make_worker
+from fedray.runtime.worker import Worker
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How the chunks of an exchange reach the client actors, and their answers the coordinator.
+#
+# The rows of the state travel as pages: one model a page where models are large, so that a node gets only those that
+# its actors need, and each of them once.
+
+PAGE_BYTES = 1 << 20  # of a page of small rows
+CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
+NUMBERS = itertools.count()  # of exchanges: what actors keep belongs to one
+
+
+def rows_a_page(models: Any) -> int:
+    """How many rows of an array `[M, d]` a page has.
+
+    Example:
+        >>> rows_a_page(np.zeros((5, 10), np.float32)), rows_a_page(np.zeros((5, 10**6), np.float32))
+        (5, 1)
+    """
+    return max(1, min(len(models), PAGE_BYTES // max(1, int(models[0].nbytes))))
+
+
+class Round(NamedTuple):
+    """What is trained.
+
+    Attributes:
+        t: The round, from 0.
+        jobs: All jobs.
+        state: The server's state.
+        whole: Whether actors need all rows of the state.
+    """
+
+    t: int
+    jobs: SizedPlan
+    state: State
+    whole: bool
+
+
+class Calls:
+    """The calls of one exchange.
+
+    Attributes:
+        actors: The client actors, by number.
+        recover: Waits until an actor that has died is there again.
+        apart: Actors whose sums stay on their node, for one of them to add up.
+        traffic: Bytes of models that were sent, each page once, and of sums that came back.
+    """
+
+    def __init__(
+        self, actors: list[Any], recover: Callable[[int], None], round_: Round, apart: Collection[int] = ()
+    ) -> None:
+        self.actors, self.recover, self.round, self.apart = actors, recover, round_, apart
+        self._number, self.traffic = next(NUMBERS), [0, 0]
+        models = round_.state.models.numpy()
+        self._rows = len(models) if round_.whole else rows_a_page(models)
+        self._pages: dict[int, Page | Any] = {}
+        self._pending: dict[Any, tuple[int, Any]] = {}  # an answer -> its actor, and where its sums are stored
+        self._deaths: Counter[int] = Counter()
+
+    def post(self, a: int, task: Task) -> None:
+        """Calls an actor."""
+        if task.sums:
+            self._pending[self.actors[a].add.remote(*task.sums)] = a, None
+            return
+        t, jobs = self.round[:2]
+        if task.chunk is None:
+            order, pages = Order(self._number, t, None, None, task.kept, task.sends), list[Any]()
+        else:
+            numbers = np.unique(task.chunk.rows // self._rows) if not self.round.whole else np.zeros(1, np.int64)
+            order = Order(self._number, t, jobs.take(task.chunk.places), self._held(numbers), task.kept, task.sends)
+            pages = [self._page(int(number)) for number in numbers]
+        if task.sends and a in self.apart:
+            answer, stored = self.actors[a].train_apart.options(num_returns=2).remote(order, *pages)
+        else:
+            answer, stored = self.actors[a].train.remote(order, *pages), None
+        self._pending[answer] = a, stored
+
+    def _held(self, numbers: IntArray) -> IntArray | None:
+        """The rows of some pages; None where they are all."""
+        rows = (numbers[:, None] * self._rows + np.arange(self._rows)).ravel()
+        held: IntArray = rows[rows < len(self.round.state.models)]
+        return None if len(held) == len(self.round.state.models) else held
+
+    def _page(self, number: int) -> Any:
+        """A page, or a reference to it."""
+        if number not in self._pages:
+            page = to_page(self.round.state, slice(number * self._rows, (number + 1) * self._rows))
+            self.traffic[0] += page_bytes(page)
+            self._pages[number] = page if page_bytes(page) < CALL_BYTES else ray.put(page)
+        return self._pages[number]
+
+    def wait(self) -> tuple[int, Reply | None]:
+        """Waits for any answer; None where the actor has died, or has lost its sums."""
+        done, _ = ray.wait(list(self._pending), timeout=PATIENCE)
+        if not done:
+            a = min(a for a, _ in self._pending.values())
+            raise FedrayError(
+                f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
+                "If its work takes longer, set FEDRAY_PATIENCE"
+            )
+        a, stored = self._pending.pop(done[0])
+        try:
+            reply: Reply | None = ray.get(done[0])
+        except RayTaskError as error:
+            if isinstance(error.cause, GONE):  # what it was to add up is gone with another node
+                return a, None
+            raise explain_error(error, f"client actor {a}") from error
+        except GONE:
+            self._deaths[a] += 1
+            if self._deaths[a] >= MOST_DEATHS:
+                raise KeepsDying(
+                    f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?"
+                ) from None
+            self.recover(a)
+            return a, None
+        self.traffic[1] += 0 if reply is None or reply.stats is None else sum_bytes(reply.stats)
+        return a, reply if reply is None else reply._replace(stored=stored)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The clients that live in one process: a plain class, which `cluster.make_actors` makes an actor of Ray.
+
+
+class Unsent(NamedTuple):
+    """The sums of the chunks of an exchange that an actor has trained and not sent yet.
+
+    Attributes:
+        exchange: Number of the exchange.
+        chunks: How many chunks they are of.
+        stats: The sums; None of no chunk.
+    """
+
+    exchange: int
+    chunks: int = 0
+    stats: Stats | None = None
+
+
+class ClientActor:
+    """The clients that live in one process, and the worker that trains them.
+
+    Attributes:
+        scenario: What is run.
+        own: The user's own objects.
+        index: The number of the actor.
+        gpus: GPUs that it reserves.
+        cpus: CPUs that it reserves.
+        name: What Ray's tools call it.
+        restored: Whether the private vectors of its clients were restored since the process started.
+        sums: What it has trained and not sent yet.
+    """
+
+    def __init__(
+        self, scenario: Scenario, own: UserObjects, index: int, gpus: float, cpus: float, *, name: str = "clients"
+    ) -> None:
+        environment.use_one_thread()
+        self.scenario, self.own = scenario, own
+        self.index, self.gpus, self.cpus, self.name = index, gpus, cpus, name
+        self.restored, self.sums = False, Unsent(-1)
+
+    def __repr__(self) -> str:
+        return self.name  # Ray writes it before each line that is printed here
+
+    @cached_property
+    def worker(self) -> Worker:
+        """The worker. The first call builds it, so that an error on the way reaches the caller as every other does."""
+        import_modules(self.own.modules)
+        study = build_study(self.scenario, self.own)
+        with explaining_own_objects(self.scenario, self.own):
+            device = device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
+            if device == "cuda":
+                limit_gpu_memory(self.gpus)
+            return make_worker(study, device, max(1, int(self.cpus)))
+
+    def ready(self) -> int:
+        """Answers with the process id as soon as the actor can work."""
+        _ = self.worker
+        return os.getpid()
+
+    def hash_kernels(self) -> str | None:
+        """A digest of the compiled kernels of this process; None where there are none."""
+        return native.hash_library()
+
+    def facts(self) -> dict[str, Any]:
+        """Facts on this actor for the manifest."""
+        with explaining_own_objects(self.scenario, self.own):
+            return worker_facts(self.worker)
+
+    def train(self, order: messages.Order, *pages: messages.Page) -> messages.Reply | None:
+        """Trains a chunk of a round and adds its sums to those of this actor; None where these were lost."""
+        self._check_restored()
+        if order.kept == 0:
+            self.sums = Unsent(order.exchange)
+        if self.sums[:2] != (order.exchange, order.kept):
+            return None
+        rows = None
+        if order.jobs is not None:
+            phase, state = self.worker.study.method.phase, messages.to_state(*pages)
+            stats, rows = self.worker.train(order.t, order.jobs, state, phase, order.held)
+            self.sums = Unsent(order.exchange, order.kept + 1, merge_stats([self.sums.stats or {}, stats]))
+        if not order.sends:
+            return messages.Reply(None, rows)
+        reply, self.sums = messages.Reply(thin(self.sums.stats or {}), rows), Unsent(order.exchange)
+        return reply
+
+    def train_apart(self, order: messages.Order, *pages: messages.Page) -> tuple[messages.Reply | None, Stats | None]:
+        """As `train`, but what it sends is an object of its own, which stays on its node until somebody asks for it."""
+        reply = self.train(order, *pages)
+        return (None, None) if reply is None else (reply._replace(stats=None), reply.stats)
+
+    def add(self, *sums: Stats) -> messages.Reply:
+        """Adds up what the actors of this node have stored."""
+        totals = Totals()
+        for one in sums:
+            totals.add(one)
+        return messages.Reply(thin(totals.stats), None)
+
+    @cached_property
+    def holder(self) -> ModelHolder:
+        """The models of a random walk that are here."""
+        return ModelHolder(self.worker)
+
+    def receive(self, parcels: dict[ModelKey, Parcel]) -> bool:
+        """Takes models from another actor, or from the coordinator at the start."""
+        return self.holder.receive(parcels)
+
+    def step(self, orders: Orders, peers: dict[int, Any]) -> Report:
+        """Trains models of a random walk and hands them on."""
+        return self.holder.step(orders, peers)
+
+    def move(self, wanted: dict[ModelKey, int], peer: Any) -> list[ModelKey] | None:
+        """Hands models on that were not trained here."""
+        return self.holder.move(wanted, peer)
+
+    def resend(self, wanted: dict[ModelKey, int], peer: Any) -> bool:
+        """Sends copies of models again."""
+        return self.holder.resend(wanted, peer)
+
+    def show(self, wanted: dict[ModelKey, int]) -> dict[ModelKey, Parcel] | list[ModelKey]:
+        """Copies of the models that are here."""
+        return self.holder.show(wanted)
+
+    def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The private vectors of the clients that live here; all, or those of some names."""
+        self._check_restored()
+        return {name: value.numpy() for name, value in keep_vectors(self.worker.store.state(), names).items()}
+
+    def restore(self, private: dict[str, Any]) -> None:
+        """Replaces the private vectors of the clients that live here."""
+        self.worker.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
+        self.restored = True
+
+    def _check_restored(self) -> None:
+        """Raises `Lost` in an actor that died and was restarted between two calls: nobody else would notice."""
+        if not self.restored and self.worker.study.method.phase.own:
+            raise Lost("private client state was lost with an actor")
+
+    def score_known_clients(self, message: messages.Page, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
+        """Scores clients that live here and answer with models of their own."""
+        self._check_restored()
+        scores = evaluation.score_known_clients(self.worker, messages.to_state(message), keys)
+        return {key: value.numpy() for key, value in scores.items()}
+
+    def score_own_sets(
+        self, message: messages.Page, keys: list[tuple[int, int]], thresholds: FloatArray | None, split: str
+    ) -> dict[tuple[int, int], Any]:
+        """Conformal scores, or sets, of clients that live here and answer with models of their own."""
+        self._check_restored()
+        found = score_own_sets(self.worker, messages.to_state(message), keys, thresholds, split)
+        return {key: value.numpy() for key, value in found.items()}
+
+    def evaluate(
+        self,
+        message: messages.Page,
+        kind: str,
+        pieces: list[Piece],
+        models: int,
+        clients: list[IntArray] | None = None,
+    ) -> dict[Piece, Any]:
+        """Evaluates models on some pieces.
+
+        Args:
+            message: Holds the models.
+            kind: `losses`, `uncertainty`, `mixtures`, or the name of a split.
+            pieces: What is evaluated here.
+            models: Models of each world, K.
+            clients: Those of each world, where not the known ones are asked.
+        """
+        state = messages.to_state(message)
+        found = evaluation.evaluate_pieces(self.worker, state, kind, pieces, models, clients=clients)
+        return {piece: values.numpy() for piece, values in found.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
+# address, so it can be sent again.
 
 log = logging.getLogger("fedray")
 MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
@@ -88,7 +406,7 @@ class ClientActors:
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
         keys = scenario.clients
-        self.keys = busy.ActorKeys(keys.per_actor, keys.actors, environment.read_share())
+        self.keys = placement.ActorKeys(keys.per_actor, keys.actors, environment.read_share())
         self._seats: Reservation | None = None
         self._shared: tuple[Any, ...] = ()
         self._began = False  # whether there were actors before
@@ -103,7 +421,7 @@ class ClientActors:
         while waiting:
             self.close()
             self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
-            choose = partial(busy.choose_seats, self.study.clients, keys=self.keys)
+            choose = partial(placement.choose_seats, self.study.clients, keys=self.keys)
             self._seats = take_seats(choose, waits=self._began) if self.given is None else self.given
             names = name_actors(self.study.clients.tiers[spec.tier].name for spec in self._seats.specs)
             called: dict[str, Any] = {"run": self.run, "names": names, "peers": self.take_peer_calls}

@@ -1,17 +1,21 @@
-"""The Ray cluster: its resources, its actors and their errors.
-
-Example:
-    >>> explain_error(ray.exceptions.RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
-    'client actor 3 failed: ValueError: bad row'
-"""
+"""The Ray cluster: its resources, its actors and their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import math
+import secrets
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import ray
+import ray._private.state as ray_state
 from ray.exceptions import (
     LocalRayletDiedError,
     NodeDiedError,
@@ -21,13 +25,286 @@ from ray.exceptions import (
     RayError,
     WorkerCrashedError,
 )
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from fedray.core.errors import FedrayError
-from fedray.runtime.ray.driver_world import worker_environment
-from fedray.runtime.ray.naming import name_options
-from fedray.runtime.ray.seats import GB, Reservation, read_cluster
-from fedray.runtime.seats import add_up, describe_amounts
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.types import Clients
+from fedray.runtime import environment
+from fedray.runtime.placement import (
+    ACTOR_GB,
+    MEMORY,
+    UNIT,
+    ActorSpec,
+    Choice,
+    Cluster,
+    Node,
+    add_up,
+    bundle_seats,
+    describe_amounts,
+    describe_wait,
+    find_seats,
+    plan_actors,
+)
+from fedray.runtime.ray.connection import worker_environment
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What actors are called in Ray's own tools: `ray list actors`, the dashboard, the prefix of what they print.
+
+
+def name_actors(tiers: Iterable[str]) -> list[str]:
+    r"""A name for each client actor: its tier, and which one of that tier it is.
+
+    Args:
+        tiers: The tier of each actor.
+
+    Example:
+        >>> name_actors(["phones", "phones", "servers"])
+        ['phones - 0', 'phones - 1', 'servers - 0']
+        >>> print(spell_plainly("m\xe4rz"))
+        m\xe4rz
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for tier in tiers:
+        names.append(f"{tier} - {seen[tier]}")
+        seen[tier] += 1
+    return names
+
+
+def spell_plainly(name: str) -> str:
+    """A name of printable ASCII, which is all that Ray takes for the tags of its gauges."""
+    return ascii(name)[1:-1]
+
+
+def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
+    """Options of Ray that name the actors of a run, in a new namespace: those there were may still have theirs.
+
+    Args:
+        run: Name of the run.
+        actors: Name of each actor.
+    """
+    space = f"fedray {spell_plainly(run)} {secrets.token_hex(4)}"
+    return [{"name": f"{spell_plainly(run)} / {actor}", "namespace": space} for actor in actors]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The seats of a run's actors on a Ray cluster: one placement group for all of them, and waiting until there is room.
+#
+# Seats are reserved all or none, so that two runs never hold half of a cluster each and wait for the other half.
+
+log = logging.getLogger("fedray")
+PATIENCE = environment.read_patience()  # seconds to wait for nodes before giving up
+LOOK_SECONDS = 0.5  # between two looks at the cluster
+SILENT_SECONDS = 8.0  # of waiting before it is said; what is said is shown two seconds later
+SETTLE_SECONDS = 0.5  # in which Ray learns what a run that has just ended gives back
+MOST_LOOKS = 6  # at a cluster where other jobs begin and end all the time
+MOST_BUNDLES = 10_000  # that are asked for of a resource
+GB = 1e9  # bytes
+OWN = "fedray seats"  # how the names of placement groups begin
+
+
+def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
+    """The resources that an actor can ask for: without the object store, marks of nodes, and those of groups.
+
+    Example:
+        >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
+        {'CPU': 4.0, 'hpc': 4.0, 'GB of memory': 1.5}
+    """
+    plain = {
+        name: amount
+        for name, amount in resources.items()
+        if name not in ("memory", "object_store_memory") and ":" not in name and "_group_" not in name
+    }
+    if "memory" in resources:  # rounded down: a sum of actors is never more than Ray has
+        plain[MEMORY] = math.floor(resources["memory"] / GB * UNIT) / UNIT
+    return plain
+
+
+def read_cluster() -> Cluster:
+    """Reads what the nodes of the cluster have, and what of it is free."""
+    untyped: Any = ray  # these functions of Ray have no annotations
+    state: Any = ray_state
+    free = state.available_resources_per_node()
+    alive = [node for node in untyped.nodes() if node["Alive"]]
+    return Cluster(
+        [Node(node["NodeID"], keep_plain(node["Resources"])) for node in alive],
+        [Node(node["NodeID"], keep_plain(free.get(node["NodeID"], {}))) for node in alive],
+    )
+
+
+def read_settled_cluster() -> Cluster:
+    """As `read_cluster`; where something is taken, once two looks see the same: what has just ended gives back late."""
+    now, before = read_cluster(), None
+    for _ in range(MOST_LOOKS):
+        if now in (before, Cluster(now.whole, now.whole)):
+            break
+        time.sleep(SETTLE_SECONDS)
+        before, now = now, read_cluster()
+    return now
+
+
+class Reservation(NamedTuple):
+    """Seats that are reserved, or will be.
+
+    Attributes:
+        specs: The actors.
+        group: Ray's placement group; None where the actors need nothing.
+        places: The bundle of each actor.
+        own: Whether the group is the run's own, and not that of a trial in which it runs.
+    """
+
+    specs: list[ActorSpec]
+    group: Any
+    places: list[int]
+    own: bool = True
+
+    def is_ready(self, seconds: float = 0.0) -> bool:
+        """Whether all seats are there, after some seconds at most."""
+        deadline = time.monotonic() + seconds  # Ray's own `wait` knows whole seconds only
+        while self.group is not None and placement_group_table(self.group).get("state") != "CREATED":
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def find_nodes(self) -> list[ActorSpec]:
+        """The actors, with the nodes on which their seats are."""
+        if self.group is None or all(one.node for one in self.specs):
+            return list(self.specs)
+        where = placement_group_table(self.group)["bundles_to_node_id"]
+        each = zip(self.specs, self.places, strict=True)
+        return [one._replace(node=where[place] if place >= 0 else "") for one, place in each]
+
+    def strategy(self, actor: int) -> Any:
+        """How Ray is told where an actor goes."""
+        if self.places[actor] < 0:
+            return "DEFAULT"
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.places[actor])
+
+    def release(self) -> None:
+        """Gives the seats back."""
+        if self.group is not None and self.own:
+            with suppress(Exception):  # Ray itself may be gone
+                remove_placement_group(self.group)
+
+
+def reserve(specs: list[ActorSpec], strategy: str = "SPREAD") -> Reservation:
+    """Asks Ray for the seats of actors, all or none; where they have nodes, on these.
+
+    Args:
+        specs: The actors.
+        strategy: Ray's name for how actors without nodes lie: `SPREAD` or `PACK`.
+    """
+    bundles, nodes, places = bundle_seats(specs)
+    for bundle in bundles:
+        if MEMORY in bundle:
+            bundle["memory"] = round(bundle.pop(MEMORY) * GB)
+    if not bundles:
+        return Reservation(specs, None, places)
+    options = {"bundle_label_selector": [{"ray.io/node-id": node} for node in nodes]} if all(nodes) else {}
+    name = f"{OWN} {ray.get_runtime_context().get_actor_id()} {uuid.uuid4().hex}"
+    return Reservation(specs, placement_group(bundles, strategy=strategy, name=name, **options), places)
+
+
+def release_orphans() -> None:
+    """Gives back the seats of coordinators of this job that were killed: Ray keeps them until the job ends."""
+    state: Any = ray_state
+    for entry in placement_group_table().values():
+        words = entry["name"].split()
+        if entry["state"] == "REMOVED" or words[:2] != OWN.split() or words[2] == str(None):  # of no actor
+            continue
+        actor = state.actors(words[2])
+        if not actor or actor["State"] == "DEAD":
+            with suppress(ValueError):  # of another job
+                remove_placement_group(ray.util.get_placement_group(entry["name"]))
+
+
+def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
+    """Reserves the seats of a run's actors, and waits where other jobs hold them or nodes have yet to come.
+
+    Args:
+        choose: As `choose_seats`, of (cluster, waits).
+        waits: Whether nodes are waited for, since the run had begun. Ray is asked for their seats meanwhile, so that an
+            autoscaler starts them.
+
+    Raises:
+        BadInput: The cluster cannot hold the actors.
+        FedrayError: Nodes did not come.
+    """
+    release_orphans()
+    began = time.monotonic()
+    held, said, cluster = None, "", read_settled_cluster()
+    try:
+        while True:
+            choice = choose(cluster=cluster, waits=waits)
+            held = _replace_reservation(held, choice.specs)
+            if held is not None and held.is_ready(LOOK_SECONDS) and not choice.coming:
+                return held
+            if held is None:
+                time.sleep(LOOK_SECONDS)
+            waited = time.monotonic() - began
+            if choice.why != said and waited > SILENT_SECONDS:
+                said = choice.why
+                log.info("%s", said)
+            if choice.coming and waited > PATIENCE:
+                raise FedrayError(choice.why.replace("waiting for", f"waited {PATIENCE:g} s for"))
+            cluster = read_cluster()
+    except BaseException:
+        _replace_reservation(held, [])
+        raise
+
+
+def _replace_reservation(held: Reservation | None, specs: list[ActorSpec]) -> Reservation | None:
+    """Reserves seats in place of those that were asked for before, unless these are the same."""
+    if held is not None and held.specs == specs:
+        return held
+    if held is not None:
+        held.release()
+    return reserve(specs) if specs else None
+
+
+def wait_for_resources(wanted: Mapping[str, float]) -> None:
+    """Waits until the nodes of a cluster have what they are waited for, and says what is still missing.
+
+    Ray is asked for it meanwhile in bundles of one each, so that an autoscaler starts nodes.
+
+    Args:
+        wanted: Amounts by Ray's names, all nodes together; `nodes` are counted.
+
+    Raises:
+        FedrayError: They did not come in time.
+    """
+    began, said, held = time.monotonic(), "", None
+    bundles = [
+        ActorSpec(0, 0.0, 0.0, {name: min(1.0, amount)})
+        for name, amount in wanted.items()
+        if name != "nodes"
+        for _ in range(min(MOST_BUNDLES, math.ceil(amount)))
+    ]
+    try:
+        while True:
+            cluster = read_cluster()
+            has = {**add_up(cluster.whole), "nodes": float(len(cluster.whole))}
+            short = {name: has.get(name, 0.0) for name, amount in wanted.items() if has.get(name, 0.0) < amount}
+            if not short:
+                return
+            held = held or reserve(bundles)
+            lacking = describe_amounts({name: wanted[name] for name in short})
+            why = f"{lacking}: the cluster has {describe_amounts(short)}"
+            if why != said:
+                said = why
+                log.info("waiting for %s", why)
+            if time.monotonic() - began > PATIENCE:
+                raise FedrayError(f"waited {PATIENCE:g} s for {why}")
+            time.sleep(LOOK_SECONDS)
+    finally:
+        if held is not None:
+            held.release()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The Ray cluster: its resources, its actors and their errors.
 
 MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
 GONE = (  # an actor died (also by Ray's memory monitor), or an answer with the node that held it
@@ -125,7 +402,12 @@ def retry_on_cluster_change(method: Callable[Concatenate[_Runtime, _P], _T]) -> 
 
 
 def explain_error(error: RayError, who: str) -> FedrayError:
-    """Makes one line of what the actor `who` raised, or Ray itself; errors of fedray itself stay as they are."""
+    """Makes one line of what the actor `who` raised, or Ray itself; errors of fedray itself stay as they are.
+
+    Example:
+        >>> explain_error(ray.exceptions.RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
+        'client actor 3 failed: ValueError: bad row'
+    """
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, FedrayError):
         return cause
@@ -138,3 +420,117 @@ def raise_if_refused(error: Exception, who: str) -> None:
     if isinstance(error, RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The seats of trials that span several actors: bundles of a CPU each, reserved all or none together with the trial.
+#
+# A trial's own process takes no CPU. It begins on the node of its first actor once all its actors have their seats,
+# so that trials never hold what others wait for.
+
+RELEASE_SECONDS = 5.0  # for giving seats back to a Ray that may have died
+
+
+def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
+    """The seats of a trial's actors in the last bundles that are reserved for it; a first one may be its process's own.
+
+    Args:
+        clients: The tiers.
+        actors: How many bundles of one CPU there are for them.
+        group: The trial's placement group; None: nothing but these bundles.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> plan_trial(Clients((Tier("phones", 8), Tier("servers", 2))), actors=2).places
+        [1, 1, 0]
+    """
+    first = 0 if group is None else group.bundle_count - actors
+    specs = plan_actors(clients, [Node(str(b), {"CPU": 1.0}) for b in range(actors)], "auto", actors)
+    places = [first + int(one.node) for one in specs]
+    return Reservation([one._replace(node="") for one in specs], group, places, own=False)
+
+
+def find_group() -> Any:
+    """The placement group in which this trial runs."""
+    untyped: Any = ray.util
+    return untyped.get_current_placement_group()
+
+
+def list_needs(actors: int, cluster: Cluster) -> list[ActorSpec]:
+    """What is reserved for a trial: a CPU for each actor, and memory where nodes say what they have.
+
+    Args:
+        actors: How many it spans.
+        cluster: The nodes.
+
+    Example:
+        >>> list_needs(1, Cluster([Node("a", {"CPU": 4.0})], []))[0].needs
+        {'CPU': 1.0}
+    """
+    says = any(MEMORY in node.has for node in cluster.whole)
+    return [ActorSpec(0, 1.0, 0.0, {}, memory=ACTOR_GB if says else 0.0)] * actors
+
+
+def confirm_room(actors: int) -> None:
+    """Refuses trials of so many actors on a cluster that cannot hold one of them.
+
+    Raises:
+        BadInput: Says what there is.
+    """
+    cluster = read_cluster()
+    [need] = list_needs(1, cluster)
+    if actors and find_seats([need.needs], [actors], cluster.whole) is None:
+        each, there = need.needs, add_up(cluster.whole)
+        has = describe_amounts({name: there.get(name, 0.0) for name in each})
+        raise BadInput(
+            f"trial.actors = {actors}: each needs {describe_amounts(each)}, but the cluster has {has}: lower it, or "
+            f"add nodes; --wait-for CPU={actors} waits for them"
+        )
+
+
+class TrialSeats:
+    """The seats of the trials of a sweep.
+
+    Attributes:
+        actors: How many each trial spans; 0: none.
+    """
+
+    def __init__(self, actors: int) -> None:
+        self.actors = actors
+        self._asked: list[tuple[float, Reservation]] = []
+        self._said = ""
+        self._releases: list[threading.Thread] = []
+
+    def place(self, gpus: float) -> tuple[dict[str, Any], Callable[[Any], None]]:
+        """Ray's options for the process of a trial, and what is called with anything when the process has ended.
+
+        Args:
+            gpus: Of a trial that spans no actors, which takes a CPU itself.
+        """
+        if not self.actors:
+            return {"num_cpus": 1, "num_gpus": gpus}, lambda _done: None
+        seats = reserve(list_needs(self.actors, read_cluster()), "PACK")
+        self._asked.append((time.monotonic(), seats))
+        beside = PlacementGroupSchedulingStrategy(seats.group, placement_group_bundle_index=0)
+        return {"num_cpus": 0, "scheduling_strategy": beside}, lambda _done: self._release(seats)
+
+    def _release(self, seats: Reservation) -> None:
+        """Gives the seats of a trial back, in a thread: that of Ray, which calls this, must not wait for Ray."""
+        self._asked = [one for one in self._asked if one[1] is not seats]
+        self._releases.append(threading.Thread(target=seats.release, daemon=True))
+        self._releases[-1].start()
+
+    def close(self) -> None:
+        """Waits until all seats are given back, while Ray is there: asking it later would start another one."""
+        for thread in self._releases:
+            thread.join(RELEASE_SECONDS)
+
+    def look(self) -> None:
+        """Says what is waited for where no trial has got its seats for some seconds."""
+        asked = list(self._asked)
+        waited = time.monotonic() - max((at for at, _ in asked), default=time.monotonic())
+        if waited > SILENT_SECONDS and not any(seats.is_ready() for _, seats in asked):
+            why = describe_wait(asked[0][1].specs, read_cluster())
+            if why != self._said:
+                log.info("%s", why)
+            self._said = why

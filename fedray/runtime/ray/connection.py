@@ -1,17 +1,20 @@
-"""The connection to Ray: to a cluster that is there, or to one that fedray starts on this machine; and its end.
-
-Ray itself may wait for half an hour for an answer of a machine whose Ray has died. So a connection looks at the
-processes of a Ray that fedray started, and elsewhere asks whether this machine's node is still known.
-"""
+"""The connection to Ray: to a cluster that is there, or to one that fedray starts on this machine; and its end."""
 
 from __future__ import annotations
 
 import atexit
 import errno
+import logging
 import os
+import secrets
+import signal
 import subprocess
+import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,14 +22,163 @@ from typing import Any
 
 import ray
 import ray._private.worker as ray_worker
+from ray._private import ray_constants, services
+from ray._private.runtime_env.packaging import pin_runtime_env_uri
+from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without types
+from ray.exceptions import AuthenticationError, RayError
+from ray.job_config import JobConfig
 
-from fedray.core.errors import BadInput, FedrayError
-from fedray.process.ending import current_ending
-from fedray.process.quickly import leave_untidy
-from fedray.runtime import addresses, environment, leftovers
-from fedray.runtime.addresses import answers
-from fedray.runtime.ray.joining import join_cluster
-from fedray.runtime.ray.switches import give_token, is_verbose, keep_quiet, listen_on_network, own_job
+import fedray
+from fedray.assembly.registry import UserObjects
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
+from fedray.own_code.user_modules import find_module_places
+from fedray.process.session import SIGNALS, current_ending, leave_untidy
+from fedray.runtime import environment, leftovers
+from fedray.runtime.environment import answers
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings that fedray makes in Ray before it starts or joins one: its address, what workers import, its messages.
+
+log = logging.getLogger("fedray")
+
+
+def listen_on_network(network: bool) -> None:
+    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
+
+    On Linux Ray itself always chooses the network address, even if it serves one process. There is no other switch.
+    """
+    if sys.platform == "linux":
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
+        ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
+
+
+def give_token() -> None:
+    """Gives the Ray that starts next a token where it could not write one into a home directory, as it wants to."""
+    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return
+    try:
+        folder = Path.home() / ".ray"
+        if not (folder / "auth_token").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError
+    except (OSError, RuntimeError):  # it is on a file system that is not writable, or there is none
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def own_job() -> JobConfig:
+    """The job of a driver whose workers import from `worker_environment` alone.
+
+    Ray would put the working directory first on their path, before the driver's own: a `fedray` folder in it, as in a
+    checkout of the source, would take the place of the package that the driver runs.
+    """
+    return JobConfig(_client_job=True)
+
+
+def is_verbose() -> bool:
+    """Whether what a user's code prints in actors is shown: `--verbose`."""
+    return log.isEnabledFor(logging.DEBUG)
+
+
+@contextmanager
+def mute_stderr() -> Iterator[None]:
+    """Drops what is written to the standard error stream, also by Ray's C++ code, which no level of logging reaches."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextmanager
+def keep_quiet() -> Iterator[None]:
+    """Keeps Ray from saying what a user cannot act on, and from taking the program's signals: when it starts and ends.
+
+    Its C++ parts take SIGTERM then. Setting Python's own handlers again sets those of the system, too.
+    """
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
+    if not is_verbose():
+        untyped: Any = ray_worker
+        untyped.print_to_stdstream = lambda *_, **__: None  # pages of its processes' logs, when one of them ends
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in SIGNALS} if main else {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Joining a Ray cluster that is there. Whatever is wrong is one line, within seconds: Ray itself would try for
+# minutes.
+
+
+def join_cluster(address: str) -> None:
+    """Connects this process to a cluster.
+
+    Args:
+        address: `HOST:PORT` of its head node, or `auto`: the cluster that this machine belongs to.
+
+    Raises:
+        BadInput: It cannot be reached.
+
+    Example:
+        >>> join_cluster("127.0.0.1:1")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: --address 127.0.0.1:1: nobody answers there: start Ray there, or leave it out
+    """
+    named = environment.name_address(address)
+    environment.prepare_process()
+    listen_on_network(True)
+    place = _find_here() if address == "auto" else address
+    if not environment.answers(place, environment.ANSWER_SECONDS):
+        what = f"this machine belongs to {place}, where nobody answers" if address == "auto" else "nobody answers there"
+        raise BadInput(f"{named}: {what}: start Ray there, or leave it out")
+    try:
+        with mute_stderr():
+            GcsClient(address=place)  # a token that is missing is said at once; `ray.init` would try for 20 s
+        with keep_quiet():
+            ray.init(address=place, job_config=own_job(), log_to_driver=is_verbose(), configure_logging=False)
+    except AuthenticationError:
+        raise BadInput(
+            f"{named}: this cluster wants a token, and another one or none was sent: set RAY_AUTH_MODE=token, and copy "
+            "the cluster's ~/.ray/auth_token to this machine"
+        ) from None
+    except (ConnectionError, ValueError, RuntimeError, RayError) as error:
+        ray.shutdown()
+        why = " ".join(str(error).split())[:200]
+        raise BadInput(f"{named}: {why}: start Ray there first") from error
+
+
+def _find_here() -> str:
+    """`HOST:PORT` of the cluster that this machine belongs to, as Ray notes it at its start."""
+    quiet = logging.getLogger(services.__name__)
+    before = quiet.level
+    quiet.setLevel(logging.ERROR)  # of several Rays here the newest is taken
+    try:
+        found = services.canonicalize_bootstrap_address("auto")
+    except (ConnectionError, ValueError, OSError):
+        found = None
+    finally:
+        quiet.setLevel(before)
+    if found is None:
+        named = environment.name_address("auto")
+        raise BadInput(f"{named}: no Ray runs on this machine: start one (`ray start --head`), or leave it out")
+    return str(found)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ray itself may wait for half an hour for an answer of a machine whose Ray has died. So a connection looks at the
+# processes of a Ray that fedray started, and elsewhere asks whether this machine's node is still known.
 
 PLENTY = 10**13  # bytes of memory for Ray's count: of a Ray that is started here the user says how many actors it has
 MOST_TRIES = 2  # of a start on a busy machine
@@ -116,7 +268,7 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
     """
     if ray.is_initialized():
         known = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", known, os.environ.get(addresses.VARIABLE)):
+        if address not in (None, "auto", known, os.environ.get(environment.VARIABLE)):
             raise BadInput(
                 f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
             )
@@ -234,3 +386,71 @@ def _stop(folder: Path) -> None:
     with suppress(Exception), keep_quiet():
         ray.shutdown()
     leftovers.kill_session(folder)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a worker gets from its driver: environment variables, import path, working directory, the user's modules.
+#
+# A worker starts in another directory than the driver, with the variables of the Ray that starts it, and maybe on a
+# machine that has none of the user's files. So the paths among the variables are sent in full, the coordinator works
+# in the driver's directory, and the user's modules travel through Ray (`py_modules`).
+
+PLACES = ("FEDRAY_DATA", "FEDRAY_CACHE", "HF_HOME", "HF_DATASETS_CACHE")  # variables of the driver that hold a path
+KEPT_SECONDS = 30 * 24 * 3600  # for which a cluster keeps modules that nobody uses: a run may have pauses
+
+
+def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
+    """The runtime environment of a worker; workers that it starts have the same.
+
+    A class from a user's own folder is sent by its name, so the worker must find its module where the driver does.
+
+    Args:
+        modules: Those that were sent to the cluster (`send_modules`).
+    """
+    paths = [path or str(Path.cwd()) for path in sys.path]  # an empty entry is the working directory
+    own = [path for path in paths if Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
+    own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
+    here = Path(fedray.__file__).parents[1]
+    if any(Path(path, "fedray").is_dir() and not here.samefile(path) for path in own):
+        own.insert(0, str(here))  # a checkout's folder `fedray` does not replace the package that the driver runs
+    variables = environment.WORKER | _list_variables() | {"PYTHONPATH": os.pathsep.join(own)}
+    return {"env_vars": variables, **({"py_modules": list(modules)} if modules else {})}
+
+
+def _list_variables() -> dict[str, str]:
+    """The variables of the driver that every worker gets; paths are made absolute."""
+    numbers = environment.PATIENCE_VARIABLE, environment.PARTS_VARIABLE
+    given = {name: os.environ[name] for name in numbers if name in os.environ}
+    return given | {
+        name: str(Path(os.environ[name]).expanduser().absolute()) for name in PLACES if os.environ.get(name)
+    }
+
+
+def send_modules(own: UserObjects, connection: Connection) -> list[str]:
+    """Sends the user's own modules to a cluster whose nodes may lack them, once for each content.
+
+    Args:
+        own: The user's objects, with the modules that they come from.
+        connection: To a cluster; a Ray that fedray started has this machine's files.
+
+    Returns:
+        What `worker_environment` takes.
+    """
+    places = (
+        [] if connection.folder is not None else find_module_places(own.modules, [thing for _, thing in own.things()])
+    )
+    if not places:
+        return []
+    wanted = {"py_modules": [str(place) for place in places], "excludes": ["__pycache__", ".git"]}
+    try:
+        with tempfile.TemporaryDirectory(prefix="fedray-modules-") as scratch:
+            sent = upload_py_modules_if_needed(wanted, include_gitignore=False, scratch_dir=scratch)["py_modules"]
+        for each in sent:
+            pin_runtime_env_uri(each, expiration_s=KEPT_SECONDS)
+    except Exception as error:  # whatever Ray says: a folder that is too large, a file that cannot be read
+        why = " ".join(str(error).split())[:200]
+        names = ", ".join(place.name for place in places)
+        text = f"{names} cannot be sent to the nodes ({why}): install it on each of them"
+        warn_user(text, FedrayWarning)
+        return []
+    return [str(each) for each in sent]

@@ -1,8 +1,4 @@
-"""The coordinator actor, which runs the round loop where the run directory is, and the driver, which makes the actor.
-
-An actor dies with the process that made it. The driver makes the coordinator, and makes it again if it dies; the new
-one goes on from the newest checkpoint. A driver that dies takes all actors with it, and `fedray resume` goes on.
-"""
+"""The coordinator actor, which runs the round loop where the run directory is, and the driver that makes the actor."""
 
 from __future__ import annotations
 
@@ -16,33 +12,106 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray import cloudpickle as untyped
 from ray.exceptions import RayError, RayTaskError
 
-from fedray.assembly.identity import describe_study
+from fedray.assembly.identity import describe_study, list_own_names
+from fedray.assembly.own_training import name_thing
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import FedrayError
+from fedray.core.errors import BadInput, FedrayError
+from fedray.own_code.user_code import describe_exception
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment
 from fedray.runtime.environment import pretend_gpus
 from fedray.runtime.ray.cluster import (
     GONE,
+    PATIENCE,
     describe_cluster,
     explain_error,
+    name_options,
     pin_to_this_node,
     raise_if_refused,
+    wait_for_resources,
 )
-from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, KeepsDying, RayDied, open_ray
-from fedray.runtime.ray.driver_world import send_modules, worker_environment
-from fedray.runtime.ray.naming import name_options
+from fedray.runtime.ray.connection import (
+    DEATH_SECONDS,
+    Connection,
+    KeepsDying,
+    RayDied,
+    open_ray,
+    send_modules,
+    worker_environment,
+)
 from fedray.runtime.ray.runtime import RayRuntime
-from fedray.runtime.ray.seats import PATIENCE, wait_for_resources
-from fedray.runtime.ray.sending import prepare_objects
-from fedray.runtime.session import Snapshot, Watch, log_snapshots, run_session
-from fedray.runtime.worker_info import describe_lanes
+from fedray.runtime.session import Snapshot, Watch, describe_lanes, log_snapshots, run_session
+from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.storage.identity import keep_lanes
-from fedray.storage.loggers import build_loggers, tell_user
+from fedray.storage.summary import build_loggers, tell_user
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How a user's own objects and the names that they registered reach the actors of Ray.
+
+cloudpickle: Any = untyped  # it has no annotations
+
+
+def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
+    """The user's own objects, with every module that registered a name which the scenario uses.
+
+    Args:
+        scenario: What is run.
+        own: The user's own objects.
+
+    Raises:
+        BadInput: An object holds what no other process can have, or a name was registered where no actor can import it.
+    """
+    check_sendable(own)
+    modules, known = list(own.modules), {Path(name).stem if name.endswith(".py") else name for name in own.modules}
+    for kind, name in list_own_names(scenario, own.training):
+        origin = list_origins()[kind, name]
+        if origin.module == "__main__" and not own.modules:
+            raise BadInput(
+                f"{kind} {name!r} was registered in {origin.file}, which the actors of Ray cannot import: register it "
+                'in a module and give --import MODULE, or modules=["MODULE"] in Python'
+            )
+        if origin.module not in {"__main__", *known}:
+            modules.append(origin.module)
+            known.add(origin.module)
+    return replace(own, modules=tuple(modules))
+
+
+def check_sendable(own: UserObjects) -> None:
+    """Refuses a function that holds what no other process can have.
+
+    Args:
+        own: The user's own objects.
+
+    Raises:
+        BadInput: Names the object and says what it holds.
+
+    Example:
+        >>> from threading import Lock
+        >>> lock = Lock()
+        >>> check_sendable(UserObjects(model=lambda: lock))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: model = ...: it cannot be sent to the actors of Ray (TypeError: cannot pickle ...
+    """
+    for kind, thing in own.things():
+        try:
+            cloudpickle.dumps(thing)
+        except Exception as error:
+            raise BadInput(
+                f"{kind} = {own.named().get(kind) or name_thing(thing)}: it cannot be sent to the actors of Ray "
+                f"({describe_exception(error)}): open files, locks and loggers inside the function, or set runtime: "
+                "inline"
+            ) from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# An actor dies with the process that made it. The driver makes the coordinator, and makes it again if it dies; the
+# new one goes on from the newest checkpoint. A driver that dies takes all actors with it, and `fedray resume` goes
+# on.
 
 log = logging.getLogger("fedray")
 MOST_STARTS = 20  # of the coordinator

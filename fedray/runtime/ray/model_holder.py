@@ -15,8 +15,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, SizedPlan
-from fedray.runtime.ray.cluster import GONE, PEER_CALLS
-from fedray.runtime.ray.seats import PATIENCE
+from fedray.runtime.ray.cluster import GONE, PATIENCE, PEER_CALLS
 from fedray.runtime.worker import Worker
 from fedray.simulation.rounds import draw_first_state
 

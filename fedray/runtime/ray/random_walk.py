@@ -24,11 +24,10 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.types import IntArray, SizedPlan, State, Stats
-from fedray.runtime import messages, placement
-from fedray.runtime.ray.cluster import GONE, MOST_DEATHS, explain_error
+from fedray.runtime import exchange, placement
+from fedray.runtime.placement import ActorSpec
+from fedray.runtime.ray.cluster import GONE, MOST_DEATHS, PATIENCE, explain_error
 from fedray.runtime.ray.model_holder import ModelKey, Orders, Parcel, Report
-from fedray.runtime.ray.seats import PATIENCE
-from fedray.runtime.seats import ActorSpec
 from fedray.simulation.study import Study
 
 
@@ -92,7 +91,7 @@ class RandomWalks:
         refs = {a: self._order(a, one) for a, one in orders.items()}
         rows = [self._collect(a, orders[a], refs[a]) for a in places]
         self.version[of], self.home[of], self.sender[of] = t + 1, to, np.where(to == home, -1, home)
-        return {}, messages.in_order(list(places.values()), rows)
+        return {}, exchange.in_order(list(places.values()), rows)
 
     def gather(self, state: State) -> State:
         """Copies all models into a state, for evaluation and checkpoints."""

@@ -1,39 +1,39 @@
-"""The Ray runtime as the round loop sees it: it broadcasts the models of a round and gets reduced statistics back.
-
-The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
-calls: how clients are packed into actors never changes a bit.
-"""
+"""The Ray runtime as the round loop sees it: it broadcasts the models of a round and gets reduced statistics back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import ray
 import torch
+from numpy.typing import NDArray
+from ray.cluster_utils import Cluster
 from torch import Tensor
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import Lost
 from fedray.core.local import SENT, reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Lanes, SizedPlan, State, Stats
-from fedray.evaluation.clients import known_clients
-from fedray.runtime import evaluation, messages, placement
-from fedray.runtime.chunks import cut_chunks
+from fedray.evaluation.answers import known_clients
+from fedray.runtime import environment, evaluation, exchange, placement
 from fedray.runtime.client_state import deal_private, merge_private
-from fedray.runtime.exchange import choose_laps
-from fedray.runtime.ray.actors import Call, ClientActors
-from fedray.runtime.ray.cluster import retry_on_cluster_change
-from fedray.runtime.ray.exchange import Round
+from fedray.runtime.exchange import choose_laps, cut_chunks
+from fedray.runtime.ray.actors import Call, ClientActors, Round
+from fedray.runtime.ray.cluster import Reservation, retry_on_cluster_change
 from fedray.runtime.ray.random_walk import RandomWalks
-from fedray.runtime.ray.seats import Reservation
-from fedray.runtime.worker_info import join_worker_facts
+from fedray.runtime.session import join_worker_facts
 from fedray.scenario.schema import Scenario
-from fedray.simulation.interfaces import Pieces
-from fedray.simulation.study import Study
+from fedray.simulation.study import Pieces, Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
+# calls: how clients are packed into actors never changes a bit.
 
 LARGE_ROW = 8 << 20  # bytes of a model from which on a chunk has one: its memory is then not copied in the actor
 
@@ -124,7 +124,7 @@ class RayRuntime:
         self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
     ) -> Pieces:
         pieces = evaluation.list_pieces(self.study, kind, worlds, clients)
-        shared, n = ray.put(messages.to_page(state)), len(self.actors)
+        shared, n = ray.put(exchange.to_page(state)), len(self.actors)
         asked = None if clients is None else ray.put(list(clients))
         calls = [(shared, kind, pieces[a::n], models, asked) for a in range(n)]
         return self._join_arrays([(a, self.actors[a].evaluate, call) for a, call in enumerate(calls)])
@@ -153,7 +153,7 @@ class RayRuntime:
     @retry_on_cluster_change
     def score_known_clients(self, state: State) -> Pieces:
         """Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client)."""
-        shared = ray.put(messages.to_page(state))
+        shared = ray.put(exchange.to_page(state))
         parts = self._deal_known_clients()
         return self._join_arrays(
             [(a, self.actors[a].score_known_clients, (shared, part)) for a, part in enumerate(parts)]
@@ -162,7 +162,7 @@ class RayRuntime:
     @retry_on_cluster_change
     def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
         """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
-        shared = ray.put(messages.to_page(state))
+        shared = ray.put(exchange.to_page(state))
         parts = self._deal_known_clients()
         return self._join_arrays(
             [(a, self.actors[a].score_own_sets, (shared, part, thresholds, split)) for a, part in enumerate(parts)]
@@ -213,3 +213,79 @@ class RayRuntime:
     def close(self) -> None:
         """Ends the actors."""
         self.clients.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several nodes on this machine, and how long a broadcast to them takes: for `python -m fedray.bench.scale`.
+
+OBJECT_STORE = 300 << 20  # bytes of each node
+
+
+class Reader:
+    """An actor that reads the models of a broadcast.
+
+    Example:
+        >>> Reader().read(np.ones(8192, dtype=np.float32))
+        2.0
+    """
+
+    def read(self, models: NDArray[np.float32]) -> float:
+        """Touches a number of every page, so that all of the models must be there."""
+        return float(models[::4096].sum())
+
+
+def time_broadcasts(nodes: int, actors: Sequence[int], megabytes: int, laps: int) -> list[float]:
+    """Seconds until every actor has read one broadcast, on a cluster of several nodes on this machine.
+
+    Args:
+        nodes: nodes of the cluster.
+        actors: actors on each node, one measurement for each entry.
+        megabytes: size of the broadcast, in 2^20 bytes.
+        laps: broadcasts of each measurement.
+
+    Returns:
+        The best of the laps for each entry of `actors`.
+    """
+    with open_nodes([8] * nodes):
+        kind: Any = ray.remote(Reader)
+        models = np.zeros(megabytes << 18, dtype=np.float32)
+        best = []
+        for each in actors:
+            options = [{"num_cpus": 0.1, "resources": {f"node{node}": 1}} for node in range(nodes) for _ in range(each)]
+            readers = [kind.options(**one).remote() for one in options]
+            ray.get([reader.read.remote(models[:1]) for reader in readers])
+            best.append(min(_time_broadcast(readers, models) for _ in range(laps)))
+            for reader in readers:
+                ray.kill(reader)
+    return best
+
+
+@contextmanager
+def open_nodes(cpus: Sequence[int], head: int | None = None) -> Iterator[Any]:
+    """A Ray cluster on this machine, to which this process is connected while the block runs.
+
+    Args:
+        cpus: CPUs of each node; the n-th one also has 8 of a resource `node{n}`.
+        head: CPUs of a further first node, on which this process is; None: it is on the first one of `cpus`.
+    """
+    environment.prepare_process()
+    cluster: Any = Cluster()
+    given = {"object_store_memory": OBJECT_STORE, "include_dashboard": False}
+    if head is not None:
+        cluster.add_node(num_cpus=head, **given)
+    for node, number in enumerate(cpus):
+        cluster.add_node(num_cpus=number, resources={f"node{node}": 8}, **given)
+    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _time_broadcast(readers: list[Any], models: NDArray[np.float32]) -> float:
+    """Seconds until all readers have read the models."""
+    start = time.perf_counter()
+    shared = ray.put(models)
+    ray.get([reader.read.remote(shared) for reader in readers])
+    return time.perf_counter() - start

@@ -1,14 +1,8 @@
-"""Functions as tasks of a Ray cluster, for sweeps.
-
-Example:
-    >>> waiting = [Future()]
-    >>> end_all(waiting, RayDied("the raylet of the Ray on this machine ended"))
-    >>> waiting[0].exception()
-    RayDied('the raylet of the Ray on this machine ended')
-"""
+"""Functions as tasks of a Ray cluster, for sweeps."""
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -18,17 +12,80 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray import tune
 from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedray.assembly.user_objects import UserObjects
-from fedray.core.errors import FedrayError
+from fedray.assembly.registry import UserObjects
+from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment
-from fedray.runtime.ray.cluster import GONE, explain_error
-from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, open_ray
-from fedray.runtime.ray.driver_world import send_modules, worker_environment
-from fedray.runtime.ray.seats import wait_for_resources
-from fedray.runtime.ray.shared_folder import confirm_shared
-from fedray.runtime.ray.trial_seats import TrialSeats, confirm_room
+from fedray.runtime.environment import read_patience
+from fedray.runtime.ray.cluster import GONE, TrialSeats, confirm_room, explain_error, wait_for_resources
+from fedray.runtime.ray.connection import (
+    DEATH_SECONDS,
+    Connection,
+    RayDied,
+    open_ray,
+    send_modules,
+    worker_environment,
+)
+from fedray.storage import directory
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether all nodes of a cluster see a folder: the trials of a sweep write their run directories where they train.
+
+
+def holds_note(path: str, text: str) -> bool:
+    """Whether a file is there and holds a text.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     note = Path(folder) / "note"
+        ...     _ = note.write_text("x")
+        ...     holds_note(str(note), "x"), holds_note(str(note), "y")
+        (True, False)
+    """
+    try:
+        return Path(path).read_text() == text
+    except (OSError, ValueError):
+        return False
+
+
+def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
+    """Writes a note into a folder and asks every node that can train whether it reads it.
+
+    Args:
+        folder: The directory of the sweep.
+        environment: The runtime environment of the workers.
+
+    Raises:
+        BadInput: A node does not see it: said before anything is trained, and not after.
+    """
+    untyped: Any = ray
+    nodes = [node for node in untyped.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    if len(untyped.nodes()) == 1:
+        return
+    ask: Any = ray.remote(holds_note)
+    note, text = folder / f".{secrets.token_hex(12)}.part", secrets.token_hex(12)
+    note.write_text(text)
+    try:
+        options = {"num_cpus": 0, "max_retries": 2, "runtime_env": environment}
+        pins = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=True) for node in nodes]
+        asked = [ask.options(**options, scheduling_strategy=pin).remote(str(note), text) for pin in pins]
+        seen = ray.get(asked, timeout=read_patience())
+    finally:
+        note.unlink(missing_ok=True)
+    blind = [node["NodeManagerAddress"] for node, sees in zip(nodes, seen, strict=True) if not sees]
+    if blind:
+        raise BadInput(
+            f"--out {folder}: node {blind[0]}{f' (and {len(blind) - 1} more)' if blind[1:] else ''} does not see it, "
+            "and trials write there: put it on a file system that all nodes share, or tune on one machine"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions as tasks of a Ray cluster, for sweeps.
 
 MOST_TRIES = 4  # of a task whose worker dies
 LOOK_SECONDS = 0.5  # between two looks whether Ray is there
@@ -152,7 +209,56 @@ def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threadi
 
 
 def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
-    """Makes all futures that are not done raise an error."""
+    """Makes all futures that are not done raise an error.
+
+    Example:
+        >>> waiting = [Future()]
+        >>> end_all(waiting, RayDied("the raylet of the Ray on this machine ended"))
+        >>> waiting[0].exception()
+        RayDied('the raylet of the Ray on this machine ended')
+    """
     for future in list(waiting):
         with suppress(InvalidStateError):
             future.set_exception(error)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A trial of Ray Tune, seen from inside: what it reports, where it goes on from, and what it reserves.
+
+
+def report(metrics: Mapping[str, float], folder: Path | None) -> None:
+    """Tells Tune the metrics of a round; a scheduler may end the trial here.
+
+    Args:
+        metrics: By name.
+        folder: The run directory, which Tune copies as the trial's checkpoint; None: without one.
+    """
+    untyped: Any = tune
+    untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
+
+
+def go_on(out: Path, scenario_text: str) -> bool:
+    """Makes a run directory of the checkpoint from which Tune wants this trial to go on; False where it begins.
+
+    Args:
+        out: The run directory, which does not exist yet.
+        scenario_text: The keys of this trial; those of the checkpoint may be another trial's.
+    """
+    untyped: Any = tune
+    checkpoint = untyped.get_checkpoint()
+    if checkpoint is None:
+        return False
+    with checkpoint.as_directory() as folder:
+        directory.adopt_run(Path(folder), out, scenario_text)
+    return True
+
+
+def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
+    """A trainable that reserves a CPU for itself, and one for each of its actors.
+
+    Example:
+        >>> reserve_bundles(lambda keys: None, actors=2)._resources.bundles
+        [{'CPU': 1.0}, {'CPU': 1.0}, {'CPU': 1.0}]
+    """
+    untyped: Any = tune
+    return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))

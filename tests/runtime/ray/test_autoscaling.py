@@ -23,7 +23,7 @@ from on_ray import hashes, inline, run
 
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput
-from fedray.runtime.addresses import answers
+from fedray.runtime.environment import answers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -16,8 +16,7 @@ import ray.autoscaler
 import yaml
 
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import plan_actors
-from fedray.runtime.seats import Node
+from fedray.runtime.placement import Node, plan_actors
 
 ROOT = Path(__file__).parents[3]
 FILES = ("cluster.yaml", "cluster/on_premise.yaml")

@@ -25,7 +25,8 @@ from ray.exceptions import LocalRayletDiedError, OutOfMemoryError, RayError, Wor
 from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment, leftovers
-from fedray.runtime.ray import connection, switches, tasks
+from fedray.runtime.ray import connection, tasks
+from fedray.runtime.ray import connection as switches
 
 QUICKSTART = Path(__file__).parents[3] / "scenarios" / "quickstart.yaml"
 

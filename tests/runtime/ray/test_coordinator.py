@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small import of_method, scenario
 
-from fedray.assembly.user_objects import UserObjects
+from fedray.assembly.registry import UserObjects
 from fedray.core.errors import FedrayError
 from fedray.runtime.ray import coordinator
 from fedray.scenario.loader import read_scenario

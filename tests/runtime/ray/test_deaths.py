@@ -16,11 +16,11 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from fedray.runtime.placement import ActorSpec, Cluster, Node
 from fedray.runtime.ray import actors
 from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.cluster import ClusterChanged, explain_error
 from fedray.runtime.ray.connection import KeepsDying
-from fedray.runtime.seats import ActorSpec, Cluster, Node
 
 FULL: RayError = OutOfMemoryError("killed")  # type: ignore[no-untyped-call]  # Ray has no types
 

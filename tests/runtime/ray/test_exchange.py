@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from small import scenario
 
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.assembly.user_objects import UserObjects
 from fedray.runtime.exchange import share_nodes
 from fedray.runtime.inline import Inline
 from fedray.runtime.ray import actors as ray_actors
-from fedray.runtime.ray import exchange as ray_exchange
+from fedray.runtime.ray import actors as ray_exchange
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round
@@ -30,7 +30,7 @@ def runtime() -> Iterator[RayRuntime]:
     """Two actors on one node, and one on each of two; this process is the coordinator, on a fourth one."""
     import ray
 
-    from fedray.runtime.ray.broadcast import open_nodes
+    from fedray.runtime.ray.runtime import open_nodes
 
     study = build_study(KEYS)
     with open_nodes([2, 1, 1], head=0):

@@ -11,8 +11,8 @@ from ray._private import services
 from ray.exceptions import AuthenticationError
 
 from fedray.core.errors import BadInput
-from fedray.runtime import addresses
-from fedray.runtime.ray import joining
+from fedray.runtime import environment as addresses
+from fedray.runtime.ray import connection as joining
 
 DEAD = "127.0.0.1:1"  # nobody listens there
 

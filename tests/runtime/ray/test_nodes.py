@@ -19,8 +19,8 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.runtime.ray import shared_folder
-from fedray.runtime.ray.driver_world import worker_environment
+from fedray.runtime.ray import tasks as shared_folder
+from fedray.runtime.ray.connection import worker_environment
 
 pytestmark = [pytest.mark.timeout(600)]
 

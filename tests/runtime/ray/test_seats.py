@@ -19,8 +19,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
-from fedray.runtime.busy import ActorKeys, Choice, choose_seats
-from fedray.runtime.seats import ActorSpec
+from fedray.runtime.placement import ActorKeys, ActorSpec, Choice, choose_seats
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -48,7 +47,7 @@ def seats(two: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     assert len(two.list_all_nodes()) == 2
     import ray.util
 
-    from fedray.runtime.ray import seats as module
+    from fedray.runtime.ray import cluster as module
 
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
@@ -179,7 +178,7 @@ def test_seats_of_a_coordinator_that_was_killed_are_given_back(seats: Any) -> No
 
     class Coordinator:
         def take(self) -> int:
-            from fedray.runtime.ray.seats import reserve
+            from fedray.runtime.ray.cluster import reserve
 
             self.held = reserve([ActorSpec(0, 1.0, 0.0, {})] * 4)
             return int(self.held.is_ready(30))

@@ -1,0 +1,272 @@
+"""The simulated devices of a scenario, and who takes part in a round."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from fedray.assembly.registry import UserObjects
+from fedray.components import selection as rules
+from fedray.components.memory import remember_clients
+from fedray.components.schedule import (
+    Informed,
+    Participation,
+    invite_all,
+    overcommit,
+    sample_clients,
+    sample_strata,
+    share_out,
+)
+from fedray.core.errors import BadInput, warn_user
+from fedray.core.method import Local, Method
+from fedray.core.types import Clients, FloatArray, IntArray
+from fedray.data.shards import Shards
+from fedray.files.plain import expand_user_path
+from fedray.models.slices import TierNet
+from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
+from fedray.own_code.source_code import name_callable
+from fedray.own_code.user_code import blame_user_code
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import declared_options
+from fedray.scenario.schema import Scenario
+from fedray.scenario.selection import READS_LOSSES
+from fedray.simulation.clock import CountingRule, JobCosts, time_jobs
+from fedray.simulation.devices import Devices, diurnal_availability, make_profile, read_trace
+from fedray.training.block import count_steps, samples_seen
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The simulated devices of a scenario: their speeds, how many are chosen in a round, and which uploads count.
+
+
+def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
+    """How many clients of each tier a round waits for.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"clients": {"number": 10}, "participation": {"per_round": 4}})
+        >>> participants_per_tier(scenario, Clients((Tier("phones", 5), Tier("servers", 5))))
+        [2, 2]
+    """
+    keys = scenario.participation
+    if keys.per_round is not None:
+        return share_out(clients, keys.per_round)
+    if keys.fraction is not None:
+        return share_out(clients, max(1, round(keys.fraction * clients.number)))
+    return share_out(clients, clients.number)
+
+
+def warn_of_left_tiers(scenario: Scenario, clients: Clients) -> None:
+    """Warns of tiers of which no client ever takes part, because rounds have fewer places than it would need."""
+    if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
+        return
+    places = participants_per_tier(scenario, clients)
+    left = [tier.name for tier, number in zip(clients.tiers, places, strict=True) if tier.number and not number]
+    if left:
+        warn_user(
+            f"no client of tier {', '.join(left)} ever takes part: rounds of {sum(places)} deal their places to the "
+            "tiers by size (largest remainder): raise participation.per_round, or make the tiers more equal"
+        )
+
+
+def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
+    """How many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
+    return overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
+
+
+def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
+    """Whose uploads the server will use, of the clients that were chosen."""
+    keys = scenario.participation
+    first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
+    return CountingRule(first, keys.dropout, keys.deadline)
+
+
+def make_devices(scenario: Scenario, clients: Clients) -> Devices:
+    """What each simulated device is like."""
+    keys = scenario.clients
+    if keys.profile is not None:
+        devices = make_profile(keys.profile, clients, scenario.seed)
+    else:
+        devices = read_trace(clients, expand_user_path("clients.trace", keys.trace)) if keys.trace else Devices(clients)
+    if keys.availability == "diurnal":
+        if devices.available is not None:
+            raise BadInput("clients.availability = diurnal, but clients.trace has such times: leave one of the two out")
+        return replace(devices, available=diurnal_availability())
+    return devices
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who takes part in a round, from a scenario: drawn uniformly, by strata, or chosen by a rule.
+
+Sizes = Callable[[int], IntArray]
+RULES: dict[str, Callable[..., rules.Rule]] = {
+    "examples": rules.by_examples,
+    "power_of_choice": rules.power_of_choice,
+    "oort": rules.oort,
+}
+
+
+def make_participation(
+    scenario: Scenario,
+    own: UserObjects,
+    clients: Clients,
+    sizes: Sizes | None = None,
+    seconds: Callable[[int], FloatArray] | None = None,
+) -> Participation | Informed:
+    """Who is chosen in a round.
+
+    Args:
+        scenario: the scenario.
+        own: the user's objects; a rule of theirs comes first.
+        clients: the population.
+        sizes: training samples of all clients of a world, `[N]`, where a rule reads them.
+        seconds: how long a round of each client of a world takes, `[N]`, where a rule reads it.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> from fedray.scenario.loader import read_scenario
+        >>> keys = {"clients": 10, "participation": {"per_round": 4, "selection": "fair"}, "method": {"models": 2}}
+        >>> draw = make_participation(read_scenario(keys), UserObjects(), Clients((Tier("phones", 10),)))
+        >>> [len({*draw(0, 2 * age).client, *draw(0, 2 * age + 1).client}) for age in range(3)]
+        [4, 4, 4]
+    """
+    counts, keys = invited_per_tier(scenario, clients), scenario.participation.selection
+    if scenario.schedule.rows == "stratum":
+        return sample_strata(clients, counts, count_age(scenario))
+    if sum(counts) == clients.number:
+        return invite_all(clients)
+    if own.selection is None and keys.name == "uniform":
+        return sample_clients(clients, counts)
+    if own.selection is None and keys.name == "fair":
+        return rules.fair_ages(clients, counts, count_age(scenario))
+    if own.selection is None and keys.name == "round_robin":
+        return rules.draw_in_turn(clients, sum(counts))
+    function = own.selection or rules.find_selection(keys.name)
+    if function is not None:
+        rule = _guard_rule(function, keys.options, declared_options("selection", keys.name) is not None)
+    elif keys.name == "power_of_choice":
+        rule = _share_candidates(keys.options.get("candidates"), clients, counts)
+    else:
+        rule = RULES[keys.name](**keys.options)
+    assert sizes is not None
+    return rules.choose_clients(clients, counts, rule, sizes, seconds)
+
+
+def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
+    """Power-of-choice, whose candidates are shared out over the tiers as the participants are."""
+    if candidates is None:
+        return rules.power_of_choice()
+    if not sum(counts) <= candidates <= clients.number:
+        raise BadInput(
+            f"participation.selection.candidates = {candidates}, but {sum(counts)} of {clients.number} clients take "
+            f"part in a round: give {sum(counts)} to {clients.number}"
+        )
+
+    def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
+        each = max(number, round(candidates * number / sum(counts)))
+        return rules.power_of_choice(each)(known, number, generator)
+
+    return choose
+
+
+def count_age(scenario: Scenario) -> int:
+    """Rounds after which every row has met every model: K, or in a stack the ages of all its bases together."""
+    models = scenario.method.models
+    return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
+
+
+def measure_sizes(shards: Shards) -> Sizes:
+    """A function: world -> training samples of all its clients, `[N]`."""
+
+    @cache
+    def sizes(world: int) -> IntArray:
+        return shards.sizes(np.full(shards.number, world), np.arange(shards.number))
+
+    return sizes
+
+
+def expect_seconds(
+    devices: Devices,
+    sizes: Sizes,
+    local: Local,
+    seeds: tuple[int, ...],
+    numbers: int,
+    *,
+    nets: Sequence[TierNet] = (),
+) -> Callable[[int], FloatArray]:
+    """A function: world -> virtual seconds that a round of each client takes, `[N]`, for one dense model.
+
+    Links that change over time are those at the start.
+
+    Args:
+        devices: What the clients' devices are like.
+        sizes: Training samples of all clients of a world.
+        local: How they train.
+        seeds: One for each world.
+        numbers: Of a model, d.
+        nets: The network of each tier, where tiers train slices.
+    """
+    each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
+    share = np.array([one.work for one in nets] or [1.0] * len(devices.clients.tiers))
+
+    @cache
+    def seconds(world: int) -> FloatArray:
+        client, size = np.arange(devices.clients.number), sizes(world)
+        tier, steps = devices.clients.tier_of(client), count_steps(size, local)
+        sent, samples = 4 * each[tier], samples_seen(size, steps, local.batch_size)
+        costs = JobCosts(steps, up=sent, down=sent, samples=samples, work=share[tier])
+        compute, transfer = time_jobs(devices, np.full(len(client), seeds[world]), client, costs, np.zeros(len(client)))
+        return compute + transfer
+
+    return seconds
+
+
+def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
+    """The method with the losses of all clients in its state, where the selection reads them.
+
+    Args:
+        scenario: names the selection.
+        own: the user's objects.
+        method: the method.
+        worlds: number of worlds, R.
+        shards: the clients' data.
+    """
+    name = scenario.participation.selection.name
+    if own.selection is None and rules.find_selection(name) is None and name not in READS_LOSSES:
+        return method
+    return remember_clients(method, worlds, shards.number, measure_sizes(shards))
+
+
+def _guard_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
+    """A user's rule, whose choice is checked; an option that it neither declares nor reads is refused."""
+    name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
+    where, given = f"participation.selection.name = {name}", options if declares else cast(Mapping[str, Any], recorded)
+
+    def ask(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
+        with blame_user_code(where):
+            found = function(known, number, generator, given)
+        wrong = rules.check_chosen(found, known, number)
+        if wrong is not None:
+            raise BadInput(f"{where} returned {wrong}")
+        return np.sort(np.asarray(found, dtype=np.int64))
+
+    def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
+        again = None if tried else copy.deepcopy(generator)
+        chosen = ask(known, number, generator)
+        if not (declares or tried):
+            refuse_unread("participation.selection", name, recorded)
+        tried.append(True)
+        if again is not None and not np.array_equal(chosen, ask(known, number, again)):
+            raise BadInput(
+                f"{where}: asked again it chooses others, so that no run could be repeated: draw with its generator "
+                "alone, and keep nothing from call to call"
+            )
+        return chosen
+
+    return choose

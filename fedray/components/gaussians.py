@@ -1,0 +1,656 @@
+"""Servers and clients that keep a Gaussian over the weights: FedAG, FedBE, pFedBayes, PVI, IVON-ADMM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from fedray.components.servers import Rows, group_uploads, keep_uploads, mean, upload_weights
+from fedray.core import rng
+from fedray.core.local import StepContext, Transform
+from fedray.core.method import Answer, Local, Server
+from fedray.core.sums import exact_sum
+from fedray.core.types import State, Stats, Uploads, Weighting
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Servers that keep a distribution over the weights: FedAG's Gaussian, and FedBE's teachers.
+#
+# `gaussian_server` keeps the mean and the population variance of a model's uploads, and a sample of models that
+# answer. `teacher_server` goes on from there: a model's teachers are its mean, S samples, and the uploads. The
+# samples are drawn from N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat
+# Dirichlet weights (`dirichlet`). Buffers of normalization layers are never sampled: every sample has the mean's.
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which models answer.
+
+    Attributes:
+        kind: `bootstrap`, the uploads themselves, or `omc`, draws from N(mu, diag variance).
+        slots: how many, at most.
+        seeds: one for each world.
+        trainable: p, the numbers of a row that are drawn, from its start; buffers are the mean's.
+    """
+
+    kind: str
+    slots: int
+    seeds: Sequence[int]
+    trainable: int
+
+
+def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
+    """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
+
+    The state keeps `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` (0: an empty slot) and
+    `sample_client` `[M, slots]` (its `Flight.sender`; -1: nobody). The mean is that of `mean`, bit for bit.
+
+    Args:
+        rows: the rows of the state.
+        sampling: which models answer.
+        weighting: of the uploads.
+    """
+    base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        sample = torch.zeros(len(models), slots, models.shape[1], dtype=models.dtype)
+        sample[:, 0] = models
+        weight = torch.zeros(len(models), slots, dtype=torch.float64)
+        weight[:, 0] = 1.0
+        client = torch.full((len(models), slots), -1, dtype=torch.int64)
+        extra = {"sample": sample, "sample_weight": weight, "sample_client": client}
+        return {"variance": torch.zeros_like(models), **extra}
+
+    def reduce(uploads: Uploads) -> Stats:
+        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
+        squares = exact_sum(uploads.delta, group, rows.number, weight, limbs=2, square=True)
+        stats = {**base.reduce(uploads), "squares": squares}
+        if bootstrap:
+            stats["uploads"] = keep_uploads(uploads, uploads.delta)
+        return stats
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        weight = stats["weight"].total.clamp(min=1)[:, None]
+        trained = stats["weight"].total > 0
+        delta = stats["sum"].value() / weight
+        spread = (stats["squares"].value() / weight - delta.square()).clamp(min=0.0).to(state.models.dtype)
+        after = base.step(state, stats, t)
+        variance = torch.where(trained[:, None], spread, state.extra["variance"])
+        drawn = _uploads(state, stats, rows) if bootstrap else _draws(after, variance, trained, sampling, t)
+        return after._replace(extra={**state.extra, "variance": variance, **drawn})
+
+    return Server(init, reduce, step, keeps=bootstrap)
+
+
+def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
+    """The sample whose members are the uploads; a model that nobody trained keeps the one it had."""
+    sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
+    for row, each in group_uploads(rows, stats["uploads"]).items():
+        sample[row], weight[row], client[row] = 0.0, 0.0, -1
+        for slot, (sender, delta) in enumerate(each):
+            sample[row, slot] = state.models[row] + delta
+            weight[row, slot], client[row, slot] = 1.0, sender
+    return {"sample": sample, "sample_weight": weight, "sample_client": client}
+
+
+def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
+    """The sample whose members are drawn from N(mu, diag variance), by address; buffers are the mean's."""
+    sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
+    each, p = len(sample) // len(how.seeds), how.trainable
+    for row in torch.nonzero(trained).flatten().tolist():
+        key = rng.keys(how.seeds[row // each], "omc", t, row % each, np.arange(how.slots))
+        noise = torch.from_numpy(rng.normal(key, p)).to(sample.dtype)
+        sample[row] = after.models[row]
+        sample[row, :, :p] += variance[row, :p].sqrt() * noise
+        weight[row] = 1.0
+    return {"sample": sample, "sample_weight": weight}
+
+
+Follow = Callable[[int, int, int, Tensor], Tensor]  # (world, model, round, teachers [1 + S + n, d]) -> next model [d]
+
+
+@dataclass(frozen=True)
+class TeacherSampler:
+    """How FedBE's samples are drawn.
+
+    Attributes:
+        kind: gaussian or dirichlet.
+        number: S.
+        trainable: p, the numbers of a row that are sampled, from its start.
+
+    Example:
+        >>> sampler = TeacherSampler("dirichlet", number=2, trainable=1)
+        >>> drawn = sampler.draw(rng.keys(0, "fedbe", np.arange(2)), torch.zeros(1), torch.ones(1), torch.eye(2)[:, :1])
+        >>> drawn.shape, bool(((drawn >= 0) & (drawn <= 1)).all())
+        (torch.Size([2, 1]), True)
+    """
+
+    kind: str
+    number: int
+    trainable: int
+
+    def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
+        """Draws S samples `[S, d]`.
+
+        Args:
+            key: addresses `[S]`.
+            mean: `[d]`.
+            variance: `[d]`.
+            uploads: `[n, d]`.
+        """
+        out = mean.repeat(self.number, 1)
+        part = slice(0, self.trainable)
+        if self.kind == "gaussian":
+            noise = torch.from_numpy(rng.normal(key, self.trainable)).to(mean.dtype)
+            out[:, part] += variance[part].sqrt() * noise
+        else:
+            share = -np.log1p(-rng.uniform(key, len(uploads)))  # Exp(1), normalised: a flat Dirichlet
+            share /= share.sum(axis=1, keepdims=True)
+            out[:, part] = (torch.from_numpy(share) @ uploads[:, part].double()).to(mean.dtype)
+        return out
+
+
+def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
+    """The mean, its teachers, and the next model that `follow` makes of them.
+
+    The state keeps what the inner server keeps, `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`
+    (0: an empty place).
+
+    Args:
+        base: `gaussian_server` with the uploads as its sample of n slots.
+        rows: the rows of the state.
+        seeds: one for each world.
+        sampler: of the S samples.
+        follow: makes the next model of the teachers.
+    """
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        extra = base.init(models)
+        places = 1 + sampler.number + extra["sample"].shape[1]
+        teachers = torch.zeros(len(models), places, models.shape[1], dtype=models.dtype)
+        teachers[:, 0] = models
+        weight = torch.zeros(len(models), places, dtype=torch.float64)
+        weight[:, 0] = 1.0
+        return {**extra, "teachers": teachers, "teachers_weight": weight}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        after = base.step(state, stats, t)
+        models, extra = after.models.clone(), after.extra
+        known, weight = extra["teachers"].clone(), extra["teachers_weight"].clone()
+        for row in torch.nonzero(stats["weight"].total > 0).flatten().tolist():
+            world, k = divmod(row, rows.models)
+            uploads = extra["sample"][row][extra["sample_weight"][row] > 0]
+            key = rng.keys(seeds[world], "fedbe", t, k, np.arange(sampler.number))
+            drawn = sampler.draw(key, models[row], extra["variance"][row], uploads)
+            teachers = torch.cat([models[row][None], drawn, uploads])
+            known[row, : len(teachers)] = teachers
+            weight[row] = (torch.arange(known.shape[1]) < len(teachers)).double()
+            models[row] = follow(world, k, t, teachers)
+        return after._replace(models=models, extra={**extra, "teachers": known, "teachers_weight": weight})
+
+    return Server(init, base.reduce, step, keeps=base.keeps)
+
+
+def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
+    """The next model is one of the S samples."""
+
+    def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
+        return teachers[1 + int(rng.keys(seeds[world], "fedbe next", t, model) % np.uint64(number))]
+
+    return follow
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Variational training of Gaussians over weights: a client's posterior beside its copy of the global prior.
+#
+# A row is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/mean_field.py`); `softplus(rho)` is
+# the standard deviation.
+
+_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
+Moments = tuple[Tensor, Tensor]  # of Adam, or the velocity of SGD and nothing; `[2 p]` each
+
+
+class Slopes(NamedTuple):
+    """Gradients of `KL(q || w)` for two Gaussians `[mean, rho]`, `[2 p]` each."""
+
+    own: Tensor
+    prior: Tensor
+
+
+def differentiate_divergence(own: Tensor, prior: Tensor) -> Slopes:
+    """Gradients of `KL(q || w)`, summed over independent numbers, for q and for w.
+
+    With sigma and tau their standard deviations it is `log(tau / sigma) + (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
+
+    Args:
+        own: q, means mu and rhos, `[2 p]`.
+        prior: w, means nu and rhos, `[2 p]`.
+
+    Example:
+        Two Gaussians that differ in their means alone, by one standard deviation: log 2.
+
+        >>> slopes = differentiate_divergence(torch.tensor([0.7, 0.0]), torch.tensor([0.0, 0.0]))
+        >>> [[round(number, 2) for number in one.tolist()] for one in slopes]
+        [[1.46, 0.0], [-1.46, -0.74]]
+    """
+    (mean, sigma, _), (other, tau, slope) = _read_gaussian(own), _read_gaussian(prior)
+    away, ratio = (mean - other) / tau, sigma / tau
+    widen = (1.0 - ratio.square() - away.square()) / tau * slope
+    return Slopes(differentiate_in_own(own, other, tau), torch.cat([-away / tau, widen], dim=-1))
+
+
+def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
+    """The gradient of `KL(q || w)` for q alone, `[2 p]`; 0 where q is w, to the bit.
+
+    Args:
+        own: q, means and rhos, `[2 p]`.
+        other: means of w, `[p]`.
+        tau: standard deviations of w, `[p]`.
+    """
+    mean, sigma, slope = _read_gaussian(own)
+    return torch.cat([(mean - other) / tau / tau, (sigma / tau / tau - 1.0 / sigma) * slope], dim=-1)
+
+
+def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
+    """Steps of a client's posterior q against its prior w, and of w towards q.
+
+    Every step moves q by the gradient of the loss at a draw from q, and of `zeta / n KL(q || w)`; every one of
+    `personal_steps` then moves w by the gradient of that divergence. Both have an optimizer of their own.
+
+    Args:
+        local: the optimizer, SGD with its momentum or Adam; the learning rate is the round's.
+        zeta: weight of the divergence, at least 0; n are the client's training rows.
+        personal_steps: steps of q for one of w, at least 1.
+        p: weights of the network.
+    """
+
+    def draw(parameters: Tensor, noise: Tensor) -> Tensor:
+        mean, rho, rest = parameters.split_with_sizes((p, p, 2 * p), dim=-1)
+        return torch.cat([mean + softplus(rho) * noise, rho, rest], dim=-1)
+
+    def init(parameters: Tensor) -> tuple[Moments, Moments]:
+        zero = torch.zeros_like(parameters[..., : 2 * p])
+        return (zero, zero), (zero, zero)
+
+    def update(
+        gradient: Tensor, state: tuple[Moments, Moments], parameters: Tensor, context: StepContext
+    ) -> tuple[Tensor, tuple[Moments, Moments]]:
+        own, prior = parameters.chunk(2, dim=-1)
+        data, weight, count = gradient[..., :p], zeta / context.size, context.step + 1
+        spread = data * context.noise * torch.sigmoid(own[..., p:])  # by the chain rule, through the draw
+        away = differentiate_in_own(own, prior[..., :p], softplus(prior[..., p:]))
+        slope = torch.cat([data, spread], dim=-1) + weight * away
+        change, moments = find_step(local, slope, state[0], count)
+        if count % personal_steps:
+            return torch.cat([change, torch.zeros_like(prior)], dim=-1), (moments, state[1])
+        slope = weight * differentiate_divergence(own - context.lr * change, prior).prior
+        step, others = find_step(local, slope, state[1], count // personal_steps)
+        return torch.cat([change, step], dim=-1), (moments, others)
+
+    return Transform(init, update, True, local.optimizer, numbers=p, at=draw)
+
+
+def answer_with_prior(server: Server, p: int) -> Server:
+    """A server whose next models have the prior as their own Gaussian, with which new clients start and answer.
+
+    Args:
+        server: of the prior; nothing is sent of the clients' own Gaussians.
+        p: weights of the network.
+    """
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        after = server.step(state, stats, t)
+        prior, rest = after.models[:, 2 * p : 4 * p], after.models[:, 2 * p :]
+        return after._replace(models=torch.cat([prior, rest], dim=1))
+
+    return server._replace(step=step)
+
+
+def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tuple[Tensor, Moments]:
+    """What the learning rate is multiplied by in an optimizer's step, and what the optimizer remembers.
+
+    Args:
+        local: The optimizer, SGD with its momentum or Adam.
+        slope: The gradient.
+        moments: What it remembers, 0 at first.
+        count: Number of the step, from 1.
+    """
+    first, second = moments
+    if local.optimizer == "sgd":
+        velocity = local.momentum * first + slope
+        return velocity, (velocity, second)
+    first, second = torch.lerp(first, slope, 1.0 - _BETA1), _BETA2 * second + (1.0 - _BETA2) * slope.square()
+    root = (second / (1.0 - _BETA2**count)).sqrt() + _EPS
+    return first / (1.0 - _BETA1**count) / root, (first, second)
+
+
+def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means, standard deviations, and the slopes of these in rho, `[p]` each."""
+    mean, rho = row.chunk(2, dim=-1)
+    return mean, softplus(rho), torch.sigmoid(rho)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Partitioned variational inference: local training against the cavity, the clients' factors, and their product.
+#
+# A row is `[mean, rho, linear, precision, is_prior]` (`models/partitioned.py`). The natural parameters of a Gaussian
+# are `[mean / sigma^2, 1 / sigma^2]`; those of a product of Gaussians, and of factors `exp(linear w - precision w^2 /
+# 2)`, are the sum of theirs.
+
+LEAST = 1e-6  # precision that stands for one that is not above 0, as MIN_PRECISION in MattAshman/pvi
+NATURAL = "natural"  # the posterior's natural parameters in the state
+
+
+class _Learned(NamedTuple):
+    """What local training remembers: the optimizer's memory, and the cavity's means and deviations, `[p]` each."""
+
+    moments: Moments
+    mean: Tensor
+    tau: Tensor
+
+
+def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
+    """Natural parameters `[..., 2 p]` of Gaussians of mean and rho, `[..., p]` each; float64."""
+    precision = softplus(rho.double()).square().reciprocal()
+    return torch.cat([mean.double() * precision, precision], dim=-1)
+
+
+def from_natural(natural: Tensor) -> Tensor:
+    """Mean and rho `[..., 2 p]` of natural parameters; a precision below `LEAST` is taken for that."""
+    linear, precision = natural.chunk(2, dim=-1)
+    precision = precision.clamp(min=LEAST)
+    sigma = precision.rsqrt()
+    return torch.cat([linear / precision, sigma + (-torch.expm1(-sigma)).log()], dim=-1)
+
+
+def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
+    """Natural parameters `[..., 2 p]` of the posterior that rows `[..., d]` stand for; float64.
+
+    Args:
+        rows: Models.
+        prior: Precision of the prior, which the posterior is until it was learned.
+        p: Weights of the network.
+    """
+    learned = to_natural(rows[..., :p], rows[..., p : 2 * p])
+    first = torch.cat([torch.zeros_like(learned[..., :p]), torch.full_like(learned[..., :p], prior)], dim=-1)
+    return torch.where(rows[..., 4 * p : 4 * p + 1] > 0.5, first, learned)
+
+
+def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
+    """Natural parameters `[..., 2 p]` of the posterior without the client's own factor; float64.
+
+    A precision below `LEAST` is taken for that; the linear term stays.
+
+    Args:
+        rows: Models as the clients receive them, with their own factors, `[..., d]`.
+        prior: Precision of the prior.
+        p: Weights of the network.
+
+    Example:
+        A posterior N(1, 1/4) of which the client's own factor has a precision of 3 and a linear term of 4: without it,
+        the standard normal distribution is left.
+
+        >>> import math
+        >>> rho = math.log(math.expm1(0.5))  # softplus(rho) is 1/2
+        >>> [round(number, 5) for number in find_cavity(torch.tensor([1.0, rho, 4.0, 3.0, 0.0]), 9.0, 1).tolist()]
+        [0.0, 1.0]
+    """
+    linear, precision = (find_posterior(rows, prior, p) - rows[..., 2 * p : 4 * p].double()).chunk(2, dim=-1)
+    return torch.cat([linear, precision.clamp(min=LEAST)], dim=-1)
+
+
+def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
+    """Steps of a client's posterior q by the gradient of `E_q[loss] + KL(q || cavity) / n`, the loss at a draw from q.
+
+    Args:
+        local: The optimizer, SGD with its momentum or Adam; the learning rate is the round's.
+        prior: Precision of the prior.
+        p: Weights of the network.
+    """
+
+    def draw(parameters: Tensor, noise: Tensor) -> Tensor:
+        mean, rho, rest = parameters.split_with_sizes((p, p, 2 * p + 1), dim=-1)
+        return torch.cat([mean + softplus(rho) * noise, rho, rest], dim=-1)
+
+    def init(parameters: Tensor) -> _Learned:
+        zero = torch.zeros_like(parameters[..., : 2 * p])
+        mean, rho = from_natural(find_cavity(parameters, prior, p)).to(parameters.dtype).chunk(2, dim=-1)
+        return _Learned((zero, zero), mean, softplus(rho))
+
+    def update(gradient: Tensor, state: _Learned, parameters: Tensor, context: StepContext) -> tuple[Tensor, _Learned]:
+        q, rest = parameters.split_with_sizes((2 * p, 2 * p + 1), dim=-1)
+        data = gradient[..., :p]
+        spread = data * context.noise * torch.sigmoid(q[..., p:])  # by the chain rule, through the draw
+        away = differentiate_in_own(q, state.mean, state.tau) / context.size
+        step, moments = find_step(local, torch.cat([data, spread], dim=-1) + away, state.moments, context.step + 1)
+        return torch.cat([step, torch.zeros_like(rest)], dim=-1), state._replace(moments=moments)
+
+    return Transform(init, update, True, local.optimizer, numbers=p, at=draw)
+
+
+def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """What clients send and keep of what they have trained (`Local.finish`): by what their factors change.
+
+    With D the change of the posterior's natural parameters in local training, the first 2 p numbers change by
+    `sent D`, and the client's factor by `kept D`. With PVI both are the damping.
+
+    Args:
+        kept: Share of the change by which the factor changes, at least 0.
+        sent: Share of the change that is sent, above 0.
+        prior: Precision of the prior.
+        p: Weights of the network.
+    """
+
+    def finish(start: Tensor, final: Tensor) -> Tensor:
+        change = to_natural(final[:, :p], final[:, p : 2 * p]) - find_posterior(start, prior, p)
+        both = start[:, : 4 * p].double() + torch.cat([sent * change, kept * change], dim=1)
+        return torch.cat([both.to(final.dtype), final[:, 4 * p :]], dim=1)
+
+    return finish
+
+
+def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
+    """The posterior is the prior times all factors: what clients send is added to its natural parameters.
+
+    These are kept in the state, in float64, as they are; where a precision is not above 0, the model has `LEAST`.
+
+    Args:
+        base: The mean, of which float buffers are.
+        rows: The rows of the state.
+        prior: Precision of the prior.
+        p: Weights of the network.
+    """
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        return {**base.init(models), NATURAL: make_prior(rows.number, prior, p)}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        natural = state.extra[NATURAL] + stats["sum"].value()[:, : 2 * p]
+        return place_posteriors(state, base.step(state, stats, t), natural, stats["weight"].total > 0)
+
+    return Server(init, base.reduce, step)
+
+
+def make_prior(number: int, prior: float, p: int) -> Tensor:
+    """Natural parameters of the prior N(0, 1 / prior) in so many rows, `[number, 2 p]`; float64."""
+    natural = torch.zeros(number, 2 * p, dtype=torch.float64)
+    natural[:, p:] = prior
+    return natural
+
+
+def place_posteriors(state: State, after: State, natural: Tensor, trained: Tensor) -> State:
+    """The next state, of which models that were trained have new Gaussians, and are no prior any more.
+
+    Args:
+        state: Before the server's step.
+        after: Behind that of the mean, of which float buffers are.
+        natural: The posteriors' natural parameters, `[R K, 2 p]` float64; where nobody trained they are as before.
+        trained: Which models were trained, `[R K]`.
+    """
+    p, trained = natural.shape[1] // 2, trained[:, None]
+    models = torch.where(trained, after.models, state.models)
+    models[:, : 2 * p] = torch.where(trained, from_natural(natural), state.models[:, : 2 * p])
+    models[:, 4 * p] = torch.where(trained[:, 0], 0.0, state.models[:, 4 * p])
+    return after._replace(models=models, extra={**after.extra, NATURAL: natural})
+
+
+def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
+    """The networks that answer: S draws from the Gaussian of each model, or with S = 0 the mean weights.
+
+    Args:
+        state: Has K models in each world, `[R K, d]`.
+        seeds: One for each world.
+        draws: S.
+        p: Weights of the network.
+    """
+    models = len(state.models) // len(seeds)
+    if draws == 0:
+        return Answer(state, models)
+    found = state.models.repeat_interleave(draws, 0)
+    for row in range(len(state.models)):
+        key = rng.keys(seeds[row // models], "posterior", row % models, np.arange(draws))
+        noise = torch.from_numpy(rng.normal(key, p)).to(found)
+        found[row * draws : (row + 1) * draws, :p] += softplus(state.models[row, p : 2 * p]) * noise
+    return Answer(State(found, state.counters.repeat_interleave(draws, 0), {}), models * draws)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# IVON-ADMM: steps of the optimizer IVON for a client's Gaussian, and the server's step of ADMM between Gaussians.
+#
+# A row is that of PVI (`components/partitioned.py`): `[mean, rho, linear, precision, is_prior]`. The client's factor
+# `exp(linear w - precision w^2 / 2)` is minus its duals: with those of the paper, v = -linear and V = -precision.
+
+SITES = "sites"  # the product of all clients' factors in the state, by natural parameters
+
+
+class Weights(NamedTuple):
+    """What weighs the terms of a client's objective against each other.
+
+    Attributes:
+        penalty: rho, of the divergence from the received Gaussian, above 0.
+        temperature: tau, by which the losses of all rows are divided, above 0.
+        prior: S_0, the precision of the prior, above 0.
+    """
+
+    penalty: float
+    temperature: float
+    prior: float
+
+
+class _LearnedVariance(NamedTuple):
+    """What local training remembers, `[p]` each.
+
+    Attributes:
+        momentum: Running mean of the gradients, 0 at first.
+        precision: S, of the client's Gaussian.
+        center: Mean of the received one.
+        received: S_g, its precision.
+    """
+
+    momentum: Tensor
+    precision: Tensor
+    center: Tensor
+    received: Tensor
+
+
+def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Transform:
+    """Steps of a client's Gaussian q by IVON; the loss is taken at a draw from q.
+
+    They lead to the least `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. A
+    precision stays above 0: a step multiplies it by `1 + y + y^2 / 2`. At a learning rate of 0 nothing changes.
+
+    Args:
+        weights: Of the objective.
+        beta1: Share of earlier gradients in the running mean, in [0, 1).
+        beta2: Share of the earlier curvature in the running mean, in (0, 1]; with 1 the precision stays.
+        p: Weights of the network.
+
+    Source: Shen, Daheim, Cong, et al., *Variational Learning is Effective for Large Deep Networks*, ICML 2024, Alg. 1.
+    """
+    rho, tau, prior = weights.penalty, weights.temperature, weights.prior
+
+    def draw(parameters: Tensor, noise: Tensor) -> Tensor:
+        mean, width, rest = parameters.split_with_sizes((p, p, 2 * p + 1), dim=-1)
+        return torch.cat([mean + softplus(width) * noise, width, rest], dim=-1)
+
+    def init(parameters: Tensor) -> _LearnedVariance:
+        mean, own = parameters[..., :p], softplus(parameters[..., p : 2 * p].double()).square().reciprocal()
+        received = find_posterior(parameters, prior, p)[..., p:].to(parameters.dtype)
+        center = torch.where(parameters[..., 4 * p : 4 * p + 1] > 0.5, torch.zeros_like(mean), mean)
+        return _LearnedVariance(torch.zeros_like(mean), own.to(parameters.dtype), center, received)
+
+    def update(
+        gradient: Tensor, state: _LearnedVariance, parameters: Tensor, context: StepContext
+    ) -> tuple[Tensor, _LearnedVariance]:
+        mean, width, linear, precision, _ = parameters.split_with_sizes((p, p, p, p, 1), dim=-1)
+        data, scale = gradient[..., :p], context.size / (tau * rho)
+        curvature = scale * data * context.noise / softplus(width) - precision / rho  # of loss and duals, at the draw
+        y = (1.0 - beta2) * (curvature - (state.precision - state.received)) / state.precision
+        own = state.precision * (1.0 + y + 0.5 * y.square())
+        momentum = beta1 * state.momentum + (1.0 - beta1) * data
+        pull = (linear - precision * mean) / rho + state.received * (mean - state.center)
+        step = (scale * momentum / (1.0 - beta1 ** (context.step + 1)) + pull) / own
+        wider = _find_width(own) - width
+        widen = -wider / context.lr if context.lr else torch.zeros_like(wider)
+        kept = state._replace(momentum=momentum, precision=own)
+        return torch.cat([step, widen, torch.zeros_like(parameters[..., 2 * p :])], dim=-1), kept
+
+    return Transform(init, update, True, "ivon", numbers=p, at=draw)
+
+
+def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
+    """alpha, the share of the prior and all factors in the next posterior: `1 / (1 + rho N)` with `admm`.
+
+    Args:
+        step: alpha itself, in (0, 1], or the word.
+        penalty: rho.
+        clients: N.
+
+    Example:
+        The share of the prior and the factors in the posterior, for ten clients and a penalty of 0.2.
+
+        >>> round(find_server_step("admm", 0.2, 10), 3), find_server_step(1.0, 0.2, 10)
+        (0.333, 1.0)
+    """
+    return 1.0 / (1.0 + penalty * clients) if step == "admm" else float(step)
+
+
+def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:
+    """The posterior is `(1 - alpha)` times the mean of the clients' ones, and alpha times the prior with all factors.
+
+    So it is in natural parameters, which the state keeps in float64 beside the product of all factors. Clients send by
+    what theirs differ from those of the posterior. Where a precision is not above 0, the model has `LEAST`.
+
+    Args:
+        base: The mean, of which float buffers are.
+        rows: The rows of the state.
+        alpha: In (0, 1].
+        kept: Share of what a client sends by which its factor changes.
+        prior: Precision of the prior.
+        p: Weights of the network.
+    """
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        first = make_prior(rows.number, prior, p)
+        return {**base.init(models), NATURAL: first, SITES: torch.zeros_like(first)}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        number, change = stats["weight"].total, stats["sum"].value()[:, : 2 * p]
+        before, sites = state.extra[NATURAL], state.extra[SITES] + kept * change
+        mean = before + change / number.clamp(min=1)[:, None]
+        natural = (1.0 - alpha) * mean + alpha * (make_prior(rows.number, prior, p) + sites)
+        natural = torch.where(number[:, None] > 0, natural, before)
+        after = place_posteriors(state, base.step(state, stats, t), natural, number > 0)
+        return after._replace(extra={**after.extra, SITES: sites})
+
+    return Server(init, base.reduce, step)
+
+
+def _find_width(precision: Tensor) -> Tensor:
+    """The rho of the standard deviation `precision^(-1/2)`."""
+    return from_natural(torch.cat([torch.zeros_like(precision), precision], dim=-1)).chunk(2, dim=-1)[1]

@@ -1,0 +1,520 @@
+"""Servers of clients that send once: Fisher information, modes of the product of posteriors, samples of posteriors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedray.components.servers import (
+    Rows,
+    apply_delta,
+    group_totals,
+    group_uploads,
+    keep_uploads,
+    mean,
+    no_extra,
+    upload_weights,
+)
+from fedray.core.local import StepContext, Transform
+from fedray.core.method import Server
+from fedray.core.sums import Counts, check_finite, exact_sum
+from fedray.core.types import State, Stats, Uploads, Weighting
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A server that weighs every number of an upload by how much its client's data say about it (FedFisher).
+#
+# Sources: Matena, Raffel, *Merging Models with Fisher-Weighted Averaging*, NeurIPS 2022 (the closed form);
+# Jhunjhunwala, Wang, Joshi, *FedFisher*, AISTATS 2024 (the steps towards it).
+#
+# If client k's loss is `1/2 (w - w_k)' F_k (w - w_k)` with a diagonal F_k, the sum of all losses, weighed by p_k, has
+# its optimum at `sum p_k F_k w_k / sum p_k F_k`. Where the F_k are equal, or nothing is known, that is the mean.
+
+LEAST = 1e-12  # mean curvature below which a number counts as unknown: exact sums have a resolution of 5e-20
+
+Score = Callable[[int, Tensor], float]  # (world, model [d]) -> how well it does on the server's rows; higher is better
+Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> what is subtracted, `[d]`
+
+
+class Descent(NamedTuple):
+    """How a server goes towards an optimum that it knows, to stay where its own rows say that the model is best.
+
+    Attributes:
+        steps: How many steps it makes.
+        each: Steps from one look at the server's rows to the next.
+        start: Makes the optimizer, without memory.
+        score: How well a model does; None: the last one stays.
+    """
+
+    steps: int
+    each: int
+    start: Callable[[], Step]
+    score: Score | None = None
+
+
+def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
+    """The model `[d]` behind the steps, or the first one of the best score among the start and those looked at.
+
+    Args:
+        how: which steps.
+        start: where they begin, `[d]` float64.
+        gradient: of what is minimized, at a model.
+        world: whose rows the server looks at.
+    """
+    now, step = start, how.start()
+    best, most = start, -math.inf if how.score is None else how.score(world, start)
+    for done in range(1, how.steps + 1):
+        now = now - step(gradient(now))
+        if how.score is not None and (done % how.each == 0 or done == how.steps):
+            found = how.score(world, now)
+            best, most = (now, found) if found > most else (best, most)
+    return now if how.score is None else best
+
+
+def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
+    """Adam with beta 0.9 and 0.999 (Kingma, Ba 2015), as the code of FedBEns has it.
+
+    Args:
+        lr: its learning rate.
+        eps: what is added to the root.
+    """
+
+    def start() -> Step:
+        memory: list[Any] = [0, 0.0, 0.0]
+
+        def step(g: Tensor) -> Tensor:
+            t, first, second = memory[0] + 1, 0.9 * memory[1] + 0.1 * g, 0.999 * memory[2] + 0.001 * g * g
+            memory[:] = t, first, second
+            moved: Tensor = lr * first / (1.0 - 0.9**t) / ((second / (1.0 - 0.999**t)).sqrt() + eps)
+            return moved
+
+        return step
+
+    return start
+
+
+def summing_adam(lr: float) -> Callable[[], Step]:
+    """The optimizer of FedFisher's code: Adam whose memories are sums, `m <- 0.9 m + g`, `v <- 0.99 v + g^2`.
+
+    Args:
+        lr: its learning rate.
+    """
+
+    def start() -> Step:
+        memory: list[Any] = [0.0, 0.0]
+
+        def step(g: Tensor) -> Tensor:
+            memory[:] = 0.9 * memory[0] + g, 0.99 * memory[1] + g * g
+            moved: Tensor = lr * memory[0] / (memory[1].sqrt() + 0.01)
+            return moved
+
+        return step
+
+    return start
+
+
+def fisher_mean(
+    rows: Rows, weighting: Weighting = "uniform", damping: float = 0.0, how: Descent | None = None
+) -> Server:
+    """`w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)` in each number, or steps from the mean towards it.
+
+    Numbers whose mean curvature is below `LEAST` are averaged with the weights p_k alone, and so are float buffers,
+    which have none. With an infinite damping all are.
+
+    Args:
+        rows: the rows of the state.
+        weighting: makes p_k: uniform, or examples (n_k / n).
+        damping: is added to every F_k, at least 0.
+        how: how the server goes there; None: at once.
+
+    Example:
+        The first client is three times as sure of the first number as the second one, and equally of the second number.
+
+        >>> import numpy as np
+        >>> both = np.array([0, 1])
+        >>> sent, sure = torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([[3.0, 1.0], [1.0, 1.0]])
+        >>> zero = 0 * both
+        >>> uploads = Uploads(sent, client=both, model=zero, world=zero, tier=zero, size=1 + both, beside=sure)
+        >>> server = fisher_mean(Rows(worlds=1, models=1))
+        >>> state = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
+        >>> server.step(state, server.reduce(uploads), 0).models.tolist()
+        [[0.75, 0.5]]
+    """
+
+    def reduce(uploads: Uploads) -> Stats:
+        assert uploads.beside is not None
+        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
+        sure = uploads.beside.double() + damping
+        return {
+            "sum": exact_sum(uploads.delta, group, rows.number, weight),
+            "curvature": exact_sum(sure, group, rows.number, weight, limbs=2),
+            "weighed": exact_sum(sure * uploads.delta, group, rows.number, weight, limbs=2),
+            **group_totals(uploads, group, weight, rows.number),
+        }
+
+    def step(state: State, stats: Stats, _t: int) -> State:
+        weight = stats["weight"].total.clamp(min=1)[:, None]
+        mean, sure = stats["sum"].value() / weight, stats["curvature"].value() / weight
+        known = sure > LEAST
+        best = torch.where(known, stats["weighed"].value() / weight / sure.where(known, torch.ones_like(sure)), mean)
+        if how is None:
+            return apply_delta(state, best, stats)
+        after = mean.clone()
+        for row in torch.nonzero(stats["weight"].total).flatten().tolist():
+            before = state.models[row].double()
+            goal, weigh = before + best[row], sure[row]
+            found = descend(how, before + mean[row], partial(_pull, goal, weigh), row // rows.models)
+            after[row] = found - before
+        return apply_delta(state, after, stats)
+
+    return Server(no_extra, reduce, step)
+
+
+def _pull(goal: Tensor, weigh: Tensor, now: Tensor) -> Tensor:
+    """The gradient of `1/2 (w - goal)' F (w - goal)`."""
+    return weigh * (now - goal)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A server that looks for modes of the product of the clients' posteriors, each of which is a mixture (FedBEns).
+#
+# Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, Alg. 1.
+#
+# Client k ends at a local optimum w_km from each of M starts. Its posterior is taken for the mixture, with equal
+# weights, of the Gaussians with these means and the precisions `P_km = n_k F_km / T + c` (Laplace). The global
+# posterior is in proportion to the product of all of them, in which the prior of precision c_0 and mean 0 counts
+# once:
+#
+#     log p(w) = sum_k log sum_m N(w; w_km, 1 / P_km) + (N - 1) c_0 / 2 |w|^2
+
+MOST_CLIMBS = 100  # fixed-point steps; shares that no longer change end them before
+
+
+class SentMode(NamedTuple):
+    """An upload of a client.
+
+    Attributes:
+        client: Its id.
+        mode: Which of the M models it has trained.
+        model: Where it has ended, `[d]`.
+        curvature: The diagonal of the Fisher there, summed over its rows, `[d]`.
+    """
+
+    client: int
+    mode: int
+    model: Tensor
+    curvature: Tensor
+
+
+@dataclass(frozen=True)
+class Mixtures:
+    """The posteriors of N clients, of at most M modes each.
+
+    Attributes:
+        mean: local optima, `[N, M, p]` float64; any number where there is none.
+        sure: their precisions, `[N, M, p]`, above 0.
+        there: which of them there are, `[N, M]`; every client has one at least.
+        prior: c_0, the precision of the prior that is in all of them.
+    """
+
+    mean: Tensor
+    sure: Tensor
+    there: Tensor
+    prior: float
+
+    @cached_property
+    def pulls(self) -> Tensor:
+        """Precisions times optima, `[N, M, p]`."""
+        return self.sure * self.mean
+
+    @cached_property
+    def heights(self) -> Tensor:
+        """Logarithms of the weighted densities at 0, `[N, M]`, without the power of 2 pi; -inf: no mode."""
+        height = (
+            0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1) - self.there.sum(1, keepdim=True).double().log()
+        )
+        return height.masked_fill(~self.there, -torch.inf)
+
+    @property
+    def surplus(self) -> float:
+        """The precision of the priors that the product has beside the first one."""
+        return (len(self.mean) - 1) * self.prior
+
+
+def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The share of each mode in its client's density at w, `[N, M]`, and log p(w) up to a constant.
+
+    Args:
+        known: the posteriors.
+        w: `[p]` float64.
+    """
+    each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
+    return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
+
+
+def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
+    """The gradient of -log p at w, `[p]`.
+
+    Args:
+        known: the posteriors.
+        w: `[p]` float64.
+    """
+    sure, pull = _add_up(known, weigh_modes(known, w)[0])
+    return sure * w - pull
+
+
+def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The precision of the product with these shares of the modes, and that times its mean, `[p]` each."""
+    sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
+    return sure - known.surplus, pull
+
+
+def climb(known: Mixtures, w: Tensor) -> Tensor:
+    """A mode of p that is reached from w, `[p]`: log p never falls on the way.
+
+    With the shares r_km of w, `sum r P (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2` touches -log p from above (EM); its
+    minimum is next.
+
+    Args:
+        known: the posteriors; the precisions of all clients are above that of the prior.
+        w: `[p]`.
+
+    Example:
+        Two clients of one Gaussian each: the product's mode is the mean by precision.
+
+        >>> means, sure = torch.tensor([[[0.0]], [[4.0]]]), torch.tensor([[[1.0]], [[3.0]]])
+        >>> known = torch.ones(2, 1, dtype=torch.bool)
+        >>> climb(Mixtures(means.double(), sure.double(), known, 0.0), torch.zeros(1)).tolist()
+        [3.0]
+    """
+    w, before = w.double(), None
+    for _ in range(MOST_CLIMBS):
+        share, _ = weigh_modes(known, w)
+        if before is not None and torch.equal(share, before):
+            break
+        sure, pull = _add_up(known, share)
+        w = pull / sure
+        before = share
+    return w
+
+
+class Laplace(NamedTuple):
+    """How uploads become Gaussians.
+
+    Attributes:
+        temperature: T, above 0.
+        precision: c, what every client adds to the curvature of its rows, above 0.
+        prior: c_0, at most c.
+        trainable: p, the numbers of a row that have a posterior; those behind are averaged.
+    """
+
+    temperature: float
+    precision: float
+    prior: float
+    trainable: int
+
+    def gather(self, sent: Sequence[SentMode]) -> Mixtures:
+        """The posteriors of the clients of one world.
+
+        Args:
+            sent: what they have sent; at least one upload.
+        """
+        clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
+        mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
+        sure, there = torch.ones_like(mean), torch.zeros(len(clients), modes, dtype=torch.bool)
+        for one in sent:
+            place = clients.index(one.client), one.mode
+            mean[place], there[place] = one.model[: self.trainable].double(), True
+            sure[place] = one.curvature[: self.trainable].double() / self.temperature + self.precision
+        return Mixtures(mean, sure, there, self.prior)
+
+
+def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Descent | None = None) -> Server:
+    """Each of the M models of a world goes on from the median of its uploads to a mode of the product.
+
+    Args:
+        rows: the rows of the state.
+        weighting: by examples, the curvature of client k counts n_k times; uniform: as often for all of a world,
+            the mean of their n_k.
+        laplace: how uploads become Gaussians.
+        how: the steps by which a model goes there; None: it goes to the mode (`climb`).
+    """
+    base = mean(rows, weighting)
+
+    def reduce(uploads: Uploads) -> Stats:
+        assert uploads.beside is not None
+        times, group = upload_weights(uploads, weighting)[:, None] * uploads.beside, rows.of(uploads)
+        check_finite(times)
+        size = torch.zeros(rows.number, dtype=torch.int64).index_add_(0, group, torch.from_numpy(uploads.size))
+        kept = {"uploads": keep_uploads(uploads, uploads.delta), "curvature": keep_uploads(uploads, times)}
+        return {**base.reduce(uploads), **kept, "rows": Counts(size)}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        after = base.step(state, stats, t)
+        models = after.models.clone()
+        size, jobs = (stats[name].total.view(rows.worlds, -1).sum(1) for name in ("rows", "weight"))
+        each = torch.ones(rows.worlds) if weighting == "examples" else size.double() / jobs.clamp(min=1)
+        for world, sent in _find_sent(rows, state, stats, each.tolist()).items():
+            known = laplace.gather(sent)
+            for mode in sorted({one.mode for one in sent}):
+                row = world * rows.models + mode
+                start = torch.stack([one.model for one in sent if one.mode == mode]).double().median(0).values
+                models[row] = _find_mode(known, start, after.models[row], how, world)
+        return after._replace(models=models)
+
+    return Server(base.init, reduce, step, keeps=True)
+
+
+def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
+    """What was sent, by world, in the order of models and of clients; the curvature of each world has its factor."""
+    found: dict[int, list[SentMode]] = {}
+    curvature = stats["curvature"].rows
+    for row, each in group_uploads(rows, stats["uploads"]).items():
+        world, mode = divmod(row, rows.models)
+        for client, delta in each:
+            sure = times[world] * curvature[world, mode, client]
+            found.setdefault(world, []).append(SentMode(client, mode, state.models[row] + delta, sure))
+    return found
+
+
+def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
+    """The model `[d]` that is reached from the start `[d]`; its float buffers are those of the mean."""
+    p = known.mean.shape[2]
+
+    def complete(now: Tensor) -> Tensor:
+        return torch.cat([now.to(mean.dtype), mean[p:]])
+
+    if how is None:
+        return complete(climb(known, start[:p]))
+    score = how.score
+    looked = how if score is None else how._replace(score=lambda world, now: score(world, complete(now)))
+    return complete(descend(looked, start[:p], lambda now: find_gradient(known, now), world))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Samples of a client's posterior by cyclical stochastic gradient Hamiltonian Monte Carlo (SGHMC).
+#
+# Source: Chen, Fox, Guestrin, *Stochastic Gradient Hamiltonian Monte Carlo*, ICML 2014; Zhang, Li, Zhang, Chen,
+# Wilson, *Cyclical Stochastic Gradient MCMC for Bayesian Deep Learning*, ICLR 2020. With friction a, rate l,
+# temperature T and n rows a step is
+#
+#     b <- (1 - a) b - l g + sqrt(2 a l T / n) noise,    w <- w + b.
+#
+# The rate falls along a cosine in each cycle. The first part of a cycle (`exploration`) has no noise; samples are
+# taken at equal distances in the rest of it, the last one at its end.
+
+_ROUNDING = 1e-9  # of shares of a training
+
+
+class Cycles(NamedTuple):
+    """When a chain moves fast, when it has noise, and when samples are taken.
+
+    Attributes:
+        number: Cycles of a local training.
+        per_cycle: Samples taken in each.
+        samples: M, how many are kept: the last ones.
+        exploration: Share of a cycle before the noise, in [0, 1).
+
+    Example:
+        Two cycles, of which the second half has the samples: at 3/4 and at the end of each. The last three are kept.
+
+        >>> Cycles(number=2, per_cycle=2, samples=3, exploration=0.5).ends()
+        (0.5, 0.875, 1.0)
+    """
+
+    number: int
+    per_cycle: int
+    samples: int
+    exploration: float
+
+    def ends(self) -> tuple[float, ...]:
+        """Behind which share of the steps each kept sample is taken, `[M]`, in (0, 1]."""
+        left = [(self.per_cycle - 1 - q) / self.per_cycle for q in range(self.per_cycle)]
+        each = [(c + 1 - (1 - self.exploration) * one) / self.number for c in range(self.number) for one in left]
+        return tuple(each[-self.samples :])
+
+    def taken(self, steps: Tensor) -> Tensor:
+        """Behind how many of a training's `steps` (a number) each kept sample is taken, `[M]` float64, at least 1."""
+        shares = torch.tensor(self.ends(), dtype=torch.float64, device=steps.device)
+        return ((shares - _ROUNDING) * steps).ceil().clamp(min=1)
+
+
+def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int) -> Transform:
+    """Steps of a chain that leaves its samples in a row of M times p numbers.
+
+    The chain stands in the last p numbers, whose gradient is read. Those of a sample move with them until it is taken.
+    A later round begins where the chain has ended.
+
+    Args:
+        cycles: When samples are taken.
+        momentum: 1 - a, at least 0 and below 1.
+        temperature: T, at least 0; 1 is the posterior, 0 is SGD with momentum at a cyclical rate.
+        p: Numbers of a sample.
+    """
+
+    def init(parameters: Tensor) -> Tensor:
+        return torch.zeros_like(parameters[..., :p])
+
+    def update(gradient: Tensor, state: Tensor, parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
+        inside = (context.step * cycles.number % context.steps).double() / context.steps  # of the cycle, [0, 1)
+        rate = 0.5 * (1.0 + torch.cos(math.pi * inside))  # as a share of the round's
+        spread = (2.0 * (1.0 - momentum) * temperature / context.lr * rate / context.size).sqrt()
+        spread = torch.where(inside >= cycles.exploration - _ROUNDING, spread, 0.0)
+        velocity = momentum * state + rate.to(gradient) * gradient[..., -p:] - spread.to(gradient) * context.noise
+        moves = context.step < cycles.taken(context.steps)
+        change = moves.to(gradient)[:, None] * velocity  # [M, p]
+        if context.step == 0:
+            rows = parameters.reshape(cycles.samples, p)
+            change = change + (rows - rows[-1]) / context.lr  # samples of an earlier round join the chain
+        return change.reshape(-1), velocity
+
+    return Transform(init, update, noise=True, name="sghmc", numbers=p)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a client sends that knows its posterior by samples: the difference to their mean, by their precision (FedPA).
+#
+# Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging*, ICLR 2021.
+
+
+def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function (start `[p]`, samples `[l, p]`) -> `S^-1 (mean of the samples - start)` `[p]`, in time `l^2 p`.
+
+    S is the samples' covariance, shrunk to the identity: `S = r I + (1 - r) C`, `r = 1 / (1 + (l - 1) rho)`, where C is
+    the covariance with the divisor l - 1. With one sample or `rho = 0` it is the identity.
+
+    A sample x behind t others adds a term of rank one to S / r, whose inverse A follows by Sherman and Morrison:
+    `A <- A - g v v' / (1 + g v'u)`, where u is x minus the mean of the others, `v = A u`, and `g = rho t / (t + 1)`.
+
+    Args:
+        rho: how fast the shrinkage fades with the number of samples, at least 0.
+
+    Example:
+        Samples that spread along the first axis alone say less about it: the step there is shorter than the other.
+
+        >>> samples = torch.tensor([[0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
+        >>> correct_by_precision(1.0)(torch.zeros(2, dtype=torch.float64), samples).tolist()
+        [0.6666666666666667, 2.0]
+    """
+
+    def combine(start: Tensor, samples: Tensor) -> Tensor:
+        vs, factors = torch.zeros_like(samples), samples.new_zeros(len(samples))  # v and g / (1 + g v'u): they are A
+
+        def multiply(vector: Tensor, t: int) -> Tensor:
+            v = vs[1:t]
+            return vector - ((factors[1:t] * (v * vector).sum(1))[:, None] * v).sum(0)
+
+        mean = samples[0]
+        for t in range(1, len(samples)):
+            u, g = samples[t] - mean, rho * t / (t + 1)
+            vs[t] = multiply(u, t)
+            factors[t] = g / (1.0 + g * (vs[t] * u).sum())
+            mean = mean + u / (t + 1)
+        return multiply(mean - start, len(samples)) * (1.0 + (len(samples) - 1) * rho)
+
+    return combine

@@ -1,0 +1,401 @@
+"""Servers: how the uploads of a round become the next state; robust centers, and optimizers of the server's step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.errors import BadInput, Overflow
+from fedray.core.method import Server
+from fedray.core.sums import LIMIT, Counts, Kept, Largest, exact_sum
+from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, Weighting
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Servers: how the uploads of a round become the next state.
+#
+# `reduce` turns a block of uploads into sums, in the process that trained them; the sums of all blocks are added;
+# `step` computes the next models from the total, at the coordinator.
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the M = worlds * models rows of the state are: row of (world, model) = world * models + model.
+
+    Attributes:
+        worlds: number of worlds.
+        models: K.
+    """
+
+    worlds: int
+    models: int
+
+    @property
+    def number(self) -> int:
+        """M."""
+        return self.worlds * self.models
+
+    def of(self, uploads: Uploads) -> Tensor:
+        """The row that each upload belongs to, `[J]`."""
+        return torch.from_numpy(uploads.world * self.models + uploads.model)
+
+
+def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
+    """Integer weights `[J]`: 1 a client, or its number of samples."""
+    size = np.ones_like(uploads.size) if weighting == "uniform" else uploads.size
+    return torch.from_numpy(size)
+
+
+def no_extra(_models: Tensor) -> dict[str, Tensor]:
+    """For servers without state of their own."""
+    return {}
+
+
+def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
+    """`w_k <- mean of the uploads that started from w_k` (FE Remark 1); a model that nobody trained stays.
+
+    Example:
+        >>> delta, one = torch.tensor([[1.0], [3.0]]), np.array([0, 1])
+        >>> uploads = Uploads(delta, client=one, model=0 * one, world=0 * one, tier=0 * one, size=1 + one)
+        >>> server = mean(Rows(worlds=1, models=1), "examples")
+        >>> start = State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {})
+        >>> server.step(start, server.reduce(uploads), 0).models.item()  # (1 * 1 + 2 * 3) / 3
+        2.3333332538604736
+    """
+
+    def reduce(uploads: Uploads) -> Stats:
+        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
+        return {
+            "sum": exact_sum(uploads.delta, group, rows.number, weight),
+            **group_totals(uploads, group, weight, rows.number),
+        }
+
+    def step(state: State, stats: Stats, _t: int) -> State:
+        weight = stats["weight"].total
+        delta = stats["sum"].value().numpy() / np.maximum(weight.numpy(), 1)[:, None]  # half of torch's time for few
+        return apply_delta(state, torch.from_numpy(delta), stats)
+
+    return Server(no_extra, reduce, step, on_device=True)
+
+
+def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
+    """SHEFL section 3.3: the mean of each tier's deltas, then the mean of the tiers that sent something.
+
+    Args:
+        rows: the rows of the state.
+        tiers: number of tiers.
+        weighting: of the uploads inside a tier.
+    """
+
+    def reduce(uploads: Uploads) -> Stats:
+        group = rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
+        weight = upload_weights(uploads, weighting)
+        both = group_totals(uploads, group, weight, rows.number * tiers)
+        return {"sum": exact_sum(uploads.delta, group, rows.number * tiers, weight), **both}
+
+    def step(state: State, stats: Stats, _t: int) -> State:
+        weight = stats["weight"].total.view(rows.number, tiers)
+        means = stats["sum"].value().view(rows.number, tiers, -1) / weight.clamp(min=1)[..., None]
+        there = (weight > 0).double()
+        delta = (means * there[..., None]).sum(1) / there.sum(1).clamp(min=1)[:, None]
+        return apply_delta(state, delta, stats)
+
+    return Server(no_extra, reduce, step, on_device=True)
+
+
+def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
+    """SHEFL eq. 2 as printed: multipliers on the sum of deltas, divided by H + L, the clients of the round.
+
+    They are `a_h = (H + L) / (2 K) * L / H` and `a_l = (H + L) / 2`. The result equals `by_tier` exactly when L = K and
+    one LPC trained this model. The tier that trains several models a round is HPC, the other LPC.
+
+    Raises:
+        BadInput: there are not two such tiers.
+    """
+    if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
+        raise BadInput(
+            "server.coefficients = paper_eq2 is written for one tier of several models a round and one of a single "
+            "model: give clients.tiers two such tiers, or choose equal_groups"
+        )
+    base = by_tier(rows, 2)
+    hpc = int(tiers[0].models_per_round == 1)
+
+    def step(state: State, stats: Stats, _t: int) -> State:
+        counts = stats["weight"].total.view(rows.worlds, rows.models, 2).sum(1).double()  # jobs [R, C]
+        each = torch.tensor([float(one.models_per_round or rows.models) for one in tiers], dtype=torch.float64)
+        clients = (counts / each).repeat_interleave(rows.models, 0)  # [M, C]
+        h, low = clients[:, hpc], clients[:, 1 - hpc]
+        scale = torch.zeros(rows.number, 2, dtype=torch.float64)
+        everyone = (h + low).clamp(min=1.0)
+        scale[:, hpc] = torch.where(h > 0, everyone / (2 * rows.models) * low / h.clamp(min=1.0), 0.0)
+        scale[:, 1 - hpc] = everyone / 2
+        sums = stats["sum"].value().view(rows.number, 2, -1)
+        return apply_delta(state, (sums * scale[..., None]).sum(1) / everyone[:, None], stats)
+
+    return base._replace(step=step)
+
+
+def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
+    """Total weight of each group `[G]`, and its largest counters.
+
+    Args:
+        uploads: J of them.
+        group: `[J]`, the group of each.
+        weight: `[J]` integers.
+        groups: G.
+    """
+    out: Stats = {"weight": Counts(torch.zeros(groups, dtype=torch.int64).index_add_(0, group, weight))}
+    if uploads.counters is not None and uploads.counters.shape[1]:
+        most = torch.zeros(groups, uploads.counters.shape[1], dtype=torch.int64)
+        index = group[:, None].expand_as(uploads.counters)
+        out["counters"] = Largest(most.scatter_reduce_(0, index, uploads.counters, "amax"))
+    return out
+
+
+def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
+    """The state after adding a delta to the models; counters take the maximum.
+
+    Args:
+        state: before the step.
+        delta: `[M, d]` float64.
+        stats: may hold the largest counters.
+    """
+    before = state.models.numpy()
+    models = torch.from_numpy((delta.numpy() + before).astype(before.dtype))  # added in float64
+    return State(models, merge_counters(state.counters, stats), state.extra)
+
+
+def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
+    """The counters `[M, c]` after a round: the largest that were seen."""
+    if "counters" not in stats:
+        return counters
+    return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
+
+
+def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
+    """A value `[J, ...]` of each upload by itself, for the servers that need every one of them."""
+    keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
+    return Kept(dict(zip(keys, values, strict=True)))
+
+
+def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
+    """The client and the value of each kept upload by row of the state, in the order of rows and of clients.
+
+    Example:
+        >>> group_uploads(Rows(worlds=2, models=3), Kept({(1, 2, 9): "b", (1, 2, 4): "a", (0, 1, 7): "c"}))
+        {1: [(7, 'c')], 5: [(4, 'a'), (9, 'b')]}
+    """
+    found: dict[int, list[tuple[int, Tensor]]] = {}
+    for world, model, client in sorted(kept.rows):
+        found.setdefault(world * rows.models + model, []).append((client, kept.rows[world, model, client]))
+    return found
+
+
+def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
+    """The state after an inner server, and how far it moved the trainable numbers, `[M, p]` float64.
+
+    Args:
+        base: the inner server.
+        state: before the step.
+        stats: what it reads.
+        t: the round.
+        trainable: p.
+    """
+    after = base.step(state, stats, t)
+    return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
+
+
+def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
+    """The state `after`, but with the trainable numbers of `state` plus a change where the model was trained.
+
+    Args:
+        state: before the round.
+        after: what an inner server made of it.
+        change: `[M, p]` float64.
+        trained: `[M, 1]`, which models somebody trained.
+    """
+    p = change.shape[1]
+    models = after.models.double()
+    models[:, :p] = torch.where(trained, state.models.double()[:, :p] + change, models[:, :p])
+    return after._replace(models=models.to(state.models.dtype))
+
+
+def trained_models(stats: Stats, rows: Rows) -> Tensor:
+    """Which models somebody trained in this round, `[M, 1]`."""
+    trained: Tensor = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0
+    return trained
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Servers that survive bad clients: a robust center of the uploads instead of their mean.
+#
+# They need every upload (N x d numbers at the coordinator), keyed by (world, model, client), so results do not depend
+# on the order of arrival. Each works per model: with K models the n uploads are those of one model in one round.
+
+Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]` float64
+_CHUNK = 1 << 16  # columns at a time
+
+
+def robust_server(rows: Rows, center: Center) -> Server:
+    """`w_k <- w_k + center(deltas that started from w_k)`; every upload weighs the same.
+
+    Args:
+        rows: the rows of the state.
+        center: of a model's deltas.
+    """
+
+    def reduce(uploads: Uploads) -> Stats:
+        bad = ~(uploads.delta.abs().amax(1) < LIMIT)  # NaN is bad, too
+        if bool(bad.any()):
+            raise Overflow([int(j) for j in torch.nonzero(bad).flatten()[:5]])
+        group = rows.of(uploads)
+        return {
+            "each": keep_uploads(uploads, uploads.delta.clone()),
+            **group_totals(uploads, group, torch.ones_like(group), rows.number),
+        }
+
+    def step(state: State, stats: Stats, _t: int) -> State:
+        delta = torch.zeros(state.models.shape, dtype=torch.float64)
+        for row, each in group_uploads(rows, stats["each"]).items():
+            delta[row] = center(torch.stack([sent for _, sent in each]))
+        return apply_delta(state, delta, stats)
+
+    return Server(no_extra, reduce, step, keeps=True)
+
+
+def median(x: Tensor) -> Tensor:
+    """The median of each coordinate (Yin et al. 2018, Alg. 1, option I); of an even number the mean of the middle two.
+
+    Example:
+        >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
+        [3.0]
+    """
+    n = len(x)
+    return _by_column(x, lambda part: part[(n - 1) // 2 : n // 2 + 1].mean(0))
+
+
+def trimmed_mean(b: int) -> Center:
+    """Of each coordinate the mean without its b largest and b smallest values (Yin et al. 2018, option II).
+
+    Fewer than 2 b + 1 uploads lose as many as leave something: then it is the median.
+
+    Example:
+        >>> trimmed_mean(1)(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
+        [3.0]
+    """
+
+    def center(x: Tensor) -> Tensor:
+        cut = min(b, (len(x) - 1) // 2)
+        return _by_column(x, lambda part: part[cut : len(x) - cut].mean(0))
+
+    return center
+
+
+def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    """`score` of the sorted columns, `[d]` float64."""
+    parts = [score(part.sort(0).values.double()) for part in torch.split(x, _CHUNK, dim=1)]
+    return torch.cat(parts)
+
+
+def krum(f: int, trainable: int, multi: bool = False) -> Center:
+    """The upload nearest to its n - f - 2 nearest others, or (`multi`) the mean of the n - f best ones.
+
+    Distances are taken over the trainable numbers. The guarantee needs n >= 2 f + 3 uploads of a model; with fewer, at
+    least one neighbor is looked at. Source: Blanchard et al. 2017, section 4.
+
+    Args:
+        f: the bad uploads that it survives, at least 0.
+        trainable: p, the numbers of a row that are compared.
+        multi: whether several uploads are averaged.
+
+    Example:
+        >>> krum(1, 1)(torch.tensor([[1.0], [1.1], [1.2], [0.9], [50.0]])).round(decimals=3).tolist()
+        [1.0]
+    """
+
+    def center(x: Tensor) -> Tensor:
+        n = len(x)
+        order = torch.argsort(_crowding(x[:, :trainable], max(1, n - f - 2)), stable=True)
+        best = order[: max(1, n - f) if multi else 1].sort().values
+        return x[best].double().mean(0)
+
+    return center
+
+
+def _crowding(x: Tensor, neighbors: int) -> Tensor:
+    """Sum of squared distances of each row to its nearest others, `[n]` float64."""
+    if len(x) == 1:
+        return torch.zeros(1, dtype=torch.float64)
+    square = torch.zeros(len(x), len(x), dtype=torch.float64)
+    for part in torch.split(x, _CHUNK, dim=1):
+        square += torch.cdist(part.double(), part.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
+    square.fill_diagonal_(float("inf"))
+    return square.sort(1).values[:, : min(neighbors, len(x) - 1)].sum(1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Server optimizers: the move of any server is taken as a pseudo-gradient.
+#
+# The inner server may be a mean, a mean by tier, or a robust one. Only trainable numbers are moved: float buffers
+# (BatchNorm) stay as the inner server left them. A model that nobody trained in a round keeps its weights and the
+# state of its optimizer.
+
+BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
+
+
+def with_optimizer(
+    base: Server, rows: Rows, trainable: int, kind: ServerOptimizerKind, *, lr: float, momentum: float = 0.9
+) -> Server:
+    """The inner server's move is a pseudo-gradient `g` of a server optimizer.
+
+    `momentum`: `m <- momentum m + g`, `w <- w + lr m` (FedAvgM, Hsu et al. 2019; momentum 0 and lr 1 are no optimizer).
+    `adam` and `yogi`: Reddi et al. 2021, Alg. 2: `m <- momentum m + (1 - momentum) g`, `v <- 0.99 v + 0.01 g^2` or
+    `v <- v - 0.01 g^2 sign(v - g^2)`, `w <- w + lr m / (sqrt(v) + tau)`, tau = 1e-3, v starting at tau^2.
+
+    Args:
+        base: the inner server.
+        rows: the rows of the state.
+        trainable: p, the numbers of a row that are moved.
+        kind: momentum, adam or yogi.
+        lr: above 0.
+        momentum: in [0, 1).
+
+    Raises:
+        BadInput: in a step, the state has no memory of the optimizer, because another `init` took the place of its own.
+
+    Example:
+        >>> from fedray.components.servers import mean
+        >>> server = with_optimizer(mean(Rows(1, 1)), Rows(1, 1), 3, "adam", lr=0.1)
+        >>> sorted(server.init(torch.zeros(1, 3)))
+        ['optimizer_first', 'optimizer_second']
+    """
+
+    def init(models: Tensor) -> dict[str, Tensor]:
+        zero = torch.zeros(len(models), trainable, dtype=torch.float64)
+        second = {} if kind == "momentum" else {"optimizer_second": zero + TAU**2}
+        return {**base.init(models), "optimizer_first": zero, **second}
+
+    def step(state: State, stats: Stats, t: int) -> State:
+        if "optimizer_first" not in state.extra:
+            raise BadInput(
+                f"server.optimizer = {kind} finds no 'optimizer_first' in the state's extra: a server.init that takes "
+                "the place of another one returns its tensors too, {**phase.server.init(models), ...}"
+            )
+        after, g = step_and_move(base, state, stats, t, trainable)
+        trained, extra = trained_models(stats, rows), dict(after.extra)
+        before = state.extra["optimizer_first"]  # the inner server may return an extra without it
+        first = before * momentum + (g if kind == "momentum" else (1.0 - momentum) * g)
+        change = first
+        if kind != "momentum":
+            v, square = state.extra["optimizer_second"], g.square()
+            down = (1.0 - BETA2) * (v - square if kind == "adam" else square * torch.sign(v - square))
+            second = v - down
+            change = first / (second.sqrt() + TAU)
+            extra["optimizer_second"] = torch.where(trained, second, v)
+        extra["optimizer_first"] = torch.where(trained, first, before)
+        return place_change(state, after, lr * change, trained)._replace(extra=extra)
+
+    return Server(init, base.reduce, step, base.keeps)

@@ -1,0 +1,389 @@
+"""Sums that do not depend on their order, the statistics added with them, and totals that grow as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core import native
+from fedray.core.errors import BadInput, Overflow
+from fedray.core.types import FloatArray, IntArray, Stats
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sums that do not depend on their order, and the statistics that are added with them.
+#
+# Float64 adds multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`, and an exact
+# sum does not depend on order, grouping or number of workers. So each number is split into *limbs* with a unit each:
+# limb i keeps the multiples of `2 ** -(36 + 28 i)`, and the remainder goes to limb i + 1 (the idea of Demmel and
+# Nguyen, *Parallel Reproducible Summation*, IEEE TC 2015). A sum over clients is then one matrix product for each
+# limb, in which BLAS may add in any order; on the CPU a compiled kernel (`kernels/sum.c`) adds, to the same bits.
+# Rows with entries above 1 in magnitude also use a coarse limb; whether one does depends on that row alone.
+
+COARSE = -1  # the limb of multiples of 2**-8, for |x| up to LIMIT
+LIMIT = 2.0**28  # numbers of this magnitude or above cannot be added exactly
+_COMPILED = (torch.float32, torch.float64)  # what the compiled kernel adds
+_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # numbers at a time: 1 MB of float64 stays in a core's cache
+
+
+def _unit(limb: int) -> float:
+    return 2.0 ** -(36 + 28 * limb)
+
+
+@dataclass(frozen=True)
+class ExactSum:
+    """Sums of G groups of rows.
+
+    Attributes:
+        limbs: Sums of each limb, `[G, d]` float64; `value` adds them up.
+    """
+
+    limbs: dict[int, Tensor]
+
+    def __add__(self, other: ExactSum) -> ExactSum:
+        if self.limbs.keys() == other.limbs.keys():
+            return ExactSum({k: v + other.limbs[k] for k, v in self.limbs.items()})
+        keys = self.limbs.keys() | other.limbs.keys()
+        both = {k: [s.limbs[k] for s in (self, other) if k in s.limbs] for k in keys}
+        return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
+
+    def value(self) -> Tensor:
+        """The sums `[G, d]` in float64; the limbs are added from the finest to the coarsest."""
+        total: Tensor | None = None
+        for limb in sorted(self.limbs, reverse=True):
+            total = self.limbs[limb] if total is None else total + self.limbs[limb]
+        assert total is not None
+        return total
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Integer totals.
+
+    Attributes:
+        total: `[...]` int64.
+    """
+
+    total: Tensor
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.total + other.total)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """Integer maxima.
+
+    Attributes:
+        most: `[...]` int64.
+    """
+
+    most: Tensor
+
+    def __add__(self, other: Largest) -> Largest:
+        return Largest(torch.maximum(self.most, other.most))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The uploads themselves, for servers that need each of them.
+
+    Attributes:
+        rows: Deltas `[d]` by (world, model, client).
+    """
+
+    rows: dict[tuple[int, int, int], Tensor]
+
+    def __add__(self, other: Kept) -> Kept:
+        return Kept({**self.rows, **other.rows})
+
+
+def exact_sum(
+    x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int = 1, square: bool = False
+) -> ExactSum:
+    """The exact sum of `weight[j] * x[j]` (or `weight[j] * x[j] ** 2`) over the rows j of each group.
+
+    Args:
+        x: Rows, `[J, d]` float32 or float64.
+        group: Group of each row, `[J]` int64, 0 to groups - 1.
+        groups: Number of groups, G.
+        weight: Integer weight of each row, `[J]`.
+        limbs: How many fine limbs are kept: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
+        square: Whether the squares are added.
+
+    Raises:
+        Overflow: A row holds NaN, infinity or numbers that are too large to be added.
+        BadInput: A weight is no whole number, with which the sum would depend on the order.
+
+    Example:
+        >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
+        >>> exact_sum(rows, torch.tensor([0, 1, 1]), 2, torch.tensor([1, 1, 2])).value().tolist()
+        [[1.0], [10.0]]
+    """
+    if weight.is_floating_point() and bool((weight != weight.round()).any()):
+        raise BadInput(
+            f"exact_sum: a weight is {float(weight[weight != weight.round()][0]):g}: give whole numbers, such as "
+            "training rows, and divide the total by their sum"
+        )
+    if native.is_available() and x.device.type == "cpu" and x.is_contiguous() and x.dtype in _COMPILED:
+        return _sum_compiled(x, group, groups, weight, limbs=limbs, square=square)
+    return sum_with_torch(x, group, groups, weight, limbs=limbs, square=square)
+
+
+def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
+    """The same as `exact_sum` with torch alone, where there is no compiled library, and on other devices.
+
+    Args:
+        x: As there.
+        group: As there.
+        groups: As there.
+        weight: As there.
+        limbs: As there.
+        square: As there.
+    """
+    most = torch.maximum(x.amax(1), -x.amin(1)).double().cpu().numpy()  # NaN stays NaN
+    over = _check_largest(most, weight.cpu().numpy().astype(np.float64), square) > 1.0
+    big = torch.from_numpy(over).to(x.device)
+    member = torch.zeros(groups, len(x), dtype=torch.float64, device=x.device)  # [G, J]
+    member[group.to(x.device), torch.arange(len(x), device=x.device)] = 1.0
+    fine = tuple(range(limbs))
+    sums = {
+        limb: x.new_empty(groups, x.shape[1], dtype=torch.float64)
+        for limb in ((COARSE, *fine) if bool(big.any()) else fine)
+    }
+    scale = weight.to(x.device).double()[:, None] if bool((weight != 1).any()) else None
+    rule = _Split(limbs, scale, square, big if COARSE in sums else None)
+    step, is_one_row = max(1024, _CHUNK[x.device.type] // max(1, len(x))), len(x) == groups == 1
+    for start in range(0, x.shape[1], step):
+        columns = slice(start, start + step)
+        into = sums[limbs - 1][:, columns] if is_one_row else None  # one row is its own sum
+        for limb, part in _split_limbs(x[:, columns], into, rule):
+            if part is not into:
+                sums[limb][:, columns] = part if is_one_row else member @ part
+    return ExactSum(sums)
+
+
+def _sum_compiled(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
+    """The same by the compiled kernel; rows are added again where one turns out to need the coarse limb."""
+    factor = weight.numpy().astype(np.float64)
+    add = partial(native.sum_rows, x, group.numpy(), groups, None if (factor == 1).all() else factor)
+    sums, most = add(None, limbs=limbs, square=square)
+    big = _check_largest(most, factor, square) > 1.0
+    fine = tuple(range(limbs))
+    if not big.any():
+        return ExactSum(_name_limbs(fine, sums))
+    return ExactSum(_name_limbs((COARSE, *fine), add(big, limbs=limbs, square=square).sums))
+
+
+def _name_limbs(names: tuple[int, ...], sums: Tensor) -> dict[int, Tensor]:
+    """The sums of each limb `[G, d]` with memory of their own, from all of them `[limbs, G, d]`."""
+    return {limb: part.clone() if len(names) > 1 else part for limb, part in zip(names, sums, strict=True)}
+
+
+class _Split(NamedTuple):
+    """How rows are split into limbs.
+
+    Attributes:
+        limbs: Number of fine limbs.
+        scale: Factor of each row, `[J, 1]`; None means 1.
+        square: Whether the numbers are squared first.
+        big: Which rows use the coarse limb, `[J]`; None means that no row does.
+    """
+
+    limbs: int
+    scale: Tensor | None
+    square: bool
+    big: Tensor | None
+
+
+def _split_limbs(x: Tensor, into: Tensor | None, rule: _Split) -> Iterator[tuple[int, Tensor]]:
+    """The part of `scale * x` (or of its square) in each limb, float64; the last one is in `into` if that is given."""
+    rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
+    if rule.square:
+        rest.square_()
+    if rule.scale is not None:
+        rest *= rule.scale
+    if rule.big is not None:
+        head = torch.where(rule.big[:, None], _round(rest, COARSE), 0.0)
+        yield COARSE, head
+        rest -= head
+    last = rule.limbs - 1
+    for limb in range(last):
+        head = _round(rest, limb)
+        yield limb, head
+        rest -= head
+    yield last, _round_in_place(rest, last)
+
+
+def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
+    """The largest magnitude that each row adds, `[J]`, from that of its entries; what cannot be added is an error."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        adds = (most * most if square else most) * np.abs(weight)
+    if not (adds < LIMIT).all():
+        raise Overflow(np.flatnonzero(~(adds < LIMIT))[:5].tolist())
+    return adds
+
+
+def check_finite(rows: Tensor) -> None:
+    """Raises `Overflow` for rows `[n, d]` whose entries do not have a finite sum."""
+    bad = torch.nonzero(~torch.isfinite(rows.sum(1))).flatten()
+    if len(bad):
+        raise Overflow(bad.tolist()[:5])
+
+
+def _round(x: Tensor, limb: int) -> Tensor:
+    """Each number rounded to the nearest multiple of the limb's unit."""
+    return _round_in_place(x.clone(), limb)
+
+
+def _round_in_place(x: Tensor, limb: int) -> Tensor:
+    """The same in place: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
+    magic = 1.5 * 2.0**52 * _unit(limb)
+    return x.add_(magic).sub_(magic)
+
+
+def merge_stats(stats: list[Stats]) -> Stats:
+    """Adds the statistics of several blocks or actors; every order gives the same bits."""
+    total: Stats = {}
+    for part in stats:
+        for name, value in part.items():
+            total[name] = total[name] + value if name in total else value
+    return total
+
+
+def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
+    """Applies a function (a move between devices, to or from NumPy) to every array of the statistics."""
+
+    def change_value(value: Any) -> Any:
+        if isinstance(value, ExactSum):
+            return ExactSum({k: change(v) for k, v in value.limbs.items()})
+        if isinstance(value, Counts):
+            return Counts(change(value.total))
+        if isinstance(value, Largest):
+            return Largest(change(value.most))
+        return Kept({k: change(v) for k, v in value.rows.items()})
+
+    return {name: change_value(value) for name, value in stats.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Totals to which statistics are added as they come, row by row, so that nobody holds more than one answer at a time.
+#
+# Exact sums do not depend on order, and a row of zeros adds nothing: statistics travel as the rows that jobs were
+# for.
+
+
+class SomeRows(NamedTuple):
+    """The rows of a matrix `[G, d]` that are not 0.
+
+    Attributes:
+        groups: G.
+        places: Which rows they are, `[m]`.
+        rows: Their numbers, `[m, d]`.
+    """
+
+    groups: int
+    places: IntArray
+    rows: Any
+
+
+def pick_rows(matrix: Any) -> SomeRows:
+    """The rows of an array `[G, d]` that are not 0; without a copy where they lie side by side.
+
+    Example:
+        >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))
+        SomeRows(groups=2, places=array([1]), rows=array([[0., 7.]]))
+    """
+    index = np.flatnonzero([row.any() for row in matrix])
+    first, beyond = (int(index[0]), int(index[-1]) + 1) if len(index) else (0, 0)
+    side_by_side = beyond - first == len(index)
+    return SomeRows(len(matrix), index, matrix[first:beyond] if side_by_side else matrix[index])
+
+
+def thin(stats: Stats) -> Stats:
+    """Statistics for a message: NumPy arrays, of exact sums only the rows that are not 0."""
+    arrays = map_arrays(stats, lambda tensor: tensor.numpy())
+    sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
+    return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
+
+
+class Totals:
+    """Statistics to which others are added in place.
+
+    Attributes:
+        stats: The totals; empty before anything was added.
+
+    Example:
+        >>> parts = [ExactSum({0: torch.tensor([[1.0], [0.0]])}), ExactSum({0: torch.tensor([[2.0], [5.0]])})]
+        >>> totals = Totals()
+        >>> for part in parts:
+        ...     totals.add(thin({"sum": part}))
+        >>> totals.stats["sum"].value().tolist()
+        [[3.0], [5.0]]
+    """
+
+    def __init__(self) -> None:
+        self.stats: Stats = {}
+
+    def add(self, thinned: Stats) -> None:
+        """Adds what `thin` has made; nothing of it is kept."""
+        for name, value in thinned.items():
+            if isinstance(value, ExactSum):
+                limbs = self.stats.setdefault(name, ExactSum({})).limbs
+                for limb, some in value.limbs.items():
+                    limbs[limb] = _add_rows(limbs.get(limb), some)
+            else:
+                own = map_arrays({name: value}, lambda array: torch.from_numpy(np.array(array)))[name]
+                self.stats[name] = self.stats[name] + own if name in self.stats else own
+
+
+def _add_rows(total: torch.Tensor | None, some: Any) -> torch.Tensor:
+    """Adds rows in place; those of which none came stay zeros that take no memory."""
+    out = np.zeros((some.groups, some.rows.shape[1])) if total is None else total.numpy()
+    for g, row in zip(some.places, some.rows, strict=True):
+        out[g] += row
+    return torch.from_numpy(out)
+
+
+def sum_bytes(thinned: Stats) -> int:
+    """Bytes of the arrays that `thin` has made, as they travel.
+
+    Example:
+        >>> sum_bytes(thin({"sum": ExactSum({0: torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)})}))
+        16
+    """
+    found: list[int] = []
+
+    def count(part: Any) -> Any:
+        found.append(part.rows.nbytes if isinstance(part, SomeRows) else part.nbytes)
+        return part
+
+    map_arrays(thinned, count)
+    return sum(found)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Shares rounded to whole numbers that keep their sum.
+
+
+def round_to_sum(share: FloatArray, total: int) -> IntArray:
+    """Whole numbers next to some shares, `[n]`, that add up to `total`: rounded by largest remainders.
+
+    Of equal remainders the first one is rounded up.
+
+    Args:
+        share: not negative, `[n]`; they add up to `total`, but for rounding.
+        total: their sum.
+
+    Example:
+        >>> round_to_sum(np.array([1.2, 3.6, 2.2]), 7).tolist()
+        [1, 4, 2]
+    """
+    whole: IntArray = np.floor(share).astype(np.int64)
+    whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1
+    return whole

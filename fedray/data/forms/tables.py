@@ -1,0 +1,557 @@
+"""Tables of named columns, and files of them: which columns are inputs, and how they become numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedray.core.errors import BadInput
+from fedray.core.text import suggest_nearest
+from fedray.data.cells import (
+    explain_marks,
+    find_marks,
+    holds_words,
+    is_number_text,
+    is_text,
+    name_cells,
+    unbox,
+)
+from fedray.data.forms.arrays import doubt_classes, doubt_targets, is_whole_with_gaps, list_classes
+from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
+from fedray.data.forms.text_tables import explain_table, read_text_table
+from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray, refuse_twins
+from fedray.data.origins import Float64, find_origin
+from fedray.data.types import Array, Dataset
+from fedray.files.layout import TABLES
+from fedray.files.leaf_files import list_leaf_files
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which columns of a table are inputs, which of them are categories, what may be missing, and how its target is read.
+
+MOST_NAMED_VALUES = 1000  # of one that the user names as an input
+GAP = "missing"  # the category of what is missing
+REMEDY = "write data.missing: mean (text gets a category of its own) or drop (those rows), or fill them"
+
+
+class TableColumns(NamedTuple):
+    """How the columns of a table are read.
+
+    Attributes:
+        targets: Columns to predict.
+        inputs: Columns of the network's input.
+        categories: Of the inputs that are text the values, in the order of their numbers 0 and 1.
+        classes: Whether the target is a class.
+        group: Column of the natural clients, or None.
+        groups: Number of each value of that column.
+        remarks: What was done that the user should know, a sentence each.
+    """
+
+    targets: list[str]
+    inputs: list[str]
+    categories: dict[str, list[str]]
+    classes: bool
+    group: str | None
+    groups: dict[Any, int]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> list[str]:
+        """All columns in which nothing may be missing."""
+        return [*self.targets, *self.inputs, *([self.group] if self.group else [])]
+
+
+def choose_columns(
+    frame: Any, targets: list[str], features: list[str] | None, group: str | None, task: str, *, key: str = "input"
+) -> TableColumns:
+    """Finds the inputs, the classes and the natural clients of a table.
+
+    Args:
+        frame: The table: `frame[column]` is a pandas series, and a walk over it names the columns.
+        targets: Columns to predict.
+        features: The inputs; None means every column of numbers, truth values or categories beside targets and group.
+        group: Column of the natural clients, or None.
+        task: `auto`, `classification` or `regression`.
+        key: The option of `data` that names the inputs, for messages.
+
+    Raises:
+        BadInput: A column is missing or named twice, or holds text among numbers.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"age": [31, 45], "smokes": [True, False], "city": ["Rome", "Oslo"], "ill": [0, 1]})
+        >>> found = choose_columns(frame, ["ill"], None, None, "auto")
+        >>> found.inputs, found.categories
+        (['age', 'smokes', 'city'], {'city': ['Oslo', 'Rome']})
+    """
+    if not targets:
+        raise BadInput(
+            f"data.target is missing: name the column to predict: {', '.join(map(str, frame))[:200]} (beside data= in "
+            "Python: data__target=COLUMN)"
+        )
+    _check_names(targets, features or [], key)
+    require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
+    remarks: tuple[str, ...] = ()
+    if features is None:
+        inputs, remarks = find_inputs(frame, targets, group, key)
+    else:
+        inputs = features
+    for column in features or []:
+        remarks += check_input(frame, column, key)
+    for column in targets:
+        _refuse_strange(frame, column, "data.target", task)
+        if task != "classification":
+            refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
+    if group is not None:
+        _refuse_strange(frame, group, "data.group", "classification")
+    categories = {column: _list_values(frame, column, key) for column in inputs if is_category(frame[column])}
+    classes = task == "classification" or (task == "auto" and len(targets) == 1 and _is_class(frame[targets[0]]))
+    for column in targets:
+        given = frame[column].dropna().to_numpy()
+        remarks += doubt_classes(given, task) if classes else doubt_targets(given, task)
+        if not classes and is_text(frame[column]):
+            remarks += (f"data: column {column} is text of numbers, read as targets of a regression",)
+    groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
+    return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
+
+
+def require_columns(frame: Any, columns: list[str], key: str = "data") -> None:
+    """Refuses a table that lacks one of some columns; the line has the nearest name, and all that there are.
+
+    Args:
+        frame: The table.
+        columns: Those that are needed.
+        key: Of the scenario, for the message.
+    """
+    known = [str(name) for name in frame]
+    for column in columns:
+        if column not in known:
+            name = frame.attrs.get("file", "the table")
+            remedy = suggest_nearest(str(column), known, "add it, or choose one of them")
+            raise BadInput(f"{key}: {name} has no column {column}: {remedy} (its columns: {', '.join(known)[:400]})")
+
+
+def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
+    """The rows that are left out, `[n]`: those with missing values, where these are dropped.
+
+    Args:
+        frame: The table.
+        columns: How it is read.
+        missing: `refuse`, `mean` or `drop`.
+        key: Of the scenario, for messages.
+
+    Raises:
+        BadInput: Values are missing that may not be; the line names the columns. Or numbers are infinite.
+    """
+    require_columns(frame, columns.used, key)
+    out, found = np.zeros(len(frame), dtype=bool), {}
+    for column in columns.used:
+        gaps = frame[column].isna().to_numpy(dtype=bool)
+        if gaps.any():
+            found[column] = int(gaps.sum())
+            out |= gaps
+    if missing == "mean":
+        found = {column: number for column, number in found.items() if column not in columns.inputs}
+    if found and missing != "drop":
+        _refuse_gaps(found, columns, missing, key, f", in row {out.argmax() + 1}" if out.sum() == 1 else "")
+    for column in (*columns.targets, *columns.inputs):
+        values = frame[column]
+        if values.dtype.kind == "f" and np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).any():
+            raise BadInput(f"{key}: column {column} holds infinity: replace it by a number or drop those rows")
+    return out if missing == "drop" else np.zeros(len(frame), dtype=bool)
+
+
+def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str, where: str) -> None:
+    """Refuses missing values, with the names of the columns, and the row where it is a single one."""
+    if len(found) == 1:
+        said = "".join(f"column {column} has {number} missing values" for column, number in found.items())
+    else:
+        said = f"columns {', '.join(f'{c} ({number})' for c, number in found.items())[:400]} have missing values"
+    if missing == "refuse" and not set(found) - set(columns.inputs):
+        raise BadInput(f"{key}: {said}{where}: {REMEDY}")
+    raise BadInput(f"{key}: {said}{where}, and a target or a client has no mean: write data.missing: drop (those rows)")
+
+
+def _list_values(frame: Any, column: str, key: str) -> list[str]:
+    """The values of a category, and one for what is missing where something is."""
+    values = frame[column]
+    found = sorted({str(value) for value in values.dropna().unique()})
+    if len(found) > MOST_NAMED_VALUES:
+        raise BadInput(f"data.{key}: column {column} has {len(found)} texts, {MOST_NAMED_VALUES} at most: leave it out")
+    return [*found, GAP] if values.isna().any() and GAP not in found else found
+
+
+def _check_names(targets: list[str], inputs: list[str], key: str) -> None:
+    """Refuses columns that are named twice, or as input and as target."""
+    for column in inputs:
+        if column in targets:
+            raise BadInput(f"data.{key}: {column} is also the target, which every model would copy: leave it out")
+    for option, columns in (("target", targets), (key, inputs)):
+        if twice := [column for column in columns if columns.count(column) > 1]:
+            raise BadInput(f"data.{option}: column {twice[0]} is named twice: name it once")
+
+
+def _is_class(column: Any) -> bool:
+    """Whether the target of `task: auto` is a class: text, truth values and whole numbers, also with gaps."""
+    if column.dtype.kind == "f":
+        return is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return not (is_text(column) and is_number_text(column) and any("." in value for value in column.dropna()))
+
+
+def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
+    """Refuses a target or a column of clients that is neither numbers nor text, or text that is meant as numbers."""
+    values = frame[column]
+    if values.dtype.kind not in "iufbOU" or not holds_words(values):
+        what = name_cells(values) if values.dtype.kind == "O" else f"values of type {values.dtype}"
+        raise BadInput(f"{key}: column {column} holds {what}: give a number or a text in each row")
+    if task != "classification" and is_text(values) and (said := explain_marks(values, f"{key}: column {column}")):
+        raise BadInput(f"{said} (or write data.task: classification)")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How the inputs of a table become numbers.
+#
+# Numbers and truth values are inputs as they are. A category becomes an input of 0 and 1 for each of its values
+# (one-hot, the values in alphabetical order); these are not standardized. A value unknown to the training table is 0
+# in all.
+
+
+def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
+    """The inputs of a table, `[n, f]` float32: NaN for a missing number, 0 for every category but the row's own.
+
+    Args:
+        frame: The table.
+        columns: How it is read.
+        origin: What is subtracted in float64 before (`fedray.data.origins`), `[f]`; None: nothing.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fedray.data.forms.tables import choose_columns
+        >>> frame = pd.DataFrame({"age": [31, 45], "city": ["Rome", "Oslo"], "ill": [0, 1]})
+        >>> found = choose_columns(frame, ["ill"], None, None, "auto")
+        >>> encode_inputs(frame, found).tolist()
+        [[31.0, 0.0, 1.0], [45.0, 1.0, 0.0]]
+        >>> name_inputs(found)
+        ('age', 'city=Oslo', 'city=Rome')
+    """
+    x = np.empty((len(frame), len(name_inputs(columns))), dtype=np.float32)
+    place = 0
+    for column in columns.inputs:
+        values = columns.categories.get(column)
+        if values is None:
+            x[:, place] = _as_numbers(frame[column]) - (0.0 if origin is None else origin[place])
+            place += 1
+        else:
+            code = _number_values(frame[column], values)
+            own = np.flatnonzero(code >= 0)
+            x[:, place : place + len(values)] = 0
+            x[own, place + code[own]] = 1
+            place += len(values)
+    return x
+
+
+def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
+    """What has to be subtracted from the inputs of a table before they become float32, `[f]`; None: nothing.
+
+    Args:
+        frame: The table of the training rows.
+        columns: How it is read.
+    """
+    numbers = [column for column in columns.inputs if column not in columns.categories]
+    found = {column: find_origin(_as_numbers(frame[column])[:, None]) for column in numbers}
+    known = [
+        np.zeros(len(columns.categories[column])) if column in columns.categories else found[column]
+        for column in columns.inputs
+    ]
+    origin = np.concatenate([np.zeros(1) if part is None else part for part in known])
+    return origin if origin.any() else None
+
+
+def name_inputs(columns: TableColumns) -> tuple[str, ...]:
+    """Names of the inputs, `f` of them: the column, or the column and the value of a category."""
+    named = [
+        [f"{column}={value}" for value in columns.categories[column]] if column in columns.categories else [str(column)]
+        for column in columns.inputs
+    ]
+    return tuple(name for part in named for name in part)
+
+
+def describe_columns(names: Sequence[str], columns: TableColumns) -> dict[str, tuple[str, ...] | None]:
+    """How the columns of a table are read, as `Dataset.table` keeps it.
+
+    Args:
+        names: Of all columns.
+        columns: How they are read.
+    """
+    values = {name: columns.categories.get(name) for name in columns.inputs}
+    inputs = {str(name): None if found is None else tuple(found) for name, found in values.items()}
+    return {**inputs, **{str(name): () for name in names if name not in columns.inputs}}
+
+
+def _number_values(column: Any, values: list[str]) -> Array:
+    """The place of each row's value among the values of a category, `[n]`; -1 for one that is not among them."""
+    import pandas as pd
+
+    text = column.astype(object).where(column.notna(), GAP).map(str)
+    return np.asarray(pd.Categorical(text, categories=values).codes, dtype=np.int64)
+
+
+def _as_numbers(column: Any) -> Array:
+    """Numbers and truth values as float64, `[n]`; NaN where they are missing."""
+    if column.dtype.kind == "O":  # truth values with gaps
+        return np.array([np.nan if v is None or v != v else float(v) for v in column], dtype=np.float64)
+    found: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables of named columns: pandas and polars frames, pyarrow tables, and files of them.
+
+OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "json", ".dta": "stata", ".sav": "spss"}
+OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
+ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
+READ_FILES = "CSV (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather files (.feather, .arrow)"
+MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
+MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
+_FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
+
+
+class ArrowFrame:
+    """The columns of a pyarrow table as pandas series, one at a time, so that a mapped file needs no memory."""
+
+    def __init__(self, table: Any, rows: Array | None = None) -> None:
+        """Wraps a table, or the rows of it that are given."""
+        self._table, self._rows = table, rows
+        self.attrs: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table.column_names)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows) if self._rows is None else len(self._rows)
+
+    def __getitem__(self, name: str) -> Any:
+        column = unbox(self._table.column(name).to_pandas())
+        return column if self._rows is None else column.iloc[self._rows]
+
+    def keep(self, rows: Array) -> ArrowFrame:
+        """Some of the rows, by their indices."""
+        kept = ArrowFrame(self._table, rows if self._rows is None else self._rows[rows])
+        kept.attrs = self.attrs
+        return kept
+
+
+def is_frame(thing: Any) -> bool:
+    """Whether a thing is a table of named columns."""
+    return bool(list_classes(thing) & _FRAMES) or isinstance(thing, ArrowFrame)
+
+
+def as_frame(thing: Any) -> Any:
+    """A table whose columns are pandas series, by their names as text."""
+    if isinstance(thing, ArrowFrame):
+        return thing
+    classes = list_classes(thing)
+    if "polars.LazyFrame" in classes:
+        thing = thing.collect()
+    if classes & {"polars.LazyFrame", "polars.DataFrame"}:
+        return ArrowFrame(thing.to_arrow())
+    if "pyarrow.RecordBatch" in classes:
+        import pyarrow as pa
+
+        thing = pa.Table.from_batches([thing])
+    if classes & {"pyarrow.RecordBatch", "pyarrow.Table"}:
+        refuse_twins(thing.column_names, "the table")
+        return ArrowFrame(thing)
+    if any(not isinstance(name, str) for name in thing.columns):
+        thing = thing.set_axis([str(name) for name in thing.columns], axis=1)
+    refuse_twins(thing.columns, "the table")
+    objects = {name: thing[name] for name, kind in thing.dtypes.items() if kind.name == "object"}
+    numbers = {name: made for name, column in objects.items() if (made := unbox(column)) is not column}
+    return thing.assign(**numbers) if numbers else thing
+
+
+def read_frame(file: Path, key: str = "path") -> Any:
+    """A file as a pandas table; its ending says how it is read: CSV, Parquet or Feather.
+
+    Args:
+        file: The file.
+        key: Of the scenario, for messages.
+
+    Raises:
+        BadInput: It is a file of another kind, or damaged.
+    """
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    ending = file.suffix.lower()
+    if file.name.lower().endswith((".json.gz", ".jsonl.gz")):
+        ending = ".json"
+    if list_leaf_files(file):
+        raise BadInput(f"data.{key} = {file} is LEAF's JSON: data.name: leaf reads it")
+    if ending in OTHER_FILES:
+        raise BadInput(
+            f"data.{key} = {file}: {ending} files are not read: convert it once, pandas.read_{OTHER_FILES[ending]}(...)"
+            ".to_parquet(...)"
+        )
+    if ending in ARRAY_FILES:
+        raise BadInput(f"data.{key} = {file}: {ending} files are no tables: load it, and give its arrays, data=(x, y)")
+    kind = TABLES.get(ending, "csv")
+    try:
+        if kind == "parquet":
+            refuse_twins(pq.read_schema(file).names, file.name)
+            frame = pd.read_parquet(file)
+        elif kind == "feather":
+            frame = _read_arrow(file)
+        else:
+            frame = _read_csv(file, "\t" if kind == "tsv" else ",", key)
+    except BadInput:
+        raise
+    except Exception as error:  # pyarrow and pandas raise many kinds
+        if ending not in TABLES:
+            raise BadInput(f"data.{key} = {file} is no table that is read: give {READ_FILES}") from error
+        raise explain_table(file, error, f"data.{key} = {file}") from error
+    frame = as_frame(frame)
+    frame.attrs["file"] = file.name  # for messages
+    return frame
+
+
+def _read_arrow(file: Path) -> Any:
+    """A Feather file, or a stream of Arrow."""
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        return pd.read_feather(file)
+    except pa.ArrowInvalid:
+        with pa.memory_map(str(file)) as opened, pa.ipc.open_stream(opened) as stream:
+            return stream.read_pandas()
+
+
+def _read_csv(file: Path, delimiter: str, key: str) -> Any:
+    """A file of text, where `key` names it; one without commas between its columns may have them in its numbers."""
+    frame, found = read_text_table(file, delimiter)
+    for column in frame if found != delimiter else ():
+        if is_text(frame[column]) and (marks := find_marks(frame[column])):
+            more = f", or {marks[1].options} if these are decimal commas" if len(marks) > 1 else ""
+            what = "commas" if "," in marks[0] else marks[0].what
+            raise BadInput(
+                f"data.{key} = {file}: column {column} has numbers with {what}: convert it once, pandas.read_csv(..., "
+                f"sep={found!r}, {marks[0].options}).to_parquet(...){more}"
+            )
+    return frame
+
+
+def build_table(
+    frame: Any, other: Any, reading: ReadOptions, name: str = "table", names: Sequence[str] = ()
+) -> Dataset:
+    """The data set of a table.
+
+    Args:
+        frame: The table, from which test rows are drawn if there is no other.
+        other: Another table with the test rows; None: there is none.
+        reading: How it is read.
+        name: Of the data set.
+        names: Of the classes, where the target has numbers that stand for them.
+
+    Raises:
+        BadInput: A column is missing, has gaps that may not be, or holds what cannot be read.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0] * 5, "b": ["x", "y"] * 10, "ill": ["no", "yes"] * 10})
+        >>> data = build_table(as_frame(frame), None, ReadOptions(target="ill"))
+        >>> data.features, data.train.x.shape, data.class_names
+        (('a', 'b=x', 'b=y'), (16, 3), ('no', 'yes'))
+    """
+    if not len(frame):
+        raise BadInput(f"data: {frame.attrs.get('file', 'the table')} has no rows: give some")
+    target, features = reading.target, reading.input
+    targets = [target] if isinstance(target, str) else list(target or [])
+    inputs = [features] if isinstance(features, str) else list(features) if features else None
+    task = "classification" if names else reading.task
+    columns = choose_columns(frame, targets, inputs, reading.group, task, key=reading.input_key)
+    train = _read_part(frame, columns, reading, "data")
+    test = None if other is None else _read_part(other, columns, reading, "data.test", train)
+    if test is not None and columns.classes:
+        unknown = np.setdiff1d(test.y, train.y)
+        if len(unknown):
+            raise BadInput(f"data.test: class {unknown[0]} is not in the training table: remove its rows")
+    train = train._replace(names=names)
+    task = "classification" if columns.classes else "regression"
+    return make_dataset(name, train, test, reading._replace(task=task), columns.remarks)
+
+
+def _read_part(
+    frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
+) -> RawRows:
+    """The rows of a table that are used; `first` are those of the training table."""
+    gaps = find_row_gaps(frame, columns, reading.missing, key)
+    rows = np.flatnonzero(~gaps)
+    if gaps.all() and len(gaps):
+        raise BadInput(f"{key}: each of {len(gaps)} rows has gaps, so data.missing = drop leaves none: fill them")
+    if gaps.any():
+        frame = frame.keep(rows) if isinstance(frame, ArrowFrame) else frame.iloc[rows]
+    origin = find_table_origin(frame, columns) if first is None else first.origin
+    x, y = encode_inputs(frame, columns, origin), _read_target(frame, columns)
+    group = None
+    if columns.group is not None:
+        group = frame[columns.group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64)
+    names = name_inputs(columns)
+    numbers = {str(column) for column in columns.inputs if column not in columns.categories}
+    indicators = np.array([name not in numbers for name in names]) if columns.categories else None
+    table = describe_columns(list(frame), columns)
+    kept = keep_columns(frame, columns.inputs)
+    if len(rows) <= MOST_COUNTED:
+        kept.setdefault(GIVEN_ROW, rows)
+    return RawRows(x, y, group, kept, features=names, indicators=indicators, table=table, origin=origin)
+
+
+def _read_target(frame: Any, columns: TableColumns) -> Array:
+    """Classes of any type `[n]`, or targets `[n, q]`."""
+    if columns.classes:
+        values = frame[columns.targets[0]]
+        if values.dtype.kind in "iufb":
+            return np.asarray(values.to_numpy())
+        if all(isinstance(value, bool) for value in values.unique()):
+            return np.asarray(values.to_numpy(dtype=bool))
+        return np.asarray(values.map(str).to_numpy(dtype=str))
+    try:
+        return np.column_stack([frame[target].to_numpy(dtype=np.float64) for target in columns.targets])
+    except (ValueError, TypeError) as error:
+        raise BadInput(
+            f"data.target = {columns.targets[0]}: not numeric, so data.task must be classification"
+        ) from error
+
+
+def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
+    """Columns as text, by which rows can be dealt to clients: all of a small table, of a large one no inputs.
+
+    Args:
+        frame: The table.
+        inputs: Columns that are inputs.
+    """
+    names = list(frame)
+    small = len(names) * len(frame) <= MOST_KEPT
+    kept = {}
+    for name in names:
+        values = frame[name]
+        if values.dtype.name == "object" and name_cells(values) != "objects":
+            continue
+        if (small or name not in inputs) and (small or values.nunique() <= MOST_KEPT_VALUES):
+            kept[str(name)] = values.astype(str).to_numpy(dtype=str)
+    return kept
+
+
+def number_groups(column: Any, known: Any) -> Array:
+    """The natural client of each row, `[n]`: the place of its value among those of the training rows in rising order.
+
+    Args:
+        column: Whose each row is.
+        known: The same column of the training rows; a value that is not there is -1.
+    """
+    if column.isna().any():
+        raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
+    found = {value: i for i, value in enumerate(sorted(known.dropna().unique()))}
+    return np.asarray(column.map(found).fillna(-1).to_numpy(dtype=np.int64))

@@ -1,0 +1,488 @@
+"""Data sets by name whose files lie somewhere: pictures, tables, text."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+import re
+import string
+import unicodedata
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.types import FloatArray, IntArray
+from fedray.data.files import explain_damage, find_file, gunzip, scratch_folder, untar
+from fedray.data.forms.clients import read_table_folder
+from fedray.data.forms.rows import ReadOptions
+from fedray.data.forms.tables import build_table, read_frame
+from fedray.data.input_columns import spell_columns
+from fedray.data.types import Dataset, Split, classification, column_moments, regression, split_stratified
+from fedray.files.plain import expand_user_path, explain_missing_path
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pictures: scikit-learn's digits, the torchvision sets, and LEAF's FEMNIST.
+
+IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # torchvision's class, which is also the folder
+CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}  # class, and beginning of files
+
+
+def load_digits(_root: Path | None) -> Dataset:
+    """1,797 handwritten digits of 8 x 8 pixels with levels 0 to 16; a fixed fifth of every class is the test part.
+
+    Example:
+        >>> load_digits(None).train.x.shape
+        (1438, 1, 8, 8)
+    """
+    x, y = _read_digits()
+    x, y = x.reshape(-1, 1, 8, 8).astype(np.uint8), y.astype(np.int64)
+    train, test = split_stratified(y, 0.2, rng.stream(0, "digits"))
+    return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
+
+
+@cache
+def _read_digits() -> tuple[Any, Any]:
+    """Inputs `[n, 64]` and labels `[n]`. scikit-learn's file is read without importing scikit-learn for a second."""
+    home = importlib.util.find_spec("sklearn")
+    file = Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz" if home and home.origin else None
+    if file is not None and file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :-1], table[:, -1]
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return x, y
+
+
+def find_torchvision_folder(name: str, root: Path | None) -> Path:
+    """The folder of a torchvision set; raises BadInput if there is none."""
+    if name in IDX:
+        return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
+    if name == "svhn":
+        return find_file(root, name, ["SVHN", "."], "*_32x32.mat")
+    folder, stem = CIFAR[name]
+    for needs in (f"{stem}-*/*", f"{stem}-python*tar*"):
+        try:
+            return find_file(root, name, [folder, "."], needs)
+        except BadInput as error:
+            missing = error
+    raise missing
+
+
+def load_torchvision(name: str, root: Path | None) -> Dataset:
+    """MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN, read by torchvision's own classes."""
+    folder = find_torchvision_folder(name, root)
+    with scratch_folder() as space:
+        try:
+            train, test, names = _read_torchvision(name, _unpack(name, folder, space))
+        except (RuntimeError, AssertionError, ValueError, OSError, EOFError, KeyError) as error:
+            raise explain_damage(name, folder, error) from error
+    if len(train.x) != len(train.y) or len(test.x) != len(test.y) or not len(train.x):
+        raise explain_damage(name, folder, f"{len(train.x)} pictures and {len(train.y)} labels")
+    return classification(name, train, test, names)
+
+
+def _unpack(name: str, folder: Path, space: Path) -> Path:
+    """The root for torchvision: the user's own if it has unpacked files, else `space`, where they are unpacked."""
+    if name == "svhn":
+        return folder
+    if name in IDX:
+        parts = [f"{a}-{b}-ubyte" for a in ("train", "t10k") for b in ("images-idx3", "labels-idx1")]
+        if all((folder / part).exists() for part in parts):
+            return folder.parent.parent
+        raw = space / IDX[name] / "raw"
+        raw.mkdir(parents=True)
+        for part in parts:
+            find_file(folder, name, [f"{part}.gz"])
+            gunzip(name, folder / f"{part}.gz", raw / part)
+        return space
+    stem = CIFAR[name][1]
+    if any(folder.glob(f"{stem}-*/*")):
+        return folder
+    for archive in sorted(folder.glob(f"{stem}-python*tar*")):
+        untar(name, archive, space)
+    return space
+
+
+def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
+    """The training part, the test part and the names of the classes; pictures are `[n, C, H, W]`."""
+    from torchvision import datasets
+
+    if name == "svhn":
+        parts = [datasets.SVHN(root, split=split) for split in ("train", "test")]
+        train, test = (_make_split(part.data, part.labels) for part in parts)
+        return train, test, tuple("0123456789")
+    kind = getattr(datasets, IDX[name] if name in IDX else CIFAR[name][0])
+    parts = [kind(root, train=train) for train in (True, False)]
+    pictures = [np.asarray(part.data) for part in parts]
+    axes = [p[:, None] if name in IDX else p.transpose(0, 3, 1, 2) for p in pictures]  # [n, C, H, W]
+    names = tuple(str(c).split(" - ")[0] for c in parts[0].classes)
+    train, test = (_make_split(x, part.targets) for x, part in zip(axes, parts, strict=True))
+    return train, test, names
+
+
+def _make_split(x: Any, y: Any) -> Split:
+    return Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64))
+
+
+def find_femnist_folder(root: Path | None) -> Path:
+    """The folder that holds LEAF's `train/` and `test/`."""
+    places = ["femnist_leaf/data", "femnist/data", "femnist", "FEMNIST"]
+    return find_file(root, "femnist", places, "train/*.json*", fetchable=False)
+
+
+def load_femnist(root: Path | None) -> Dataset:
+    """LEAF's FEMNIST: handwriting `[n, 1, 28, 28]` in 62 classes (background 255, dark ink); a writer is a client."""
+    folder = find_femnist_folder(root)
+    train, test = _read_leaf(folder / "train"), _read_leaf(folder / "test")
+    writers = {user: i for i, user in enumerate(sorted(train))}
+    names = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
+    return classification("femnist", _by_writer(train, writers), _by_writer(test, writers), names)
+
+
+def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
+    """Pictures `[n, 1, 28, 28]` uint8 and labels `[n]` by writer, from all JSON files of a folder."""
+    found: dict[str, tuple[Any, IntArray]] = {}
+    for path in sorted(folder.glob("*.json*")):
+        try:
+            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+                data = json.load(file)["user_data"]
+            for user, rows in data.items():
+                x = np.asarray(rows["x"], dtype=np.float64)
+                if x.size and not (x.min() >= 0 and x.max() <= 1):
+                    raise _say_others(path, x)
+                pixels = np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
+                y = np.asarray(rows["y"], dtype=np.int64)
+                if user in found or len(pixels) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
+                    raise ValueError(f"the rows of writer {user} are inconsistent")
+                found[user] = (pixels, y)
+        except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+            raise explain_damage("femnist", path, error) from error
+    return found
+
+
+def _say_others(path: Path, x: Any) -> BadInput:
+    """The line about other data in LEAF's form, such as standardized pictures, which bytes do not hold."""
+    return BadInput(
+        f"data.name = femnist, but {path} has pixels from {x.min():.3g} to {x.max():.3g}, and FEMNIST's are from 0 to "
+        f"1: read other data of this form as they are, data: {{name: leaf, path: {path.parent.parent}}}"
+    )
+
+
+def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) -> Split:
+    """All rows, sorted by writer; one who has no training rows is no client (-1)."""
+    users = sorted(found)
+    group = np.repeat([writers.get(u, -1) for u in users], [len(found[u][1]) for u in users]).astype(np.int64)
+    return Split(np.concatenate([found[u][0] for u in users]), np.concatenate([found[u][1] for u in users]), group)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables: the UCI regression sets in the standard layout of their splits, the printers, and any table.
+
+
+def find_uci_folder(name: str, root: Path | None) -> Path:
+    """The `data/` folder of one UCI set."""
+    folder = name.removeprefix("uci/")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
+        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
+    places = [f"UCI/UCI_Datasets/{folder}/data", f"UCI_Datasets/{folder}/data", f"{folder}/data"]
+    return find_file(root, name, places, "data.txt")
+
+
+def load_uci(name: str, root: Path | None) -> Dataset:
+    """A regression set with its standard splits as folds; every fold is standardized by its own training rows."""
+    folder = find_uci_folder(name, root)
+    data = _read_numbers(name, folder / "data.txt")
+    inputs, target = (_read_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
+    x, y = data[:, inputs].astype(np.float32), data[:, target].astype(np.float32)
+    count = int(_read_numbers(name, folder / "n_splits.txt")[0, 0])
+    folds = []
+    for k in range(count):
+        train, test = (_read_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
+        if np.isin(test, train, kind="table").any():
+            raise explain_damage(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
+        folds.append((train, test))
+    each = [(*column_moments(x[train]), *column_moments(y[train])) for train, _ in folds]
+    a, b, c, d = (np.stack(part) for part in zip(*each, strict=True))
+    return Dataset(name, Split(x, y), Split(x[:0], y[:0]), 0, (), a, b, c, d, tuple(folds))
+
+
+def _read_numbers(name: str, path: Path) -> FloatArray:
+    """A file of numbers, `[rows, columns]`, all finite."""
+    if not path.exists():
+        raise BadInput(f"data.name = {name}, but there is no {path}: run `fedray data get {name}`, or put it there")
+    try:
+        delimiter = "," if path.suffix == ".csv" else None
+        values = np.loadtxt(path, delimiter=delimiter, ndmin=2, dtype=np.float64)
+    except (ValueError, OSError) as error:
+        raise explain_damage(name, path, error) from error
+    if not values.size or not np.isfinite(values).all():
+        raise explain_damage(name, path, "empty, or numbers that are not finite")
+    return values
+
+
+def _read_rows(name: str, path: Path, limit: int) -> IntArray:
+    """Indices below `limit`, `[n]`; the files hold them as floats."""
+    index = _read_numbers(name, path).ravel().astype(np.int64)
+    if index.min() < 0 or index.max() >= limit or np.bincount(index).max() > 1:
+        raise explain_damage(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
+    return index
+
+
+def find_printers_folder(root: Path | None) -> Path:
+    """The folder of the printers' CSV files."""
+    return find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
+
+
+def load_printers(
+    root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
+) -> Dataset:
+    """The vibration of 3D printers, `sqrt(rms_x^2 + rms_y^2)`, from print speed and printer (one-hot).
+
+    Each printer is a client. Every CSV row (measured speed, rms_x, rms_y) is a sample: its two accelerations are root
+    mean squares over a stretch of printing. The test rows are those of one nominal speed, of all printers.
+
+    Args:
+        root: Folder of data files; None for the usual one.
+        speed: `nominal` (of the file name) or `measured` (column 0, which levels off near 43).
+        test_speed: Nominal speed of the test rows.
+    """
+    if speed not in ("nominal", "measured"):
+        raise BadInput(f"data.speed = {speed}: choose nominal or measured")
+    folder = find_printers_folder(root)
+    parts = []
+    for path in sorted(folder.glob("*Printer*_Speed*.csv")):
+        if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
+            values = _read_numbers("printers", path)
+            if values.shape[1] != 3:
+                raise explain_damage("printers", path, f"{values.shape[1]} columns, not 3")
+            parts.append(np.column_stack([values, np.tile([int(match[1]), int(match[2])], (len(values), 1))]))
+    rows = np.concatenate(parts)  # [n, 5]: measured, rms_x, rms_y, printer, nominal
+    label, group = np.unique(rows[:, 3], return_inverse=True)
+    first = rows[:, 4 if speed == "nominal" else 0]
+    x = np.column_stack([first, np.eye(len(label))[group]]).astype(np.float32)
+    y = np.hypot(rows[:, 1], rows[:, 2])[:, None].astype(np.float32)
+    held = rows[:, 4] == test_speed
+    if held.all() or not held.any():
+        raise BadInput(f"data.test_speed = {test_speed}: choose one of {np.unique(rows[:, 4]).astype(int).tolist()}")
+    train, test = (Split(x[m], y[m], group[m].astype(np.int64)) for m in (~held, held))
+    data = regression("printers", train, test)
+    data.shift[:, 1:], data.scale[:, 1:] = 0.0, 1.0  # the label stays one-hot
+    return data
+
+
+def find_table_file(path: str | Path | None, key: str = "path") -> Path:
+    """The user's own file, or their folder with one for each client; `key` is the option that names it."""
+    if not path:
+        raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
+    file = expand_user_path(f"data.{key}", str(path))
+    if not file.is_file() and not (key == "path" and file.is_dir()):
+        raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
+    return file
+
+
+def load_table(
+    _root: Path | None,
+    *,
+    path: str | None = None,
+    target: str | list[str] | None = None,
+    features: list[str] | None = None,
+    group: str | None = None,
+    test: str | None = None,
+    test_fraction: float = 0.2,
+    task: Literal["auto", "classification", "regression"] = "auto",
+    missing: Literal["refuse", "mean", "drop"] = "refuse",
+    seed: int = 0,
+) -> Dataset:
+    """Any Parquet, CSV or Feather file with a sample in each row, or a folder with one for each client or each part.
+
+    Args:
+        path: The file, or the folder.
+        target: The column to predict: one, also for a regression.
+        features: Columns of numbers, truth values or categories; None means all of them but target and group.
+        group: Column whose values are the natural clients.
+        test: Another file with the test rows, or which file of a folder of parts has them; None: `test` or `val` of the
+            folder, or they are drawn.
+        test_fraction: Share of the rows that are test rows, between 0 and 1.
+        task: `auto` takes text, truth values and whole numbers as classes, real numbers as targets.
+        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
+            its own), or `drop` the rows that have them.
+        seed: Address of the drawn test rows.
+
+    Example:
+        >>> import tempfile
+        >>> import pandas as pd
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = f"{folder}/rows.csv"
+        ...     pd.DataFrame({"a": range(10), "b": [0.5] * 10, "kind": ["x", "y"] * 5}).to_csv(path, index=False)
+        ...     data = load_table(None, path=path, target="kind")
+        >>> data.class_names, data.train.x.shape
+        (('x', 'y'), (8, 2))
+    """
+    file = find_table_file(path)
+    reading = ReadOptions(
+        target=spell_columns(target, "data.target"),
+        input=spell_columns(features, "data.features"),
+        group=spell_columns(group, "data.group"),
+        test_fraction=test_fraction,
+        task=task,
+        missing=missing,
+        seed=seed,
+        input_key="features",
+    )
+    if file.is_dir():
+        return read_table_folder(file, reading._replace(test=test))
+    other = read_frame(find_table_file(test, "test"), "test") if test else None
+    return build_table(read_frame(file), other, reading)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Shakespeare: the next character after 80; a role is a client (LEAF's task).
+#
+# A role's text is cut into a training part and a test part. A window and its target lie in one part, so that no
+# character is in both. Windows are tokens `[n, 80]`, uint8.
+
+# LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LENGTH = 80  # characters of a window
+_PLAIN_MARKS = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
+_LOOKUP = np.full(128, ALPHABET.index(" "), np.uint8)
+_LOOKUP[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
+_FOLDERS = {  # source -> folder, and pattern of its files
+    "mit_plays": ("mit_plays_csv", "*.csv"),
+    "tiny": ("tinyshakespeare", "input.txt"),
+    "complete": ("complete_works", "t8.shakespeare.txt*"),
+}
+
+
+def encode(text: str) -> NDArray[np.uint8]:
+    r"""Tokens of a text, one for each character; white space becomes one space, and so does an unknown character.
+
+    Example:
+        >>> ALPHABET[encode("na\u00efve")[2]]
+        'i'
+    """
+    plain = unicodedata.normalize("NFKD", " ".join(text.split()).translate(_PLAIN_MARKS))
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    codes = np.array([ord(c) if ord(c) < 128 else ord(" ") for c in plain], dtype=np.uint8)
+    return _LOOKUP[codes]
+
+
+def find_shakespeare_folder(root: Path | None, source: str) -> Path:
+    """The folder of one of the three texts, see `load_shakespeare`."""
+    if source not in _FOLDERS:
+        raise BadInput(f"data.source = {source}: choose one of {', '.join(_FOLDERS)}")
+    folder, needs = _FOLDERS[source]
+    return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
+
+
+def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
+    """The windows of every role that has at least one training window.
+
+    Args:
+        root: Folder of data files; None for the usual one.
+        source: `mit_plays` (five plays, public domain), `tiny` (roles by name), or `complete` (LEAF's edition).
+        stride: Characters from one window to the next; 80 for windows that do not overlap.
+        train: Share of a role's text that is for training, between 0 and 1.
+    """
+    if stride < 1 or not 0 < train < 1:
+        raise BadInput(f"data.stride = {stride}, data.train = {train}: stride is at least 1, train between 0 and 1")
+    folder = find_shakespeare_folder(root, source)
+    path = next(iter(sorted(folder.glob(_FOLDERS[source][1]))))
+    try:
+        parse = {"mit_plays": _parse_mit_plays, "tiny": _parse_tiny, "complete": _parse_complete}[source]
+        roles = parse(folder if source == "mit_plays" else path)
+    except (OSError, EOFError, UnicodeDecodeError, KeyError, csv.Error) as error:
+        raise explain_damage("shakespeare", path, error) from error
+    tokens = [encode(" ".join(lines)) for _, lines in sorted(roles.items())]
+    tokens = [t for t in tokens if int(len(t) * train) > LENGTH]
+    if not tokens:
+        raise explain_damage("shakespeare", path, "no role has enough text")
+    cuts = [int(len(t) * train) for t in tokens]
+    left = _cut_windows([t[:cut] for t, cut in zip(tokens, cuts, strict=True)], stride)
+    right = _cut_windows([t[cut:] for t, cut in zip(tokens, cuts, strict=True)], stride)
+    return classification("shakespeare", left, right, tuple(ALPHABET))
+
+
+def _cut_windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
+    """All windows of all texts; a text is a group, and one of at most 80 characters has no windows."""
+    view = np.lib.stride_tricks.sliding_window_view
+    cut = [view(t, LENGTH)[: len(t) - LENGTH : stride] if len(t) > LENGTH else t[:0] for t in texts]
+    count = [len(c) for c in cut]
+    x = np.concatenate([c.reshape(-1, LENGTH) for c in cut])
+    y = np.concatenate([t[LENGTH::stride][:n] for t, n in zip(texts, count, strict=True)]).astype(np.int64)
+    group: IntArray = np.repeat(np.arange(len(texts)), count).astype(np.int64)
+    return Split(x, y, group)
+
+
+Roles = dict[str, list[str]]  # role -> its lines
+
+
+def _parse_mit_plays(folder: Path) -> Roles:
+    """The roles `play_role` of all CSV files; stage directions belong to no role."""
+    roles: Roles = {}
+    for path in sorted(folder.glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if "dialogue" not in (reader.fieldnames or ()):
+                continue  # the list of plays
+            for row in reader:
+                if not row["character"].startswith("["):
+                    roles.setdefault(f"{path.stem}_{row['character'].strip().upper()}", []).append(row["dialogue"])
+    return roles
+
+
+def _parse_tiny(path: Path) -> Roles:
+    """The roles of all plays by name; a speech begins with `Name:` on a line of its own after an empty line."""
+    roles: Roles = {}
+    for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
+        name, _, text = speech.strip().partition(":\n")
+        if text:
+            roles.setdefault(name.strip().upper(), []).append(text)
+    return roles
+
+
+def _parse_complete(path: Path) -> Roles:
+    """The roles `play_ROLE` with more than two lines: LEAF's parser for the 36 plays of Project Gutenberg."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        lines = str(file.read()).splitlines()
+    titles = [i for i, line in enumerate(lines) if "by William Shakespeare" in line][1:]  # the first: the sonnets
+    end = min(124196, len(lines))  # LEAF's last line: behind it are poems
+    roles: Roles = {}
+    for start, stop in zip(titles, [*titles[1:], end], strict=True):
+        title = next((t for t in (lines[start - k].strip() for k in range(2, 8)) if t), "")
+        if (
+            start < end
+            and len(play := _parse_play(lines[start + 1 : min(stop, end)], title == "THE COMEDY OF ERRORS")) > 1
+        ):
+            roles |= {f"{title}_{role}": said for role, said in play.items() if len(said) > 2}
+    return roles
+
+
+def _parse_play(lines: list[str], flush: bool) -> Roles:
+    """The lines of each role of one play; `flush` is for the play whose text is not indented."""
+    speech = re.compile(r"^([a-zA-Z][a-zA-Z ]*)\. (.*)" if flush else r"^  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
+    more = re.compile(r"^(.*)" if flush else r"^    (.*)")
+    roles: Roles = {}
+    role = ""
+    for line in lines:
+        if match := speech.match(line):
+            role = match[1].upper()
+            if flush and role.startswith("ACT "):
+                role = ""
+            else:
+                roles.setdefault(role, []).append(match[2])
+        elif role and (match := more.match(line)):
+            if flush and match[1].startswith("<"):
+                role = ""
+            else:
+                roles[role].append(match[1])
+    return roles

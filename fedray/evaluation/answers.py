@@ -1,0 +1,341 @@
+"""Who answers with which weights: the models of a world, known clients, and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedray.core.method import Answer
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
+from fedray.evaluation.regression import drop_absent, predict_means, weigh_present
+from fedray.metrics import ensemble
+from fedray.simulation.study import Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The weights of known clients over the models that answer: by their losses, by their tiers, or those of everybody.
+
+
+def has_client_weights(study: Study, answer: Answer) -> bool:
+    """Whether known clients are scored with weights of their own: the scenario asks for it, or the method has tiers."""
+    return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
+
+
+def needs_losses(study: Study, answer: Answer) -> bool:
+    """Whether the losses of the models at the clients decide these weights, and not the tiers alone."""
+    return answer.tiers is None or study.evaluation.gamma not in (None, np.inf)
+
+
+def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
+    """Each client's weights over the models that answer (FE eqs. 3-4).
+
+    Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
+    gamma weighs the models that its tier has, or all. Where each client has a model of its own, that one answers; if it
+    has no weight, the client gets everybody's answer.
+
+    Args:
+        study: what was trained.
+        answer: the models that answer.
+        world: number of the world.
+        losses: of each model at each client, `[A, n]`, also of those that do not answer.
+        client: ids of the clients, `[n]`.
+
+    Returns:
+        The weights over the K models that answer, `[n, K]`.
+    """
+    if answer.tiers is not None:
+        return _weigh_in_tiers(study, answer, world, losses, client)
+    gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
+    gamma = np.inf if gamma is None else gamma
+    everybody = weigh_present(answer, world)
+    if everybody is not None and gamma == np.inf:
+        return np.tile(everybody, (len(client), 1))
+    present = drop_absent(losses, answer, world).double().numpy()
+    weights = ensemble.personal_weights(present.T, gamma)
+    if everybody is not None and study.method.one_model_per_client:
+        weights[(present > 0).all(axis=0)] = everybody
+    return weights
+
+
+def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
+    """The same where tiers have weights: those of a tier are for its clients what `weights` is for everybody."""
+    assert answer.tiers is not None
+    tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
+    for t in np.unique(tier).tolist():
+        mine, heard = np.flatnonzero(tier == t), np.flatnonzero(answer.tiers[world, t] > 0)
+        of_tier = answer._replace(weights=answer.tiers[:, t], tiers=None)
+        found = weigh_models(study, of_tier, world, losses[:, torch.from_numpy(mine)], client[mine])
+        weights[np.ix_(mine, heard)] = found
+    return weights if answer.weights is None else weights[:, answer.weights[world] > 0]
+
+
+def rank_own_models(models: int, client: IntArray) -> Tensor:
+    """Losses by which client i chooses model i, `[K, n]`: 0 of that model, 1 of every other.
+
+    Args:
+        models: K.
+        client: ids of the clients, `[n]`.
+
+    Example:
+        >>> rank_own_models(3, np.array([2, 0])).T.tolist()
+        [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]
+    """
+    return torch.from_numpy((np.arange(models)[:, None] != client).astype(np.float32))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Known clients, one by one: the rows each is scored on, and the scores over clients.
+
+
+class WeightedRows(NamedTuple):
+    """The rows of a split that one client is scored on.
+
+    Attributes:
+        rows: places in the split, `[n]`; n = 0 where the client has none.
+        weight: the weight of each row, `[n]`; they sum to 1.
+    """
+
+    rows: IntArray
+    weight: FloatArray
+
+    def mean(self, values: ArrayLike) -> FloatArray:
+        """The weighted mean of values `[..., n]` of these rows, `[...]`.
+
+        Values that are all 1 have the mean 1.0, and where the rows weigh the same, whole numbers are counted without
+        rounding: with 13 weights of 1 / 13 the mean of 13 hits would be a little less than 1.
+
+        Example:
+            >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
+            1.0
+        """
+        given = np.asarray(values, dtype=np.float64)
+        if (self.weight == self.weight[0]).all():
+            return np.asarray(given.mean(axis=-1))
+        return np.asarray((given * self.weight).sum(axis=-1) / self.weight.sum())
+
+
+RowsOfClient = Callable[[int], WeightedRows]
+
+
+def known_clients(study: Study) -> list[tuple[int, int]]:
+    """(world, client) of everyone who is evaluated one by one."""
+    number = min(study.clients.number, EVALUATED_CLIENTS)
+    return [(world, client) for world in range(study.worlds) for client in range(number)]
+
+
+def pick_recorded_clients(study: Study) -> IntArray:
+    """The known clients whose scores are recorded one by one, `[n]`: all, or some, evenly spread over the ids."""
+    known = min(study.clients.number, EVALUATED_CLIENTS)
+    wanted = min(study.evaluation.clients, known)
+    return np.arange(wanted) * known // max(1, wanted)
+
+
+def label_shares(study: Study, world: int) -> FloatArray:
+    """Share of each class in each client's training data, `[N, C]`."""
+    counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
+    shares: FloatArray = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)
+    return shares
+
+
+def own_test_rows(study: Study, world: int) -> RowsOfClient:
+    """A function: client -> the test rows it is scored on.
+
+    A client with test rows of its own is tested on them; otherwise on the test rows of the classes it holds, reweighted
+    to its label shares, which is the expectation over test samples that follow its distribution. Where there are no
+    classes it is tested on all test rows. Of copies (`fedray.data.deal`) these are the rows of its group's copy.
+    """
+    if not study.classes:
+        everything = np.arange(len(study.split("test", world)[1]))
+
+        def find_targets(client: int) -> WeightedRows:
+            own = study.shards.client_test(world, client)
+            own = study.shards.cluster_test(world, client) if own is None else own
+            rows = everything if own is None else own
+            return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+
+        return find_targets
+    labels = study.split("test", world)[1].numpy()
+    count = np.bincount(labels, minlength=study.classes)
+    shares = label_shares(study, world)
+
+    def find(client: int) -> WeightedRows:
+        own = study.shards.client_test(world, client)
+        if own is not None:
+            return WeightedRows(own, np.full(len(own), 1.0 / max(1, len(own))))
+        alike = study.shards.cluster_test(world, client)
+        number = count if alike is None else np.bincount(labels[alike], minlength=study.classes)
+        each = np.where(number > 0, shares[client], 0.0) / np.maximum(number, 1)
+        rows = np.flatnonzero(each[labels] > 0) if alike is None else alike[each[labels[alike]] > 0]
+        weight = each[labels[rows]]
+        return WeightedRows(rows, weight / max(float(weight.sum()), 1e-300))
+
+    return find
+
+
+def held_out_rows(study: Study, world: int) -> RowsOfClient:
+    """A function: client -> its held-out rows, which all weigh the same."""
+
+    def find(client: int) -> WeightedRows:
+        rows = study.shards.client_holdout(world, client) if study.hold_out else np.empty(0, np.int64)
+        return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+
+    return find
+
+
+def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
+    """What each model contributes to a client's answer: its vote for each class, or its targets in original units.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models, `[K, n, outputs]`.
+
+    Returns:
+        `[K, n, C]`, or `[K, n, q]` for a regression.
+    """
+    if study.classes:
+        return ensemble.member_votes(outputs.numpy(), study.evaluation.average)
+    return predict_means(study, world, outputs)
+
+
+def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
+    """For each row 1 where the answer is right and else 0, or the squared error, the mean over targets.
+
+    Args:
+        study: what was trained.
+        answers: weighted votes, `[..., n, C]` or `[..., n, q]`.
+        y: classes `[n]`, or targets `[n, q]`.
+
+    Returns:
+        `[..., n]`.
+    """
+    if study.classes:
+        hits: FloatArray = (answers.argmax(-1) == y.numpy()).astype(np.float64)
+        return hits
+    squares: FloatArray = ((answers - y.double().numpy().reshape(answers.shape[-2:])) ** 2).mean(-1)
+    return squares
+
+
+def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArray, split: str = "test") -> FloatArray:
+    """Accuracy, or RMSE, of each client's weighted ensemble on its own rows of a split.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
+        weights: each client's weights over the models, `[N, K]`; rows sum to 1.
+        split: `test` or `hold_out`.
+
+    Returns:
+        `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
+    """
+    y = study.split(split, world)[1]
+    find = _rows_of_clients(study, world, split)
+    votes = _cast_narrow_votes(study, world, outputs)
+    found, finite = np.full(len(weights), np.nan), bool(np.isfinite(votes).all())
+    for client, row in enumerate(weights):
+        own = find(client)
+        if len(own.rows):
+            answers = ensemble.weigh_votes(row, votes, own.rows, finite=finite)
+            found[client] = own.mean(count_errors(study, answers, y[torch.from_numpy(own.rows)]))
+    return found if study.classes else np.sqrt(found)
+
+
+def measure_clients_alike(
+    study: Study,
+    world: int,
+    outputs: Tensor,
+    split: str,
+    clients: IntArray,
+    *,
+    weights: FloatArray | None,
+) -> FloatArray:
+    """The same where everybody gets one answer, which is computed once.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
+        split: `test` or `hold_out`.
+        clients: ids of the clients, `[N]`.
+        weights: everybody's over the models, `[K]`; None: equal ones.
+
+    Returns:
+        `[N]`, as `measure_clients`.
+    """
+    find, votes = _rows_of_clients(study, world, split), _cast_narrow_votes(study, world, outputs)
+    mean = votes.mean(axis=0) if weights is None else np.tensordot(weights.astype(votes.dtype), votes, axes=1)
+    errors = count_errors(study, mean, study.split(split, world)[1])
+    found = np.full(len(clients), np.nan)
+    for place, client in enumerate(clients.tolist()):
+        own = find(client)
+        if len(own.rows):
+            found[place] = own.mean(errors[own.rows])
+    return found if study.classes else np.sqrt(found)
+
+
+def _rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
+    return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
+
+
+def _cast_narrow_votes(study: Study, world: int, outputs: Tensor) -> NDArray[np.floating[Any]]:
+    """Votes in float32 for classes, where only the largest counts."""
+    return cast_votes(study, world, outputs).astype(np.float32 if study.classes else np.float64)
+
+
+def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
+    """Accuracies or RMSEs of clients with models of their own, on their test and held-out rows: `[N, P]` each.
+
+    Args:
+        own: (world, client) -> `[2, P]`, one column for each personal pass.
+        world: number of the world.
+    """
+    both = torch.stack([own[key] for key in sorted(own) if key[0] == world], dim=1).numpy()
+    return both[0], both[1]
+
+
+def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False) -> FloatArray:
+    """Each client's score with the pass that did best on its own held-out rows, `[N]`; the first one in a tie.
+
+    Args:
+        test: score of each client with each pass, `[N, P]`.
+        held_out: the same on its held-out rows, `[N, P]`; NaN where nothing was held out.
+        lowest: whether the lowest score is the best, as of RMSEs.
+    """
+    best = find_best_pass(held_out, lowest)
+    result: FloatArray = np.take_along_axis(test, best[:, None], axis=1)[:, 0]
+    return result
+
+
+def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
+    """The number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst."""
+    best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
+    return best
+
+
+def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
+    """Mean, the worse tenth and worst of the clients' scores `[N]`; a client without a score (NaN) is left out.
+
+    Args:
+        scores: accuracies, or RMSEs.
+        prefix: of the names.
+        classes: whether they are accuracies.
+
+    Example:
+        >>> summarize_clients(np.array([0.5, 1.0, np.nan]))
+        {'personal_accuracy': 0.75, 'personal_p10': 0.55, 'personal_worst': 0.5}
+        >>> summarize_clients(np.array([1.0, 2.0]), classes=False)
+        {'personal_rmse': 1.5, 'personal_rmse_p90': 1.9, 'personal_rmse_worst': 2.0}
+    """
+    known = scores[~np.isnan(scores)]
+    if not len(known):
+        return {}
+    if classes:
+        found = {"accuracy": known.mean(), "p10": np.quantile(known, 0.1), "worst": known.min()}
+    else:
+        found = {"rmse": known.mean(), "rmse_p90": np.quantile(known, 0.9), "rmse_worst": known.max()}
+    return {f"{prefix}personal_{name}": float(value) for name, value in found.items()}

@@ -1,0 +1,368 @@
+"""The tables of a run directory and the columns of every table, and their readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.core.errors import BadInput
+from fedray.core.types import FloatArray
+from fedray.files.bounded import is_present, read_array_archive, read_parquet_files, read_sealed, say_damaged
+from fedray.files.checksums import check_parts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The columns of every table, with their units: whoever writes a table takes their types from here.
+#
+# `fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
+# `metrics/catalogue.py`.
+
+MOST_MODELS, MOST_CLIENTS = 10**6, 10**9  # ids are below them
+_COUNT = 2**53
+ColumnKind = Literal["whole", "number", "text", "flag", "numbers", "record"]
+
+
+class Column(NamedTuple):
+    """One column.
+
+    Attributes:
+        kind: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), `record` (a struct).
+        unit: of its values; empty where they have none.
+        text: what it is, in a few words.
+        most: of whole numbers, which are 0 to `most`.
+        needed: whether it must be there, without empty cells.
+    """
+
+    kind: ColumnKind
+    unit: str
+    text: str
+    most: int = _COUNT
+    needed: bool = True
+
+
+_WORLD = {
+    "replicate": Column("whole", "", "number of the replicate, from 0; its seed is `seed` plus this number", 10**6),
+    "fold": Column("whole", "", "number of the fold of the data", 10**6),
+}
+_FLYING = "only without rounds (`participation.mode`)"
+_ROUND = Column("whole", "", "completed rounds; 0 before the first", 10**8)
+_CLIENT = Column("whole", "", "id of the client, from 0", MOST_CLIENTS - 1)
+_TIER = Column("text", "", "name of the client's tier")
+COLUMNS: Mapping[str, Mapping[str, Column]] = {
+    "rounds": {
+        **_WORLD,
+        "round": _ROUND,
+        "sim_seconds": Column("number", "virtual seconds", "since the start of the run"),
+        "wall_seconds": Column("number", "seconds", "real time since the start, without start-up and report"),
+        "up_bytes": Column("whole", "bytes", "sent by all clients so far, and used", 2**62, needed=False),
+        "down_bytes": Column(
+            "whole", "bytes", "received by all clients so far, for jobs that have ended", 2**62, needed=False
+        ),
+    },
+    "clients": {
+        **_WORLD,
+        "round": Column("whole", "", "the round of the job, from 1", 10**8),
+        "client": _CLIENT,
+        "tier": _TIER,
+        "model": Column("whole", "", "number of the model that the client trained, from 0", MOST_MODELS - 1),
+        "samples": Column("whole", "samples", "training samples of the job", needed=False),
+        "steps": Column("whole", "steps", "steps of the optimizer; 0 where the job did not count", needed=False),
+        "loss": Column("number", "unit of the loss", "mean over the steps; empty where nothing was trained"),
+        "up_bytes": Column("whole", "bytes", "sent and used; 0 where the job did not count"),
+        "down_bytes": Column("whole", "bytes", "received; 0 where the client was never reached"),
+        "sim_seconds": Column("number", "virtual seconds", "that the job takes"),
+        "status": Column("text", "", "whether the upload was used, and if not, why: ok, late, dropped, failed ..."),
+        "error": Column("text", "", "traceback of a job that failed; else empty", needed=False),
+        "start_seconds": Column("number", "virtual seconds", f"at which the job started; {_FLYING}", needed=False),
+        "arrival_seconds": Column("number", "virtual seconds", f"at which it arrived; {_FLYING}", needed=False),
+        "version": Column("whole", "server steps", f"of its model before it started; {_FLYING}", needed=False),
+        "staleness": Column(
+            "whole", "server steps", f"of its model from its start to its use; empty if unused; {_FLYING}", needed=False
+        ),
+    },
+    "client_scores": {
+        **_WORLD,
+        "round": _ROUND,
+        "client": _CLIENT,
+        "tier": _TIER,
+        "samples": Column("whole", "samples", "training samples of the client"),
+        "accuracy": Column("number", "share", "of the client's test rows that it is answered right", needed=False),
+        "hold_out_accuracy": Column("number", "share", "the same on its held-out rows", needed=False),
+        "rmse": Column("number", "target units", "of what the client is answered on its test rows", needed=False),
+        "hold_out_rmse": Column("number", "target units", "the same on its held-out rows", needed=False),
+        "conformal_coverage": Column("number", "share", "of its test rows whose answer is in the set", needed=False),
+        "conformal_size": Column("number", "labels", "mean size of the sets of its test rows", needed=False),
+        "conformal_width": Column("number", "target units", "mean width of the intervals of its rows", needed=False),
+    },
+    "drift": {
+        **_WORLD,
+        "client": _CLIENT,
+        "samples": Column("whole", "samples", "training samples of the client"),
+        "total": Column("number", "nats, or squared target units", "mean uncertainty of the ensemble on its data"),
+        "knowledge": Column("number", "nats, or squared target units", "the part that the models' disagreement makes"),
+        "z_total": Column("number", "standard deviations", "z-score of `total` over the clients; empty without data"),
+        "z_knowledge": Column("number", "standard deviations", "z-score of `knowledge`: the drift score"),
+        "anomaly": Column("flag", "", "whether the drift score is beyond 3"),
+    },
+    "trials": {
+        "number": Column("whole", "", "number of the trial, from 0"),
+        "state": Column("text", "", "`complete`, `pruned`, `failed` or `running`"),
+        "values": Column("record", "as the objective", "a field for each objective, on held-out rows"),
+        "params": Column("record", "as the key", "a field for each key of the space"),
+        "run_directory": Column("text", "", "of the training that answered it, relative to the sweep's"),
+        "how": Column("text", "", "`trained`, `looked up` or `refused`"),
+        "rounds": Column("whole", "rounds", "that were trained for it"),
+        "training_seconds": Column("number", "seconds", "wall time of its own training"),
+        "seconds_saved": Column("number", "seconds", "wall time of the training that was looked up"),
+        "error": Column("text", "", "why it failed; else empty"),
+        "standard_errors": Column("record", "as the objective", "of the values, over replicates and folds"),
+    },
+    "table": {
+        "cell": Column("text", "", "name of the cell"),
+        "method": Column("text", "", "name of the method"),
+        "metric": Column("text", "", "name of the score, as in `summary.json`"),
+        "mean": Column("number", "as the score", "over replicates and folds"),
+        "sd": Column("number", "as the score", "over replicates and folds; empty for a single one"),
+        "n": Column("whole", "", "replicates and folds that have the score"),
+        "published": Column("number", "as the score", "the paper's figure; empty where there is none"),
+        "rounds": Column("whole", "rounds", "that the cell trained"),
+        "up_bytes": Column("whole", "bytes", "sent by all clients of all replicates and folds, and used"),
+        "down_bytes": Column("whole", "bytes", "received by all clients of all replicates and folds"),
+        "sim_seconds": Column("number", "virtual seconds", "of the slowest replicate and fold"),
+        "wall_seconds": Column("number", "seconds", "real time of the rounds"),
+        "error": Column("text", "", "why the cell failed; else empty"),
+    },
+    "partition": {
+        **_WORLD,
+        "row": Column("whole", "", "of the training rows of the data set, from 0"),
+        "client": _CLIENT,
+        "split": Column("text", "", "`train`, `hold_out`, or `server` for rows that the server holds in its place"),
+        "cluster": Column("whole", "", "true cluster of the client, from 0, where it is known", needed=False),
+        "given_row": Column("whole", "", "which of the rows that the user gave it is, from 0", needed=False),
+    },
+}
+
+
+def _whole(table: str) -> dict[str, Column]:
+    return {name: column for name, column in COLUMNS[table].items() if column.kind == "whole"}
+
+
+JOB_IDS, ROUND_IDS, CLIENT_SCORE_IDS, DRIFT_IDS = map(_whole, ("clients", "rounds", "client_scores", "drift"))
+JOB_COLUMNS = tuple(COLUMNS["clients"])
+MEMBER_COLUMNS = ("member_accuracy", "member_rmse")
+
+
+def arrow_type(kind: ColumnKind) -> pa.DataType:
+    """The type that a column has in a Parquet file.
+
+    Example:
+        >>> arrow_type("numbers")
+        ListType(list<item: double>)
+    """
+    import pyarrow as pa
+
+    kinds = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string(), "flag": pa.bool_()}
+    return kinds[kind] if kind in kinds else pa.list_(pa.float64())
+
+
+def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
+    """A table whose columns have the types of the catalogue; NaN is an empty cell.
+
+    Args:
+        name: of the table.
+        columns: its values by column.
+
+    Raises:
+        KeyError: a column is not in the catalogue.
+
+    Example:
+        >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names
+        ['client', 'anomaly']
+    """
+    import pyarrow as pa
+
+    known = COLUMNS[name]
+    arrays = {key: pa.array(values, arrow_type(known[key].kind), from_pandas=True) for key, values in columns.items()}
+    return pa.table(arrays)
+
+
+def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
+    """The schema of a table.
+
+    Args:
+        name: of the table.
+        records: the types of its structs, which are known where it is written.
+    """
+    import pyarrow as pa
+
+    return pa.schema([(key, records.get(key) or arrow_type(one.kind)) for key, one in COLUMNS[name].items()])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the files of a run directory hold, and their readers: summary, tables of jobs and rounds, arrays of pictures.
+#
+# Whoever reads a run directory reads it here, so that a file of the wrong kind or with ids out of range is one line
+# with its name, whichever command meets it.
+
+SUMMARY_FILE = "summary.json"
+FAILURE_FILE = "failure.json"  # what ended the run, until it goes on
+SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
+_IDS = {"clients": JOB_IDS, "rounds": ROUND_IDS, "client_scores": CLIENT_SCORE_IDS}
+RESUME = "restore it, or let `fedray resume` make it again"
+
+PICTURES = (
+    "confusion", "confusion_average", "calibration", "label_counts", "class_names", "disagreement", "client_scores",
+    "client_accuracy", "client_rmse", "client_rmse_equal", "client_losses", "alpha", "predictive", "pit", "coverage",
+    "errors", "loss_plane", "loss_plane_points", "loss_plane_extent", "graph_edges", "clusters", "conformal_clients",
+    "conformal_alpha", "ood_entropies", "ood_auroc", "stack_folds", "stack_bases", "meta_weights",
+)  # fmt: skip
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    """`summary.json` of a finished run.
+
+    Raises:
+        Damaged: it cannot be read, or a key is missing.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / "summary.json").write_text('{"method": "fedavg", "rounds": 3}')
+        ...     read_summary(Path(folder))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.Damaged: ...summary.json is damaged (it has no metrics): ...
+    """
+    path = out / SUMMARY_FILE
+    found = read_sealed(path, RESUME)
+    missing = [key for key in SUMMARY_KEYS if key not in found]
+    if missing:
+        raise say_damaged(path, f"it has no {missing[0]}", RESUME)
+    return found
+
+
+def read_parts(out: Path, name: str) -> pa.Table | None:
+    """`rounds`, `clients` or `client_scores` of a run directory, all parts as one table, in the order of writing.
+
+    Raises:
+        Damaged: a part cannot be read, lacks a column, or holds a value that cannot be.
+    """
+    import pyarrow as pa
+
+    folder = out / f"{name}.parquet"
+    if is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
+        raise say_damaged(folder, "it is no directory", RESUME)
+    parts = check_parts(out, folder.name)
+    tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
+    for part, table in zip(parts, tables, strict=True):
+        _check_ids(part, table, _IDS[name])
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        return None
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except pa.ArrowException:
+        raise say_damaged(folder, "a column of its parts differs in its type", RESUME) from None
+
+
+def read_drift_file(path: Path) -> pa.Table:
+    """The table of drift scores.
+
+    Raises:
+        Damaged: it cannot be read, or holds a value that cannot be.
+    """
+    table = read_parquet_files([path], None, RESUME)[0]
+    _check_ids(path, table, DRIFT_IDS)
+    return table
+
+
+def _check_ids(path: Path, table: pa.Table, columns: dict[str, Column]) -> None:
+    """Refuses columns of whole numbers that are missing, have another type, or a value out of range."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, (_, _, _, most, needed) in columns.items():
+        if name not in table.column_names:
+            wrong = f"it has no column {name}" if needed else ""
+        elif not pa.types.is_integer(kind := table[name].type) and not pa.types.is_null(kind):
+            wrong = f"its column {name} holds no whole numbers"
+        elif needed and table[name].null_count:
+            wrong = f"its column {name} has empty cells"
+        else:
+            known = table[name].drop_null()
+            ends = pc.min_max(known).as_py().values() if len(known) else ()
+            out = next((end for end in ends if not 0 <= end <= most), None)
+            wrong = "" if out is None else f"its column {name} has the value {out}, out of 0 to {most}"
+        if wrong:
+            raise say_damaged(path, wrong, RESUME)
+
+
+def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of `pictures.npz` that are not empty; none where there is no file.
+
+    Raises:
+        Damaged: it cannot be read, or an edge of the graph has no client.
+    """
+    if not is_present(path):
+        return {}
+    found = {name: array for name, array in read_array_archive(path, PICTURES, RESUME).items() if array.size}
+    edges = found.get("graph_edges")
+    if edges is not None and not (
+        edges.dtype.kind in "iu" and 0 <= edges.min() <= edges.max() < JOB_IDS["client"].most
+    ):
+        raise say_damaged(path, "graph_edges are not pairs of clients", RESUME)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small tables of numbers that users give as CSV or Parquet, such as the edges of a graph.
+
+
+def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
+    r"""The columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
+
+    Args:
+        key: Of the scenario, for messages.
+        path: The file.
+        needed: Columns that must be there.
+        more: Columns that may be there.
+
+    Returns:
+        Columns `[n]` by name.
+
+    Raises:
+        BadInput: The file cannot be read, lacks a column, has an unknown one, or has no rows.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "edges.csv"
+        ...     _ = path.write_text("a,b\n0,1\n1,2\n")
+        ...     read_number_table("graph.edges", path, ("a", "b"), ())["b"].tolist()
+        [1.0, 2.0]
+    """
+    import warnings
+
+    import pandas as pd
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more cells than the header has
+            frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, index_col=False)
+        table = {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
+    except (OSError, ValueError, TypeError, pd.errors.ParserWarning) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadInput(f"{key} = {path}: it cannot be read ({reason}): correct it") from None
+    unknown, missing = set(table) - {*needed, *more}, [name for name in needed if name not in table]
+    if missing or unknown:
+        what = f"has the unknown column {min(unknown)}" if unknown else f"has no column {missing[0]}"
+        *names, last = (*needed, *more)
+        raise BadInput(f"{key} = {path}: it {what}: its columns are {', '.join(names)} and {last}")
+    if not len(frame):
+        raise BadInput(f"{key} = {path}: it has no rows: fill it, or leave {key} out")
+    return table

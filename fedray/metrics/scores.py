@@ -1,0 +1,181 @@
+"""The scores of fedray by name: which task has them, their units, and what a metric of one's own is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedray.core import scores
+from fedray.core.errors import BadInput
+from fedray.core.scores import find_score
+from fedray.core.types import FloatArray
+from fedray.files.tables import COLUMNS, Column, ColumnKind
+from fedray.metrics.classification import classification_scores
+from fedray.metrics.regression import regression_scores
+from fedray.own_code.user_code import blame_user_code, name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the name of a score says: which task has it, and whether lower values are better.
+
+
+def fits_task(name: str, classes: int) -> bool:
+    """Whether a task can have a score: a regression has no accuracy, and a classification has no rmse.
+
+    Args:
+        name: Of the score, with or without `hold_out_`.
+        classes: Number of classes; 0 for a regression.
+
+    Example:
+        >>> [fits_task(name, classes=10) for name in ("rmse", "hold_out_rmse", "nll", "hold_out_nll")]
+        [False, False, True, True]
+    """
+    tasks = classification_scores(np.full((1, 1, 2), 0.5), [0]), regression_scores(np.zeros((1, 1)), [0.0])
+    own, other = tasks if classes else tasks[::-1]
+    score = name.removeprefix("hold_out_")
+    return score in own or score not in other
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether lower values of a score are better; the score may be of the answer, of members, or on held-out rows.
+
+    Of a user's own metrics lower values are better where the name ends with `_error` or `_loss`.
+
+    Example:
+        >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
+        [False, True, True, False]
+    """
+    found = find_score(name)
+    return name.endswith(("_error", "_loss")) if found is None else bool(found.lower)
+
+
+def has_direction(name: str) -> bool:
+    """Whether one way of a score is better: more entropy is neither better nor worse, and nor is more coverage.
+
+    Example:
+        >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
+        [True, False, False, True]
+    """
+    found = find_score(name)
+    return found is None or found.lower is not None
+
+
+def reaches_target(name: str, value: float, target: float) -> bool:
+    """Whether the value of a score is at least as good as a target.
+
+    Args:
+        name: of the score; it says which way is better.
+        value: what was measured.
+        target: what was wanted.
+
+    Example:
+        >>> reaches_target("accuracy", 0.9, target=0.8), reaches_target("nll", 0.4, target=0.3)
+        (True, False)
+    """
+    return bool(value <= target if lower_is_better(name) else value >= target)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The scores in `rounds.parquet` and `summary.json`, with their units.
+
+PREFIXES = ("hold_out_", "member_")  # beginnings of names that fedray writes itself
+_COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # of a summary
+_LISTS = ("conformal_coverage_class",)
+SCORES: Mapping[str, Column] = {
+    name: Column("numbers" if name in _LISTS else "number", one.unit, one.text) for name, one in scores.SCORES.items()
+}
+
+
+def describe_score(name: str) -> Column | None:
+    """Unit and meaning of a score; None where no evaluation of fedray makes it.
+
+    Args:
+        name: as in `rounds.parquet`: with `hold_out_` before it on held-out rows, with `member_` as a list of the
+            members' scores, with `_min`, `_mean` or `_max` behind it over the members.
+
+    Example:
+        >>> describe_score("hold_out_rmse_mean")[1:3]
+        ('target units', 'mean over the members: root mean squared error; on held-out rows')
+        >>> describe_score("nothing_of_ours") is None  # a metric of your own, or a mistake
+        True
+    """
+    inner = name.removeprefix("hold_out_")
+    where = "; on held-out rows" if inner != name else ""
+    listed = inner.startswith("member_")
+    inner = inner.removeprefix("member_")
+    kind: ColumnKind = "numbers" if listed or inner in _LISTS else "number"
+    each = "of each member, a list: " if listed else ""
+    found = scores.find_score(inner)
+    return None if found is None else Column(kind, found.unit, f"{each}{found.text}{where}", needed=False)
+
+
+def is_fedrays(name: str) -> bool:
+    """Whether a name in `rounds.parquet` or `summary.json` is fedray's own: no metric of a user's may have it.
+
+    Example:
+        >>> [is_fedrays(name) for name in ("round", "nll", "rounds_to_target", "hold_out_margin", "margin")]
+        [True, True, True, True, False]
+    """
+    known = name in COLUMNS["rounds"] or name in _COURSE or describe_score(name) is not None
+    return known or name.startswith(PREFIXES)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a metric of a user's own is computed from: the answers of an ensemble on the rows of a split.
+
+
+class Scored(NamedTuple):
+    """The answers of the models of one world on the rows of a split.
+
+    Attributes:
+        prediction: Of the ensemble: probabilities `[n, C]`, or the mean of the target `[n]` in its own unit.
+        targets: Classes `[n]`, or targets `[n]` in their own unit.
+        members: Of each model that answers: probabilities `[K, n, C]`, or means `[K, n]`. Models of weight 0 are left
+            out; of a stack they are its sub models.
+        inputs: As the data set stores them, `[n, ...]`.
+        split: `test` or `hold_out`.
+        replicate: From 0.
+        fold: From 0.
+        variance: Of the ensemble's answer to each row of a regression, `[n]`, in the target's unit squared: that of
+            the score `nll`, with its noise. None for classes.
+
+    Example:
+        >>> import numpy as np
+        >>> scored = Scored(np.array([[0.2, 0.8]]), np.array([1]), np.zeros((1, 1, 2)), None, "test", 0, 0)
+        >>> read_metric("certainty", lambda scored: scored.prediction.max(), scored)
+        0.8
+        >>> read_metric("nothing", lambda scored: None, scored)
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: metric nothing returned None: return a number
+    """
+
+    prediction: FloatArray
+    targets: Any
+    members: FloatArray
+    inputs: Any
+    split: str
+    replicate: int
+    fold: int
+    variance: FloatArray | None = None
+
+
+def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) -> float:
+    """The value of a user's metric.
+
+    Args:
+        name: Its column in `rounds.parquet`.
+        function: Computes it.
+        scored: From what.
+
+    Raises:
+        FedrayError: It raises.
+        BadInput: It returns no number.
+    """
+    with blame_user_code(f"metric {name}"):
+        found = function(scored)
+    try:
+        return float(found)
+    except (TypeError, ValueError):
+        made = f"shape {list(found.shape)}" if isinstance(found, np.ndarray) else name_type(found)
+        raise BadInput(f"metric {name} returned {made}: return a number") from None

@@ -1,0 +1,500 @@
+"""The networks of fedray's catalogue, as plain torch modules."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Normalization layers: batch or group, in any network.
+
+NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalization
+
+
+def norm_layer(norm: str, channels: int) -> nn.Module:
+    """BatchNorm2d, or GroupNorm with 2 groups (1 if the number of channels is odd).
+
+    Group normalization has no running statistics. So nothing has to be averaged over clients, and training and
+    evaluation do not differ.
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    if norm == "group":
+        return nn.GroupNorm(math.gcd(NORM_GROUPS, channels), channels)
+    raise BadInput(f"model.norm = {norm}: choose batch or group")
+
+
+def replace_norms(module: nn.Module, norm: str) -> nn.Module:
+    """The same network with every BatchNorm2d replaced by `norm`, in place.
+
+    Example:
+        >>> type(replace_norms(nn.Sequential(nn.BatchNorm2d(4)), "group")[0]).__name__
+        'GroupNorm'
+    """
+    norm_layer(norm, NORM_GROUPS)  # refuses an unknown name
+    if norm != "batch":
+        for parent in list(module.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.BatchNorm2d):
+                    setattr(parent, name, norm_layer(norm, child.num_features))
+    return module
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Linear models, multi-layer perceptrons, and linear models on radial features; all are plain `nn.Sequential`s.
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+NORMS_OF_ROWS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
+
+def linear(
+    input_shape: tuple[int, ...], outputs: int, *, bias: bool = True, weight_sd: float | None = None
+) -> nn.Sequential:
+    """`W x + b`: Flatten, Linear.
+
+    Args:
+        input_shape: Shape of one sample.
+        outputs: Length of the output.
+        bias: Whether there is a b.
+        weight_sd: Standard deviation of the first parameters, drawn from N(0, weight_sd^2); None keeps torch's
+            initialization.
+
+    Example:
+        >>> linear((1, 8, 8), 10)
+        Sequential(
+          (0): Flatten(start_dim=1, end_dim=-1)
+          (1): Linear(in_features=64, out_features=10, bias=True)
+        )
+    """
+    return _normal(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), outputs, bias=bias)), weight_sd)
+
+
+def mlp(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    hidden: Sequence[int] = (50,),
+    activation: str = "relu",
+    norm: str | None = None,
+    weight_sd: float | None = None,
+) -> nn.Sequential:
+    """Flatten, then Linear, normalization if any, and activation for each hidden layer, then Linear.
+
+    Args:
+        input_shape: Shape of one sample.
+        outputs: Length of the output.
+        hidden: Widths of the hidden layers; the default is FedAG's.
+        activation: relu or tanh.
+        norm: Which normalization there is, batch or layer; None: none.
+        weight_sd: As in `linear`.
+    """
+    if norm is not None and norm not in NORMS_OF_ROWS:
+        raise BadInput(f"model.norm = {norm}: choose one of {', '.join(NORMS_OF_ROWS)}")
+    if activation not in ACTIVATIONS:
+        raise BadInput(f"model.activation = {activation}: choose one of {', '.join(ACTIVATIONS)}")
+    widths = [math.prod(input_shape), *check_widths("hidden", hidden)]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inside, outside in itertools.pairwise(widths):
+        norms = [] if norm is None else [NORMS_OF_ROWS[norm](outside)]
+        layers += [nn.Linear(inside, outside), *norms, ACTIVATIONS[activation]()]
+    return _normal(nn.Sequential(*layers, nn.Linear(widths[-1], outputs)), weight_sd)
+
+
+class RBF(nn.Module):
+    """Radial features `phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`, from `[B, p]` to `[B, J]`.
+
+    Attributes:
+        centers: The c_j, `[J, p]`; they are constants of the network and are not trained.
+        width: In the unit of x, above 0.
+    """
+
+    centers: Tensor
+
+    def __init__(self, centers: Tensor, width: float) -> None:
+        nn.Module.__init__(self)
+        self.width = width
+        self.register_buffer("centers", centers, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features `[B, J]` of inputs `[B, p]`."""
+        squares = (x.unsqueeze(-2) - self.centers).square().sum(-1)  # [B, J]
+        return torch.exp(squares * (-0.5 / self.width**2))
+
+
+def rbf(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    features: int = 100,
+    width: float = 0.08,
+    seed: int = 0,
+    bias: bool = False,
+    weight_sd: float | None = None,
+) -> nn.Sequential:
+    """A linear model on radial features: RBF, Linear. Its tangent kernel is exactly `phi phi^T`.
+
+    Source: FE section V-A (100 features, width 0.08, centers uniform on [-1, 1] and fixed).
+
+    Args:
+        input_shape: `(p,)`.
+        outputs: Length of the output.
+        features: Number of centers, at least 1.
+        width: Of the features, above 0.
+        seed: Address of the centers; networks with the same seed have the same ones.
+        bias: Whether the linear layer has a bias.
+        weight_sd: As in `linear`.
+    """
+    if len(input_shape) != 1:
+        raise BadInput(
+            f"model.name = rbf: inputs of shape {list(input_shape)} are not vectors; choose linear, mlp or cnn"
+        )
+    if features < 1 or width <= 0:
+        raise BadInput(f"model.features = {features}, model.width = {width}: both must be above 0")
+    drawn = 2.0 * rng.uniform(rng.keys(seed, "centres"), features * input_shape[0]) - 1.0
+    centers = torch.from_numpy(drawn.reshape(features, input_shape[0])).float()
+    return _normal(nn.Sequential(RBF(centers, width), nn.Linear(features, outputs, bias=bias)), weight_sd)
+
+
+def check_widths(key: str, value: Sequence[int]) -> list[int]:
+    """A list of layer sizes from a scenario, checked."""
+    fine = isinstance(value, Sequence) and all(isinstance(v, int) and v > 0 for v in value)
+    if not fine:
+        raise BadInput(f"model.{key} = {value}: give a list of whole numbers above 0, such as [50]")
+    return list(value)
+
+
+def _normal(module: nn.Sequential, weight_sd: float | None) -> nn.Sequential:
+    if weight_sd is not None:
+        for parameter in (p for part in module if isinstance(part, nn.Linear) for p in part.parameters()):
+            nn.init.normal_(parameter, std=weight_sd)
+    return module
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Convolutional networks as plain `nn.Sequential`s: the small ones of FE and SHEFL, and VGG-11.
+
+SMALL_KERNEL_BELOW = 16  # pixels; images with a shorter side get padded 3 x 3 kernels
+VGG11: tuple[tuple[int, ...], ...] = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # blocks between poolings
+
+
+def cnn(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    channels: Sequence[int] = (10, 20),
+    hidden: Sequence[int] = (50,),
+    kernel: int | None = None,
+    padding: int | None = None,
+    dropout: float = 0.0,
+) -> nn.Sequential:
+    """Conv2d, ReLU, MaxPool2d(2) for each of `channels`; Flatten; Linear, ReLU for each of `hidden`; Linear.
+
+    The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding 2. That of SHEFL (2 convolutions
+    and 2 hidden layers) has two entries in `hidden`. That of the public code of Fed-ensemble is the default one with
+    dropout 0.5: whole channels of the last convolution, and units of the hidden layers.
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        channels: Channels of the convolutions.
+        hidden: Widths of the fully connected layers.
+        kernel: Side of the kernels; None means 5, or 3 for images with a side below 16.
+        padding: None means 0, or `kernel // 2` for images with a side below 16.
+        dropout: Probability, in [0, 1), with which training drops a channel of the last convolution, and a unit of a
+            hidden layer; 0: there are no such layers.
+
+    Example:
+        >>> sum(parameter.numel() for parameter in cnn((1, 28, 28), 10).parameters())
+        21840
+    """
+    small = min(read_image_shape("cnn", input_shape)[1:]) < SMALL_KERNEL_BELOW
+    kernel = kernel if kernel is not None else 3 if small else 5
+    padding = padding if padding is not None else kernel // 2 if small else 0
+    layers, inside = _convolutions(input_shape, check_widths("channels", channels), kernel, padding)
+    if dropout and len(layers) > 1:
+        layers.insert(-1, nn.Dropout2d(dropout))  # before Flatten
+    for out in check_widths("hidden", hidden):
+        layers += [nn.Linear(inside, out), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+        inside = out
+    return nn.Sequential(*layers, nn.Linear(inside, outputs))
+
+
+def _convolutions(
+    input_shape: tuple[int, ...], channels: list[int], kernel: int, padding: int
+) -> tuple[list[nn.Module], int]:
+    """The convolutional part with its Flatten, and the length of its output."""
+    depth, height, width = read_image_shape("cnn", input_shape)
+    layers: list[nn.Module] = []
+    for out in channels:
+        layers += [nn.Conv2d(depth, out, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        depth, height, width = out, *((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
+        if min(height, width) < 1:
+            raise BadInput(
+                f"model.channels = {channels}: images of {list(input_shape)} are too small for so many poolings "
+                f"with kernel {kernel} and padding {padding}: use fewer, or padding {kernel // 2}"
+            )
+    return [*layers, nn.Flatten()], depth * height * width
+
+
+def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
+    """VGG-11 (Simonyan and Zisserman 2015, column A) with the one-layer classifier usual for 32 x 32 images.
+
+    Poolings round an odd side up, so that images may have any size (28: 14, 7, 4, 2, 1).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        norm: Normalization after each convolution: batch, group or none.
+    """
+    depth, height, width = read_image_shape("vgg11", input_shape)
+    layers: list[nn.Module] = []
+    for block in VGG11:
+        for out in block:
+            conv = nn.Conv2d(depth, out, 3, padding=1)
+            nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+            assert conv.bias is not None
+            nn.init.zeros_(conv.bias)
+            layers += [conv, *([] if norm == "none" else [norm_layer(norm, out)]), nn.ReLU()]
+            depth = out
+        layers.append(nn.MaxPool2d(2, ceil_mode=bool(height % 2 or width % 2)))
+        height, width = (height + 1) // 2, (width + 1) // 2
+    if (height, width) != (1, 1):
+        layers.append(nn.AdaptiveAvgPool2d(1))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth, outputs))
+
+
+def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width of an image.
+
+    Args:
+        name: Of the network, for the message.
+        input_shape: Of one sample.
+
+    Raises:
+        BadInput: The shape is not that of an image.
+    """
+    if len(input_shape) != 3:
+        plane = "give pictures of real numbers as [n, 1, H, W], or " if len(input_shape) == 2 else ""
+        raise BadInput(
+            f"model.name = {name}: inputs of shape {list(input_shape)} are not images: {plane}choose linear or mlp"
+        )
+    depth, height, width = input_shape
+    return depth, height, width
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A network for the next character of a text.
+
+
+class NextCharacter(nn.Module):
+    """Embedding, LSTM, and Linear on the last position."""
+
+    def __init__(self, vocabulary: int, outputs: int, *, embedding: int, hidden: int, layers: int) -> None:
+        nn.Module.__init__(self)
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits `[B, outputs]` of tokens `[B, L]` int64."""
+        states, _ = self.lstm(self.embedding(tokens))  # [B, L, hidden]
+        logits: Tensor = self.head(states[:, -1])
+        return logits
+
+
+def lstm(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    vocabulary: int | None = None,
+    embedding: int = 8,
+    hidden: int = 256,
+    layers: int = 2,
+) -> nn.Module:
+    """The Shakespeare model of McMahan et al. 2017 and FE section V: embedding 8, two LSTM layers of 256.
+
+    Args:
+        input_shape: `(L,)`, the length of a window.
+        outputs: Number of characters to choose from.
+        vocabulary: Number of characters that are read; None means `outputs`.
+        embedding: Length of a character's vector.
+        hidden: Units of each LSTM layer.
+        layers: Number of LSTM layers.
+
+    Example:
+        >>> lstm((80,), 90, vocabulary=90).head
+        Linear(in_features=256, out_features=90, bias=True)
+    """
+    if len(input_shape) != 1:
+        raise BadInput(
+            f"model.name = lstm: inputs of shape {list(input_shape)} are not sequences of characters: choose "
+            "linear, mlp or cnn"
+        )
+    return NextCharacter(vocabulary or outputs, outputs, embedding=embedding, hidden=hidden, layers=layers)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# torchvision's networks, with the stem adapted to small images.
+#
+# The stem of an ImageNet network shrinks the sides of an image to a quarter before the first block. For images with a
+# side below 64 a 3 x 3 convolution of stride 1 without pooling replaces it (He et al. 2016, section 4.2), as in all
+# papers on CIFAR. `norm: group` replaces every BatchNorm2d by GroupNorm. torchvision is imported only when one of
+# these networks is built.
+
+SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
+
+
+def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
+    """ResNet-18 (He et al. 2016).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        width: Factor on the channels: 64 in the first stage, twice as many in each further one.
+        norm: batch or group.
+
+    Example:
+        >>> resnet18((3, 32, 32), 10).conv1
+        Conv2d(3, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False)
+    """
+    return _resnet([2, 2, 2, 2], input_shape, outputs, width, norm)
+
+
+def resnet34(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
+    """ResNet-34 (He et al. 2016).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        width: Factor on the channels: 64 in the first stage, twice as many in each further one.
+        norm: batch or group.
+    """
+    return _resnet([3, 4, 6, 3], input_shape, outputs, width, norm)
+
+
+def densenet(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    blocks: Sequence[int] = (6, 12, 24, 16),
+    growth: int = 32,
+    norm: str = "batch",
+) -> nn.Module:
+    """DenseNet (Huang et al. 2017); the default is DenseNet-121.
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        blocks: Layers in each of the dense blocks.
+        growth: Channels that each layer adds.
+        norm: batch or group.
+    """
+    from torchvision.models import DenseNet
+
+    depth, small = _channels_and_stem("densenet", input_shape)
+    net: nn.Module = DenseNet(growth, tuple(blocks), 2 * growth, num_classes=outputs)
+    features: Any = net.features
+    features.conv0 = _stem(depth, 2 * growth) if small else _match_channels(features.conv0, depth)
+    if small:
+        features.pool0 = nn.Identity()
+    return replace_norms(net, norm)
+
+
+def mobilenet_v2(
+    input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, dropout: float = 0.0, norm: str = "batch"
+) -> nn.Module:
+    """MobileNetV2 (Sandler et al. 2018). For small images the first two strides are 1, so 32 x 32 ends at 4 x 4.
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        width: Factor on the channels.
+        dropout: Share of dropped inputs of the classifier (torchvision: 0.2).
+        norm: batch or group.
+    """
+    from torchvision.models import MobileNetV2
+
+    depth, small = _channels_and_stem("mobilenet_v2", input_shape)
+    rows = [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 3, 2], [6, 64, 4, 2], [6, 96, 3, 1], [6, 160, 3, 2], [6, 320, 1, 1]]
+    rows[1][3] = 1 if small else 2  # expansion, channels, repeats, stride: table 2 of the paper
+    net: Any = MobileNetV2(outputs, width, inverted_residual_setting=rows, dropout=dropout)
+    first = net.features[0]
+    first[0] = _stem(depth, first[0].out_channels) if small else _match_channels(first[0], depth)
+    return replace_norms(net, norm)
+
+
+def shufflenet_v2(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
+    """ShuffleNetV2 x1.0 (Ma et al. 2018).
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        norm: batch or group.
+    """
+    from torchvision.models import ShuffleNetV2
+
+    depth, small = _channels_and_stem("shufflenet_v2", input_shape)
+    net: Any = ShuffleNetV2([4, 8, 4], [24, 116, 232, 464, 1024], num_classes=outputs)
+    net.conv1[0] = _stem(depth, 24) if small else _match_channels(net.conv1[0], depth)
+    if small:
+        net.maxpool = nn.Identity()
+    return replace_norms(net, norm)
+
+
+def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, width: float, norm: str) -> nn.Module:
+    from torchvision.models.resnet import BasicBlock, ResNet
+
+    depth, small = _channels_and_stem("resnet", input_shape)
+    net: Any = ResNet(BasicBlock, layers, num_classes=outputs)
+    if width != 1:
+        _scale_stages(net, layers, max(1, round(64 * width)))
+    net.conv1 = _stem(depth, net.conv1.out_channels) if small else _match_channels(net.conv1, depth)
+    if small:
+        net.maxpool = nn.Identity()
+    return replace_norms(net, norm)
+
+
+def _scale_stages(net: Any, layers: list[int], channels: int) -> None:
+    """Give the first stage of a ResNet so many channels, and each further one twice as many; torchvision fixes 64."""
+    from torchvision.models.resnet import BasicBlock
+
+    net.inplanes = channels
+    net.conv1, net.bn1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(channels)
+    for stage, blocks in enumerate(layers):
+        made = net._make_layer(BasicBlock, channels * 2**stage, blocks, stride=1 if stage == 0 else 2)
+        setattr(net, f"layer{stage + 1}", made)
+    net.fc = nn.Linear(net.inplanes, net.fc.out_features)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _stem(depth: int, channels: int) -> nn.Conv2d:
+    """The stem for small images."""
+    conv = nn.Conv2d(depth, channels, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
+    """The original stem, with as many input channels as the images have."""
+    if conv.in_channels == depth:
+        return conv
+    stride, padding = (conv.stride[0], conv.stride[1]), (int(conv.padding[0]), int(conv.padding[1]))
+    new = nn.Conv2d(depth, conv.out_channels, (conv.kernel_size[0], conv.kernel_size[1]), stride, padding, bias=False)
+    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+    return new
+
+
+def _channels_and_stem(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
+    """The channels of an image, and whether the network gets the small stem."""
+    channels, *sides = read_image_shape(name, input_shape)
+    return channels, min(sides) < SMALL_STEM_BELOW
