@@ -24,12 +24,12 @@ from fedray.scenario.training import (
     CompressKeys,
     EvaluateKeys,
     LocalKeys,
-    OwnKeys,
     PatienceKeys,
     RateKeys,
     ServerKeys,
     StopKeys,
     named,
+    own_names,
 )
 from fedray.scenario.unknown_keys import error_line
 from fedray.scenario.validators import (
@@ -238,7 +238,7 @@ class Scenario:
     table: list[CellKeys] = field(default_factory=list)
     published: OptionValues = field(default_factory=dict)
     callbacks: Annotated[list[str] | None, _V(maybe(list_of(named("callback"), 100, scalar=True)))] = None
-    own: OwnKeys | None = None
+    own: Annotated[dict[str, Any] | None, _V(maybe(own_names))] = None
 
 
 _ADAPTER = TypeAdapter(Scenario)
@@ -250,7 +250,6 @@ _SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name
     "clients.tiers.*": TierKeys,
     "local.schedule": RateKeys,
     "predict.conformal": ConformalKeys,
-    "own": OwnKeys,
     "stop": PatienceKeys,
     "evaluate.stop_at": StopKeys,
     "evaluate.target": StopKeys,
@@ -265,7 +264,7 @@ def section_fields(section: str) -> tuple[str, ...]:
 
 def list_sections() -> dict[str, tuple[str, ...]]:
     """The keys of each section that has one place: not those of tiers, cells and objects."""
-    return {name: section_fields(name) for name in _SECTIONS if "*" not in name and name not in ("", "own")}
+    return {name: section_fields(name) for name in _SECTIONS if "*" not in name and name}
 
 
 def section_types() -> Mapping[str, Any]:

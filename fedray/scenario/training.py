@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, get_args
 
@@ -45,7 +46,7 @@ _FALLS = Needs("local.schedule.kind", ("cosine", "linear"))
 _FALLS_AT = Needs("local.schedule.kind", ("step",))
 
 
-def named(kind: names.NameKind) -> Check:
+def named(kind: str) -> Check:
     """A name of a kind, fedray's or a user's own.
 
     Args:
@@ -255,20 +256,11 @@ class CheckpointKeys:
     best: Annotated[str | None, _V(maybe(label))] = None
 
 
-@dataclass(frozen=True, config=_STRICT)
-class OwnKeys:
-    """What fedray writes where Python objects were passed for training and evaluation.
-
-    Attributes:
-        loss: name of the loss.
-        optimizer: name of the optimizer.
-        augment: names of the augmentations.
-        metrics: names of the metrics.
-        callbacks: names of the callbacks.
-    """
-
-    loss: Annotated[str | None, _V(maybe(text))] = None
-    optimizer: Annotated[str | None, _V(maybe(text))] = None
-    augment: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
-    metrics: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
-    callbacks: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
+@means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
+def own_names(value: Any) -> dict[str, Any]:
+    """Names of Python objects by what `fedray.run` calls them: one, or a list."""
+    known = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
+    if not isinstance(value, Mapping) or not value.keys() <= known.keys():
+        raise ValueError(f"is no mapping of names: give some of {', '.join(known)}")
+    checks = {key: list_of(text, 100) if kind.argument else text for key, kind in known.items()}
+    return {key: check(value[key]) for key, check in checks.items() if value.get(key) is not None}
