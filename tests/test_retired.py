@@ -18,6 +18,23 @@ RETIRED = {  # what took their place -> the names
         "error_line",
         "_hints_of",
     ),
+    "rows of what cannot act, and of what contradicts (scenario/rows.py)": (
+        "check_asynchronous",
+        "check_boosting",
+        "check_conformal",
+        "check_dropout",
+        "check_selection",
+        "check_stacking",
+        "explain_idle_aggregation",
+        "explain_idle_invitation",
+        "explain_idle_size",
+        "explain_idle_width",
+        "explain_unread",
+        "is_uncounted",
+        "_by_method",
+        "_by_need",
+        "_by_population",
+    ),
 }
 
 
