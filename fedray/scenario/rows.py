@@ -20,7 +20,7 @@ from fedray.scenario.fens import FIXED
 from fedray.scenario.method_options import FIT
 from fedray.scenario.methods import METHOD_SPECS, method_spec_of
 from fedray.scenario.models import MODEL_SPECS
-from fedray.scenario.names import SPECS
+from fedray.scenario.names import KINDS
 from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
 from fedray.scenario.spec import MethodSpec, Needs
 
@@ -171,7 +171,7 @@ def _explain_need(c: Case) -> str:
     needs: Needs | None = None
     named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
     if named is not None and last not in section_fields(section):
-        spec = SPECS[section].get(named.name)  # type: ignore[index]  # one of three kinds
+        spec = KINDS[section].specs.get(named.name)
         needs = spec.options[last].needs if spec is not None and last in spec.options else None
     elif section in section_types() and (found := find_key(section, last)) is not None:
         needs = found.needs
@@ -455,8 +455,7 @@ def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
-        what = {"data": "the data are", "model": "the network is"}[section]
-        return f"{what} a Python object" if option in value_at(scenario, section).options else ""
+        return f"{KINDS[section].subject} a Python object" if option in value_at(scenario, section).options else ""
     case = Case(scenario, key, own)
     return next((why for row in _rows_of(key) if row.value is None and (why := _explain(row, case))), "")
 

@@ -10,8 +10,8 @@ from fedray.core.errors import BadInput
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.relevance import name_limits
-from fedray.scenario.schema import Scenario
 from fedray.scenario.rows import is_stack
+from fedray.scenario.schema import Scenario
 
 LIMITS = [(name, limit) for name, spec in METHOD_SPECS.items() for limit in spec.limits]
 
