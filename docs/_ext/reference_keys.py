@@ -21,7 +21,7 @@ from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import flatten
-from fedray.scenario.relevance import is_read
+from fedray.scenario.rows import is_read
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
 from fedray.scenario.spec import REQUIRED, Needs, Option

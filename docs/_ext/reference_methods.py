@@ -12,8 +12,8 @@ import yaml
 from md_pieces import begin_sentence, cut_docstring, write_table
 from reference_keys import write_options
 
-from fedray.scenario.asynchronous import explain_rounds
 from fedray.scenario.methods import METHOD_SPECS
+from fedray.scenario.rows import explain_rounds
 from fedray.scenario.spec import MethodSpec
 
 ALGORITHMS = Path(__file__).parents[1] / "reference" / "algorithms"

@@ -1,4 +1,4 @@
-"""Boosting as scenarios know it: the specifications of its methods, its learner, and what it does not combine with.
+"""Boosting as scenarios know it: the specifications of its methods, and its learner.
 
 Example:
     >>> check_learner({"max_depth": 3})
@@ -15,21 +15,10 @@ from fedray.scenario.spec import MethodSpec, Option
 from fedray.scenario.validators import means, one_of
 
 if TYPE_CHECKING:
-    from fedray.scenario.schema import Scenario
+    pass
 
 TREE = "sklearn/decision_tree"
 LEARNER: dict[str, Any] = {"name": TREE, "max_leaf_nodes": 10}  # as in the papers
-UNREAD = {  # sections that act on gradients, networks or deltas -> why they do not act here
-    "local.": "clients fit method.learner, and nothing descends",
-    "model.": "clients fit method.learner, and no network",
-    "compress.": "a learner is no delta: it travels whole",
-    "server.": "learners are not averaged",
-    "predict.average": "the learners vote",
-    "predict.gamma": "the learners vote, with weights of their own",
-    "lanes": "clients fit method.learner, and no network",
-    "clients.tf32": "clients fit method.learner, and trees multiply no matrices",
-    "vary": "an ensemble of learners begins empty, and has no first models",
-}
 
 
 @means("word or section", "`sklearn/decision_tree`, with its options")
@@ -58,27 +47,6 @@ def check_learner(value: Any) -> dict[str, Any]:
     if "max_leaf_nodes" not in read:
         raise BadInput("method.learner.max_leaf_nodes is missing: give 2 to 1000, so that a learner has a size")
     return read
-
-
-def explain_unread(key: str) -> str:
-    """Why a key cannot act where clients fit learners; empty where it can."""
-    return next((why for start, why in UNREAD.items() if key.startswith(start)), "")
-
-
-def check_boosting(scenario: Scenario) -> None:
-    """Raises `BadInput` for the first key that has no meaning where clients fit learners."""
-    from fedray.scenario.methods import method_spec_of
-
-    name, selection = scenario.method.name, scenario.participation.selection
-    if not method_spec_of(name).fits:
-        return
-    if not scenario.rounds:
-        raise BadInput(f"rounds = 0, but {name} adds its learners in rounds: give at least 1")
-    if selection.name != "uniform" or selection.object is not None:
-        raise BadInput(
-            f"participation.selection.name = {selection.name}, but {name} counts the bytes of clients that come back, "
-            "and must know who took part before: leave it at uniform"
-        )
 
 
 _COMMON: dict[str, Any] = {  # of every method whose clients fit learners

@@ -1,14 +1,6 @@
-"""The options of FENS, and what acts only where clients train an aggregator together.
-
-Example:
-    >>> explain_idle_aggregation("server.lr", {"aggregator": "mean"})
-    'method.aggregator is mean, which nobody trains'
-"""
+"""The options of FENS, as scenarios know them."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from fedray.scenario.spec import MethodSpec, Needs, Option
 from fedray.scenario.validators import one_of, real, whole
@@ -41,14 +33,3 @@ FENS_SPECS = {
         parts=True,
     ),
 }
-_SECOND = ("server.", "participation.per_round", "participation.fraction", "participation.selection")
-
-
-def explain_idle_aggregation(key: str, options: Mapping[str, Any]) -> str:
-    """Why a dotted key cannot act beside an aggregator that is not trained; empty if it can."""
-    kind = options.get("aggregator")
-    if kind not in FIXED:
-        return ""
-    if key.startswith("clients.tiers.") and key.endswith(".downlink"):
-        return f"method.aggregator is {kind}, and nothing is sent to the clients"
-    return f"method.aggregator is {kind}, which nobody trains" if key.startswith(_SECOND) else ""

@@ -1,4 +1,4 @@
-"""Options of methods that distil, keep Gaussians over weights or send samples, and what cannot act beside."""
+"""Options of methods that distil, keep Gaussians over weights or send samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedray.scenario.stacking import check_network
 from fedray.scenario.validators import either, flag, means, one_of, real, text, whole
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The options of methods whose server distils, and which of them cannot act together.
+# The options of methods whose server distils.
 
 
 @means("list of sections", "like `model`, with the `tier` of its clients")
@@ -81,26 +81,6 @@ def check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection
     left = [tier for tier in tiers if tier not in named]
     if left:
         raise BadInput(f"method.networks names no network for clients.tiers.{left[0]}: add one with tier: {left[0]}")
-
-
-def explain_idle(option: str, options: Mapping[str, Any]) -> str:
-    """Why an option of a method that distils cannot act beside the others; empty if it can.
-
-    Args:
-        option: its name.
-        options: all options of the method.
-
-    Example:
-        >>> explain_idle("patience", {"validation": 0.0, "inputs": "noise"})
-        'method.validation is 0, so that no row says when to stop'
-        >>> explain_idle("input_rows", {"validation": 0.1, "inputs": "noise"})
-        ''
-    """
-    if option == "patience" and options.get("validation") == 0:
-        return "method.validation is 0, so that no row says when to stop"
-    if option == "input_rows" and options.get("inputs") == "withheld":
-        return "method.inputs is withheld: method.server_data says how many rows that are"
-    return ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,7 +162,7 @@ MEAN_FIELD_SPECS = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The options of methods whose clients send samples of their posterior, and what cannot act beside them.
+# The options of methods whose clients send samples of their posterior.
 
 FIT = "fit"  # of `method.beta`: the server finds it
 _IS_FITTED = Needs("method.beta", (FIT,))
@@ -221,14 +201,3 @@ SAMPLE_SPECS = {
         sampled=True,
     ),
 }
-_INVITED = ("participation.per_round", "participation.fraction", "participation.selection")
-
-
-def explain_idle_invitation(key: str, spec: MethodSpec) -> str:
-    """Why a dotted key cannot act where every client samples in each round; empty if it can.
-
-    Example:
-        >>> explain_idle_invitation("participation.per_round", SAMPLE_SPECS["beta_predbayes"])
-        'every client samples in each round'
-    """
-    return "every client samples in each round" if spec.sampled and key.startswith(_INVITED) else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.scenario.clients import TierKeys
 from fedray.scenario.spec import MethodSpec, Option
 from fedray.scenario.validators import flag
 
@@ -30,22 +29,3 @@ SLICE_SPECS: Mapping[str, MethodSpec] = {
     ),
     "fedrolex": MethodSpec("FedRolex: HeteroFL whose slices roll over the channels (Alam et al. 2022)", **_SAME),
 }
-
-
-def explain_idle_width(key: str, tiers: Mapping[str, TierKeys], spec: MethodSpec, name: str) -> str:
-    """Why a key of slices cannot act; empty if it can, or is no such key.
-
-    Args:
-        key: dotted.
-        tiers: of the scenario.
-        spec: of the method.
-        name: of the method.
-
-    Example:
-        >>> explain_idle_width("clients.tiers.a.width", {"a": TierKeys(width=0.5)}, MethodSpec("plain"), "fedavg")
-        'every client of fedavg trains the whole network'
-    """
-    if key.startswith("clients.tiers.") and key.endswith(".width") and not spec.slices:
-        return f"every client of {name} trains the whole network"
-    cuts_nothing = all(tier.width == 1 for tier in tiers.values())
-    return "no tier has a width below 1" if key == "method.scaler" and cuts_nothing and spec.slices else ""

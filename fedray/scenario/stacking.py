@@ -23,15 +23,24 @@ def check_bases(value: Any) -> Any:
         ValueError: the value is no list of sections.
         BadInput: a section is wrong; the line names its key.
     """
-    from fedray.scenario.classifiers import read_classifier  # these read this module's method in their tables
+    from fedray.scenario.classifiers import (  # these read this module's method in their tables
+        CLASSIFIERS,
+        read_classifier,
+    )
 
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
     more = {"models": whole(1, 10**4)}
-    return [
+    bases = [
         read_classifier(f"method.bases[{i}]", base) or check_network(f"method.bases[{i}]", base, more)
         for i, base in enumerate(value)
     ]
+    if bases and (first := bases[0]["name"]) in CLASSIFIERS:
+        raise BadInput(
+            f"method.bases[0].name = {first}, but the first base must be a network: list one before it, as in "
+            f"[{{name: mlp}}, {{name: {first}}}]"
+        )
+    return bases
 
 
 def check_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
