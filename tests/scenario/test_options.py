@@ -109,5 +109,5 @@ def test_options_of_a_passed_function_were_told_as_those_of_the_default_method()
 def test_a_name_beside_an_object_was_read_by_nobody(key: str) -> None:
     objects = {"data": (X, np.arange(60) % 2), "model": dict, "method": federated}
     kind, name = key.partition(".")[0], key.replace(".", "__")
-    line = f"{key} = 'digits', but {kind} is an object too: leave one of them out"
+    line = f"{key} = 'digits', but {kind}= is given too: leave one of them out"
     assert line_of({}, **{kind: objects[kind], name: "digits"}) == line

@@ -272,7 +272,7 @@ def test_the_nll_of_withheld_rows_may_end_a_run() -> None:
         ({}, {"metrics": {"worse": lambda _: 1 / 0}}, "metric worse raised ZeroDivisionError"),
         ({}, {"callbacks": lambda *_: "yes"}, "a callback returned a str: return True to end the run"),
         ({}, {"callbacks": lambda *_: 1 / 0}, "raised ZeroDivisionError"),
-        ({}, {"callbacks": "mine"}, "callback: it is a str: give a function"),
+        ({}, {"callbacks": "mine"}, "callbacks = 'mine' holds 'mine', which is not known"),
         ({"evaluate": {"metrics": "mine"}}, {}, "evaluate.metrics = 'mine' holds"),
     ],
 )
