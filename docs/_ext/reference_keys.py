@@ -16,6 +16,8 @@ import yaml
 from md_pieces import begin_sentence, read_attributes, write_table, write_value
 from pydantic import PlainValidator
 
+from fedray.core.spec import REQUIRED, Needs, Option
+from fedray.core.validators import Check, Meaning, describe_check
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import read_scenario, to_plain
@@ -25,8 +27,6 @@ from fedray.scenario.nested import flatten
 from fedray.scenario.relevance import is_read
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
-from fedray.scenario.spec import REQUIRED, Needs, Option
-from fedray.scenario.validators import Check, Meaning, describe_check
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 OPTIONS: dict[str, dict[str, str]] = yaml.safe_load((REFERENCE / "options.yaml").read_text())

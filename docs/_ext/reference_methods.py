@@ -12,9 +12,9 @@ import yaml
 from md_pieces import begin_sentence, cut_docstring, write_table
 from reference_keys import write_options
 
+from fedray.core.spec import MethodSpec
 from fedray.scenario.asynchronous import explain_rounds
 from fedray.scenario.methods import METHOD_SPECS
-from fedray.scenario.spec import MethodSpec
 
 ALGORITHMS = Path(__file__).parents[1] / "reference" / "algorithms"
 MODELS = {"any": "any number K", "one": "one", "clients": "one for each of the N clients"}

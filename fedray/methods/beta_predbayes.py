@@ -42,17 +42,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.components.one_shot import Cycles, sample_posterior
-from fedray.components.schedule import invite_all, schedule
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.core.types import Layout
-from fedray.methods.base import federated
+from fedray.methods import kit
 from fedray.methods.references import assign_own_model
-from fedray.methods.setting import Optimizer, Robust, Setting
 
 
-def beta_predbayes(setting: Setting) -> Method:
+def beta_predbayes(setting: kit.Setting) -> kit.Method:
     """N times M samples `[N, M p]`, those of client i in row i; then beta `[1, 1]`, which the server fits.
 
     `fedray.simulation.stacking` makes one study of the two.
@@ -65,27 +60,37 @@ def beta_predbayes(setting: Setting) -> Method:
     if stack is None or stack.meta is None:
         raise BadInput("method.name = beta_predbayes: its samples come from a scenario: run it by fedray.run")
     _check(setting.local, setting.layout)
-    alone = replace(setting, models=setting.clients.number, optimizer=Optimizer(), robust=Robust(), coefficients=None)
-    own = schedule(setting.clients, 1, setting.seeds, invite_all(setting.clients), assign_own_model)
-    samples = federated(alone, local=_sample(setting))  # steps 1 and 2: cSGHMC, one upload
+    alone = replace(
+        setting,
+        models=setting.clients.number,
+        optimizer=kit.setting.Optimizer(),
+        robust=kit.setting.Robust(),
+        coefficients=None,
+    )
+    own = kit.schedule.schedule(
+        setting.clients, 1, setting.seeds, kit.schedule.invite_all(setting.clients), assign_own_model
+    )
+    samples = kit.federated(alone, local=_sample(setting))  # steps 1 and 2: cSGHMC, one upload
     epochs, batch = (setting.options[key] for key in ("beta_epochs", "beta_batch"))
-    descent = Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)
+    descent = kit.Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)
     plain = replace(alone, models=1, layout=stack.meta.layout, compress=None)
-    fit = federated(plain, local=descent)  # step 5: beta by the server's rows; steps 3 and 4 are its network
+    fit = kit.federated(plain, local=descent)  # step 5: beta by the server's rows; steps 3 and 4 are its network
     parts = (replace(samples, schedule=own), fit)
-    return Method("beta_predbayes", parts[0], parts=parts)
+    return kit.Method("beta_predbayes", parts[0], parts=parts)
 
 
-def read_cycles(options: Mapping[str, Any]) -> Cycles:
+def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
     """When chains take samples, from the options.
 
     Args:
         options: of the method.
     """
-    return Cycles(options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"])
+    return kit.one_shot.Cycles(
+        options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
+    )
 
 
-def _sample(setting: Setting) -> Local:
+def _sample(setting: kit.Setting) -> kit.Local:
     """Local training by SGHMC."""
     local, cycles = setting.local, read_cycles(setting.options)
     if cycles.samples > cycles.number * cycles.per_cycle:
@@ -94,10 +99,10 @@ def _sample(setting: Setting) -> Local:
             "method.samples_per_cycle): lower it, or raise one of these"
         )
     p, temperature = setting.layout.trainable // cycles.samples, setting.options["temperature"]
-    return replace(local, step=sample_posterior(cycles, local.momentum, temperature, p), momentum=0.0)
+    return replace(local, step=kit.one_shot.sample_posterior(cycles, local.momentum, temperature, p), momentum=0.0)
 
 
-def _check(local: Local, layout: Layout) -> None:
+def _check(local: kit.Local, layout: kit.Layout) -> None:
     """Refuses what the sampler would leave out, or share among samples."""
     if local.optimizer_name != "sgd":
         raise BadInput(f"local.optimizer = {local.optimizer_name}, but beta_predbayes samples by SGHMC: set it to sgd")

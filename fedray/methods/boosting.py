@@ -41,62 +41,51 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.boosting import (
-    Candidates,
-    Sizes,
-    as_committee,
-    ask_about,
-    bagging_server,
-    boosting_server,
-    each_alone,
-    explain_stop,
-    until_chance,
-)
-from fedray.components.boosting_traffic import Sent, bagging_traffic, boosting_traffic
-from fedray.components.compression import dense
+from typing import TYPE_CHECKING
+
 from fedray.core.errors import BadInput
-from fedray.core.fitting import Draw, Fitting
-from fedray.core.method import Local, Method, Phase
-from fedray.methods.base import make_schedule
-from fedray.methods.setting import Setting
-from fedray.models.boosting import Ensemble
+from fedray.methods import kit
 
-ONE_PASS = Local(batch_size=None, epochs=1)  # what a round costs in virtual time; nothing descends
+if TYPE_CHECKING:
+    from fedray.models.boosting import Ensemble
 
 
-def adaboost_f(setting: Setting) -> Method:
+def adaboost_f(setting: kit.Setting) -> kit.Method:
     """Every learner of a round is a candidate, and the best one joins the ensemble."""
-    return Method("adaboost_f", _boost(setting, each_alone), explain_end=explain_stop)  # 3: argmin_j e_j
+    phase = _boost(setting, kit.boosting.each_alone)  # 3: argmin_j e_j
+    return kit.Method("adaboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
-def distboost_f(setting: Setting) -> Method:
+def distboost_f(setting: kit.Setting) -> kit.Method:
     """The learners of a round join the ensemble as one committee."""
-    return Method("distboost_f", _boost(setting, as_committee), explain_end=explain_stop)  # 3: the vote of all h_j
+    phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
+    return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
-def preweak_f(setting: Setting) -> Method:
+def preweak_f(setting: kit.Setting) -> kit.Method:
     """Clients boost by themselves first; then each round takes the best learner of all."""
-    return Method("preweak_f", _boost(setting, each_alone, prepared=True), explain_end=explain_stop)  # 3: of a pool
+    phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: of a pool
+    return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
 
-def federated_bagging(setting: Setting) -> Method:
+def federated_bagging(setting: kit.Setting) -> kit.Method:
     """Learners of rows drawn with equal odds, each with a vote."""
     size = _ensemble(setting)
-    return Method(
+    return kit.Method(
         "federated_bagging",
-        Phase(
+        kit.Phase(
             models=1,
-            schedule=make_schedule(setting),
-            local=ONE_PASS,
+            schedule=kit.base.make_schedule(setting),
+            local=_one_pass(),
             fitting=_fitting(setting, size, draw="bootstrap"),  # 1
-            server=bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
-            compress=dense(setting.layout),
-            traffic=bagging_traffic(4 * size.tree_numbers),
+            server=kit.boosting.bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
+            compress=kit.dense(setting.layout),
+            traffic=kit.boosting_traffic.bagging_traffic(4 * size.tree_numbers),
         ),
     )
 
 
-def _boost(setting: Setting, candidates: Candidates, *, prepared: bool = False) -> Phase:
+def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepared: bool = False) -> kit.Phase:
     """The rounds of boosting.
 
     Args:
@@ -107,32 +96,39 @@ def _boost(setting: Setting, candidates: Candidates, *, prepared: bool = False) 
     size = _ensemble(setting)
     worlds, number = len(setting.seeds), setting.clients.number
     series = size.rounds if prepared else 1
-    sent = Sent(4 * size.tree_numbers, series, size.seats, asked=candidates is each_alone, pool=prepared)
-    schedule = make_schedule(setting)
+    sent = kit.boosting_traffic.Sent(
+        4 * size.tree_numbers, series, size.seats, asked=candidates is kit.boosting.each_alone, pool=prepared
+    )
+    schedule = kit.base.make_schedule(setting)
     fitting = _fitting(setting, size, draw=setting.options["draw"])
-    return Phase(
+    return kit.Phase(
         models=1,
-        schedule=until_chance(schedule),  # 4: the rounds end where e >= 1 - 1 / C
-        local=ONE_PASS,
+        schedule=kit.boosting.until_chance(schedule),  # 4: the rounds end where e >= 1 - 1 / C
+        local=_one_pass(),
         fitting=fitting._replace(series=series),  # 1
-        ask=ask_about(worlds, candidates),  # 2
-        server=boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
-        compress=dense(setting.layout),
-        traffic=boosting_traffic(schedule, worlds, number, sent),
+        ask=kit.boosting.ask_about(worlds, candidates),  # 2
+        server=kit.boosting.boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
+        compress=kit.dense(setting.layout),
+        traffic=kit.boosting_traffic.boosting_traffic(schedule, worlds, number, sent),
     )
 
 
-def _ensemble(setting: Setting) -> Ensemble:
+def _one_pass() -> kit.Local:
+    """What a round costs in virtual time; nothing descends."""
+    return kit.Local(batch_size=None, epochs=1)
+
+
+def _ensemble(setting: kit.Setting) -> Ensemble:
     if setting.ensemble is None:
         raise BadInput("method: boosting is composed from method.learner only: choose another method")
     return setting.ensemble
 
 
-def _sizes(setting: Setting, size: Ensemble) -> Sizes:
-    return Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
+def _sizes(setting: kit.Setting, size: Ensemble) -> kit.boosting.Sizes:
+    return kit.boosting.Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
 
 
-def _fitting(setting: Setting, size: Ensemble, *, draw: Draw) -> Fitting:
+def _fitting(setting: kit.Setting, size: Ensemble, *, draw: kit.fitting.Draw) -> kit.fitting.Fitting:
     """What a client fits: one decision tree."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
-    return Fitting(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)
+    return kit.fitting.Fitting(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

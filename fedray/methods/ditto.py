@@ -24,21 +24,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def ditto(setting: Setting) -> Method:
+def ditto(setting: kit.Setting) -> kit.Method:
     """FedAvg, and passes with pull `lambda (v - w)` on each client's own `v` `[d]`."""
     pulls = setting.options["lambda"]
     if not pulls:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")
     if len(pulls) > 1 and not setting.hold_out:
         raise BadInput("method.lambda is a list, but data.hold_out is 0: hold rows out to choose by, or give one value")
-    phase = federated(setting, assign=permutation, merge=mean)  # lines 3-5, 8: FedAvg solves the global problem
+    # lines 3-5, 8: FedAvg solves the global problem
+    phase = kit.federated(setting, assign=kit.permutation, merge=kit.mean)
     personal = tuple(replace(setting.local, pull=pull, correction=None) for pull in pulls)  # line 6
-    return Method("ditto", replace(phase, personal=personal))
+    return kit.Method("ditto", replace(phase, personal=personal))

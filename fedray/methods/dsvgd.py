@@ -35,17 +35,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.clusters import every_model
-from fedray.components.compression import dense
-from fedray.components.particles import Target, approach, divide_by_root
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.methods.base import check_own_prior, federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def dsvgd(setting: Setting) -> Method:
+def dsvgd(setting: kit.Setting) -> kit.Method:
     """K particles `[K, d]`, one client a round; traffic of each of its K jobs: d numbers down, d up.
 
     Raises:
@@ -55,22 +49,23 @@ def dsvgd(setting: Setting) -> Method:
     options, decay = setting.options, setting.options["decay"]
     _check_rounds(setting)
     _check_local(setting.local, decay)
-    target = Target(options["temperature"], options["precision"], options["bandwidth"])
-    phase = federated(
+    target = kit.particles.Target(options["temperature"], options["precision"], options["bandwidth"])
+    phase = kit.federated(
         replace(setting, assign=None),
-        assign=every_model,  # the scheduled client downloads all particles
+        assign=kit.clusters.every_model,  # the scheduled client downloads all particles
         local=replace(
             setting.local,
-            particles=approach(target, setting.models, options["factor_steps"]),  # L steps of q, L' of t_k
-            step=None if decay == "none" else divide_by_root(decay),
+            # L steps of q, L' of t_k
+            particles=kit.particles.approach(target, setting.models, options["factor_steps"]),
+            step=None if decay == "none" else kit.particles.divide_by_root(decay),
         ),
-        compress=dense,
-        merge=mean,  # of one client: what it sends is what the next one gets
+        compress=kit.dense,
+        merge=kit.mean,  # of one client: what it sends is what the next one gets
     )
-    return Method("dsvgd", phase)
+    return kit.Method("dsvgd", phase)
 
 
-def _check_rounds(setting: Setting) -> None:
+def _check_rounds(setting: kit.Setting) -> None:
     """Refuses what would make q another one than the product of the factors that clients keep."""
     if setting.participants > 1:
         raise BadInput(
@@ -84,9 +79,9 @@ def _check_rounds(setting: Setting) -> None:
         )
 
 
-def _check_local(local: Local, decay: float | str) -> None:
+def _check_local(local: kit.Local, decay: float | str) -> None:
     """Refuses other optimizers and other priors than the method's own."""
-    check_own_prior(local, "DSVGD", "method.precision")
+    kit.base.check_own_prior(local, "DSVGD", "method.precision")
     if decay != "none" and (local.optimizer != "sgd" or local.momentum):
         key, value = ("momentum", local.momentum) if local.optimizer == "sgd" else ("optimizer", local.optimizer)
         raise BadInput(

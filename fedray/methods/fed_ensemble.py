@@ -18,21 +18,16 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def fed_ensemble(setting: Setting) -> Method:
+def fed_ensemble(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` over N clients."""
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # lines 2-5: P_r is drawn anew at every age, then row r trains model P_r[t mod K]
+        assign=kit.permutation,  # lines 2-5: P_r is drawn anew at every age, then row r trains model P_r[t mod K]
         local=setting.local,  # line 7: local_update
-        compress=dense,  # line 8: the whole model is sent
-        merge=mean,  # line 9, Remark 1: the mean of the uploads that started from w_k; without any, w_k stays
+        compress=kit.dense,  # line 8: the whole model is sent
+        merge=kit.mean,  # line 9, Remark 1: the mean of the uploads that started from w_k; without any, w_k stays
     )
-    return Method("fed_ensemble", phase)
+    return kit.Method("fed_ensemble", phase)

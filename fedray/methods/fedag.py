@@ -32,20 +32,14 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import torch
 
-from fedray.components import gaussians
-from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput
-from fedray.core.method import Answer, Method, Pooled
-from fedray.core.types import FloatArray, State
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 TARGET = "target_variance"
 
 
-def fedag(setting: Setting) -> Method:
+def fedag(setting: kit.Setting) -> kit.Method:
     """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation).
 
     Raises:
@@ -53,10 +47,10 @@ def fedag(setting: Setting) -> Method:
     """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
-    how = gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
+    how = kit.gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
-        federated(setting, assign=permutation),  # Alg. 1: every worker restarts from mu and trains E epochs
-        server=gaussians.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
+        kit.federated(setting, assign=kit.permutation),  # Alg. 1: every worker restarts from mu and trains E epochs
+        server=kit.gaussians.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
         down_vectors=2,  # mu and sigma
     )
     of_mean, linear = setting.options["residuals"] == "mean", setting.features is not None
@@ -65,14 +59,14 @@ def fedag(setting: Setting) -> Method:
     if linear and setting.models == 1 and sampling == "bootstrap":
         if of_mean:
             raise BadInput("method.residuals = mean cannot act, because those of a linear model are: leave it out")
-        return Method("fedag", phase, answer_in_closed_form, prepare)
+        return kit.Method("fedag", phase, answer_in_closed_form, prepare)
     answer = partial(answer_with_sample, models=setting.models, clients=setting.clients.number, of_mean=of_mean)
-    return Method("fedag", phase, answer, prepare)
+    return kit.Method("fedag", phase, answer, prepare)
 
 
 def answer_with_sample(
-    state: State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
-) -> Answer:
+    state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
+) -> kit.Answer:
     """Every member of every model's sample answers (eqs. 4-5).
 
     Args:
@@ -86,16 +80,16 @@ def answer_with_sample(
     slots = sample.shape[1]
     per_world = models * slots
     counters = state.counters.repeat_interleave(slots, 0)
-    rows = State(sample.flatten(0, 1), counters, {})
+    rows = kit.State(sample.flatten(0, 1), counters, {})
     owner = None
     if name == "sample":  # a second upload of client i in a buffer is kept as that of i + N
         sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
         owner = np.full_like(sender, -1) if of_mean else np.where(sender < 0, sender, sender % clients)
     weights = weight.numpy().reshape(-1, per_world).astype(np.float64)
-    return Answer(rows, per_world, weights, noise=_read_noise(state), owner=owner)
+    return kit.Answer(rows, per_world, weights, noise=_read_noise(state), owner=owner)
 
 
-def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State:
+def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
     """The state with beta^-1, the variance of each world's training target (`method.beta: target`), `[R]`.
 
     Args:
@@ -103,15 +97,15 @@ def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State
         state: the first state.
         pooled: gives all training rows of a world.
     """
-    target = torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
+    target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
 
 
-def answer_in_closed_form(state: State) -> Answer:
+def answer_in_closed_form(state: kit.State) -> kit.Answer:
     """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed."""
-    return Answer(state, 1, None, state.extra["variance"], _read_noise(state))
+    return kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
 
-def _read_noise(state: State) -> FloatArray | None:
+def _read_noise(state: kit.State) -> kit.types.FloatArray | None:
     """beta^-1 of each world where it is the variance of the target, `[R]`; None where `predict.noise` says it."""
     return state.extra[TARGET].numpy() if TARGET in state.extra else None

@@ -23,32 +23,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Local, Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def fedavg(setting: Setting) -> Method:
+def fedavg(setting: kit.Setting) -> kit.Method:
     """One model `[1, d]` over N clients."""
-    phase = federated(
+    phase = kit.federated(
         replace(setting, models=1),  # server, line 1: one w_0
-        assign=permutation,  # lines 3-4: S_t, the participants, all train it (a permutation of one model)
+        assign=kit.permutation,  # lines 3-4: S_t, the participants, all train it (a permutation of one model)
         local=setting.local,  # ClientUpdate: E epochs of SGD over batches of B
-        compress=dense,
-        merge=mean,  # line 7: w_{t+1} <- sum of n_k / n w^k_{t+1}
+        compress=kit.dense,
+        merge=kit.mean,  # line 7: w_{t+1} <- sum of n_k / n w^k_{t+1}
     )
-    return Method("fedavg", phase)
+    return kit.Method("fedavg", phase)
 
 
-def fedprox(setting: Setting) -> Method:
+def fedprox(setting: kit.Setting) -> kit.Method:
     """FedAvg whose local gradient has the extra term `mu (w - w_start)`."""
     prox = add_proximal_term(setting.local, setting.options["mu"])  # line 5: h_k(w; w_t) = F_k(w) + mu / 2 |w - w_t|^2
     return replace(fedavg(replace(setting, local=prox)), name="fedprox")
 
 
-def add_proximal_term(local: Local, mu: float) -> Local:
+def add_proximal_term(local: kit.Local, mu: float) -> kit.Local:
     """Local training whose objective is pulled to the broadcast model: `mu / 2 |w - w_start|^2` more, mu >= 0."""
     return replace(local, pull=local.pull + mu)

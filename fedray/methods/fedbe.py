@@ -24,43 +24,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
-from fedray.components.gaussians import (
-    Follow,
-    Sampling,
-    TeacherSampler,
-    follow_random_sample,
-    gaussian_server,
-    teacher_server,
-)
-from fedray.components.schedule import permutation
-from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
+from fedray.methods import kit
 from fedray.methods.fedag import answer_with_sample
-from fedray.methods.setting import Setting
 
 
-def fedbe(setting: Setting) -> Method:
+def fedbe(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1), 1 + S + clients teachers each; traffic is FedAvg's."""
     learn = setting.distil
     if learn is None:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
 
-    def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
-        return learn(world, teachers[0], teachers, rng.keys(setting.seeds[world], "distil", t, model))
+    def follow(world: int, model: int, t: int, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
+        return learn(world, teachers[0], teachers, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
     return with_teachers(setting, "fedbe", follow)
 
 
-def fedbe_nokd(setting: Setting) -> Method:
+def fedbe_nokd(setting: kit.Setting) -> kit.Method:
     """FedBE without distillation: the next model is a random sample."""
-    return with_teachers(setting, "fedbe_nokd", follow_random_sample(setting.seeds, setting.options["samples"]))
+    return with_teachers(
+        setting, "fedbe_nokd", kit.gaussians.follow_random_sample(setting.seeds, setting.options["samples"])
+    )
 
 
-def with_teachers(setting: Setting, name: str, follow: Follow) -> Method:
+def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow) -> kit.Method:
     """FedAvg with FedBE's server; every teacher answers.
 
     Args:
@@ -68,13 +56,16 @@ def with_teachers(setting: Setting, name: str, follow: Follow) -> Method:
         name: of the method.
         follow: makes the next model of the teachers.
     """
-    sampler = TeacherSampler(setting.options["sampler"], setting.options["samples"], setting.layout.trainable)
-    kept = Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
-    fitted = gaussian_server(setting.state_rows, kept, setting.weighting)  # line 8: N(mean, diag variance)
-    phase = replace(
-        federated(setting, assign=permutation),  # lines 2-6: clients train from the global model
-        server=teacher_server(fitted, setting.state_rows, setting.seeds, sampler, follow),  # lines 7-13
+    sampler = kit.gaussians.TeacherSampler(
+        setting.options["sampler"], setting.options["samples"], setting.layout.trainable
     )
-    return Method(
+    kept = kit.gaussians.Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
+    # line 8: N(mean, diag variance)
+    fitted = kit.gaussians.gaussian_server(setting.state_rows, kept, setting.weighting)
+    phase = replace(
+        kit.federated(setting, assign=kit.permutation),  # lines 2-6: clients train from the global model
+        server=kit.gaussians.teacher_server(fitted, setting.state_rows, setting.seeds, sampler, follow),  # lines 7-13
+    )
+    return kit.Method(
         name, phase, lambda state: answer_with_sample(state, setting.models, setting.clients.number, "teachers")
     )

@@ -36,39 +36,38 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fedray.components.clusters import every_model
-from fedray.components.compression import dense
-from fedray.components.one_shot import Descent, Laplace, adam, mixture_server
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
+from fedray.methods import kit
 from fedray.methods.fedfisher import read_curvature
-from fedray.methods.setting import Setting
 
 LOOKED_STEPS = 50  # from one look at the server's rows to the next
 
 
-def fedbens(setting: Setting) -> Method:
+def fedbens(setting: kit.Setting) -> kit.Method:
     """M models `[M, d]` over N clients; traffic of each of a client's M jobs: d numbers down, 2 d up.
 
     Raises:
         BadInput: the prior of the product is more precise than that of a client.
     """
     options = setting.options
-    laplace = Laplace(options["temperature"], options["precision"], options["prior"], setting.layout.trainable)
+    laplace = kit.one_shot.Laplace(
+        options["temperature"], options["precision"], options["prior"], setting.layout.trainable
+    )
     if laplace.prior > laplace.precision:
         raise BadInput(
             f"method.prior = {laplace.prior:g}, but method.precision is {laplace.precision:g}: without it nothing may "
             "be left of a client's precision: lower the first, or raise the second"
         )
-    descent = Descent(options["solver_steps"], LOOKED_STEPS, adam(options["solver_lr"]), setting.score)
-    phase = federated(
+    descent = kit.one_shot.Descent(
+        options["solver_steps"], LOOKED_STEPS, kit.one_shot.adam(options["solver_lr"]), setting.score
+    )
+    phase = kit.federated(
         replace(setting, assign=None),
-        assign=every_model,  # all clients train the M starts
+        assign=kit.clusters.every_model,  # all clients train the M starts
         local=setting.local,  # to M local optima
-        compress=dense,
+        compress=kit.dense,
         merge=partial(  # product of the mixtures, a mode of it from each start
-            mixture_server, laplace=laplace, how=None if options["solver"] == "exact" else descent
+            kit.one_shot.mixture_server, laplace=laplace, how=None if options["solver"] == "exact" else descent
         ),
     )
-    return Method("fedbens", replace(phase, measure=read_curvature(setting), up_vectors=1))
+    return kit.Method("fedbens", replace(phase, measure=read_curvature(setting), up_vectors=1))

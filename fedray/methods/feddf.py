@@ -30,19 +30,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
-from fedray.components.distillation import Student, distilling_server, join_architectures, keeping_server
-from fedray.components.schedule import permutation
-from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated, federated_each
-from fedray.methods.setting import Setting
-from fedray.models.stacking import Stack
+from fedray.methods import kit
 
 
-def feddf(setting: Setting) -> Method:
+def feddf(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1), each taught by the clients that trained it; traffic is FedAvg's."""
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
@@ -50,14 +42,18 @@ def feddf(setting: Setting) -> Method:
     if learn is None:
         raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
 
-    def fuse(world: int, model: int, t: int, start: Tensor, teachers: Tensor) -> Tensor:
-        return learn(world, start, teachers, rng.keys(setting.seeds[world], "distil", t, model))
+    def fuse(world: int, model: int, t: int, start: kit.torch.Tensor, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
+        return learn(world, start, teachers, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
-    phase = federated(setting, assign=permutation)  # lines 3-5: clients train from the global model; line 6: the mean
-    return Method("feddf", replace(phase, server=distilling_server(phase.server, setting.state_rows, fuse)))  # 7-10
+    # lines 3-5: clients train from the global model; line 6: the mean
+    phase = kit.federated(setting, assign=kit.permutation)
+    # 7-10
+    return kit.Method(
+        "feddf", replace(phase, server=kit.distillation.distilling_server(phase.server, setting.state_rows, fuse))
+    )
 
 
-def _feddf_of_several(setting: Setting, stack: Stack) -> Method:
+def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
     """One federated training for each architecture (Alg. 3), and what the students learn from all of them.
 
     `fedray.simulation.stacking` makes one study of these parts.
@@ -66,10 +62,13 @@ def _feddf_of_several(setting: Setting, stack: Stack) -> Method:
     if learn is None:
         raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
 
-    def fuse(world: int, model: int, t: int, students: list[Student]) -> list[Tensor]:
-        return learn(world, students, rng.keys(setting.seeds[world], "distil", t, model))
+    def fuse(world: int, model: int, t: int, students: list[kit.distillation.Student]) -> list[kit.torch.Tensor]:
+        return learn(world, students, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
-    each = federated_each(setting, assign=permutation)  # the clients of one architecture and their mean, as above
-    parts = tuple(replace(phase, server=keeping_server(phase.server)) for phase in each)
+    # the clients of one architecture and their mean, as above
+    each = kit.federated_each(setting, assign=kit.permutation)
+    parts = tuple(replace(phase, server=kit.distillation.keeping_server(phase.server)) for phase in each)
     nets = [base.net for base in stack.bases]
-    return Method("feddf", parts[0], parts=parts, join=join_architectures(nets, setting.state_rows, fuse))
+    return kit.Method(
+        "feddf", parts[0], parts=parts, join=kit.distillation.join_architectures(nets, setting.state_rows, fuse)
+    )

@@ -26,21 +26,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.clusters import every_model
-from fedray.components.compression import dense
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def fedem(setting: Setting) -> Method:
+def fedem(setting: kit.Setting) -> kit.Method:
     """K components `[K, d]`, and the weights pi `[K]` of each client, which stay with it."""
-    phase = federated(
+    phase = kit.federated(
         replace(setting, assign=None),
-        assign=every_model,  # lines 2-3: the server sends all K components to the participants
+        assign=kit.clusters.every_model,  # lines 2-3: the server sends all K components to the participants
         local=setting.local,  # line 8: LocalSolver on the weighted samples, for each component
-        compress=dense,
-        merge=mean,  # line 12: theta_m <- sum of n_i / n theta_im
+        compress=kit.dense,
+        merge=kit.mean,  # line 12: theta_m <- sum of n_i / n theta_im
     )
-    return Method("fedem", replace(phase, mixture=True))  # lines 6-7: q_ij(m), and pi_im as its mean over the samples
+    # lines 6-7: q_ij(m), and pi_im as its mean over the samples
+    return kit.Method("fedem", replace(phase, mixture=True))

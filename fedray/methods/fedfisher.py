@@ -34,34 +34,30 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fedray.components.compression import dense
-from fedray.components.one_shot import Descent, fisher_mean, summing_adam
-from fedray.components.schedule import permutation
-from fedray.core.measured import Curvature
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 LOOKED_STEPS = 100  # from one look at the server's rows to the next
 
 
-def fedfisher(setting: Setting) -> Method:
+def fedfisher(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients; traffic: d numbers down, 2 d up (the model and its curvature)."""
     options = setting.options
-    descent = Descent(options["solver_steps"], LOOKED_STEPS, summing_adam(options["solver_lr"]), setting.score)
-    phase = federated(
+    descent = kit.one_shot.Descent(
+        options["solver_steps"], LOOKED_STEPS, kit.one_shot.summing_adam(options["solver_lr"]), setting.score
+    )
+    phase = kit.federated(
         setting,
-        assign=permutation,  # the clients that take part, from the same start
+        assign=kit.permutation,  # the clients that take part, from the same start
         local=setting.local,  # to a local optimum w_k
-        compress=dense,
+        compress=kit.dense,
         merge=partial(  # sum p_k F_k w_k / sum p_k F_k, or steps towards it
-            fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
+            kit.one_shot.fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
         ),
     )
-    return Method("fedfisher", replace(phase, measure=read_curvature(setting), up_vectors=1))
+    return kit.Method("fedfisher", replace(phase, measure=read_curvature(setting), up_vectors=1))
 
 
-def read_curvature(setting: Setting) -> Curvature:
+def read_curvature(setting: kit.Setting) -> kit.Curvature:
     """What clients measure, from the options `fisher` and `fisher_rows`."""
     rows = setting.options["fisher_rows"]
-    return Curvature(setting.options["fisher"], None if rows == "all" else int(rows))
+    return kit.Curvature(setting.options["fisher"], None if rows == "all" else int(rows))

@@ -31,30 +31,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.one_shot import correct_by_precision
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.local import Windows
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def fedpa(setting: Setting) -> Method:
+def fedpa(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients; traffic is FedAvg's."""
     options = setting.options
-    sampled = Windows(
-        correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p
+    sampled = kit.Windows(
+        kit.one_shot.correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p
         number=options["samples"],  # means over windows of SGD's iterates
         mixing=options["mixing"],
         burn_in=options["burn_in"],  # rounds of FedAvg first
     )
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # the clients that take part, from the broadcast w
+        assign=kit.permutation,  # the clients that take part, from the broadcast w
         local=replace(setting.local, windows=sampled),  # local sampling instead of local descent
-        compress=dense,
-        merge=mean,  # a step by the mean delta, of `server.optimizer` where there is one
+        compress=kit.dense,
+        merge=kit.mean,  # a step by the mean delta, of `server.optimizer` where there is one
     )
-    return Method("fedpa", phase)
+    return kit.Method("fedpa", phase)

@@ -31,26 +31,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
-from fedray.components.gradients import train_in_turns
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def fedper(setting: Setting) -> Method:
+def fedper(setting: kit.Setting) -> kit.Method:
     """FedAvg over what is not private: by default all layers but the last one."""
-    return Method("fedper", federated(setting))  # Alg. 1, lines 4-7: the base layers are sent and averaged
+    return kit.Method("fedper", kit.federated(setting))  # Alg. 1, lines 4-7: the base layers are sent and averaged
 
 
-def fedbn(setting: Setting) -> Method:
+def fedbn(setting: kit.Setting) -> kit.Method:
     """FedAvg over what is not private: by default all but the normalization layers."""
-    return Method("fedbn", federated(setting))  # lines 9-13: every layer is averaged unless it is a BN layer
+    return kit.Method("fedbn", kit.federated(setting))  # lines 9-13: every layer is averaged unless it is a BN layer
 
 
-def fedrep(setting: Setting) -> Method:
+def fedrep(setting: kit.Setting) -> kit.Method:
     """As FedPer; a client trains what is private first, and the rest in the last epochs.
 
     Raises:
@@ -67,7 +62,8 @@ def fedrep(setting: Setting) -> Method:
         )
     if local.steps == 1:
         raise BadInput("local.steps = 1, but FedRep trains the head, then the body: raise it to 2 at least")
-    head = torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])
-    turns = train_in_turns(head, body, epochs, local.momentum)  # lines 8-11: the head, then the representation
-    phase = federated(setting, local=replace(local, momentum=0.0, step=turns))
-    return Method("fedrep", phase)
+    head = kit.torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])
+    # lines 8-11: the head, then the representation
+    turns = kit.gradients.train_in_turns(head, body, epochs, local.momentum)
+    phase = kit.federated(setting, local=replace(local, momentum=0.0, step=turns))
+    return kit.Method("fedrep", phase)

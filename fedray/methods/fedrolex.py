@@ -26,23 +26,19 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.core.method import Method
-from fedray.methods.base import federated_slices
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def fedrolex(setting: Setting) -> Method:
+def fedrolex(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1) over clients in tiers; each trains a window of every layer's channels."""
-    phase = federated_slices(
+    phase = kit.federated_slices(
         setting,
-        assign=permutation,  # the participants of the round, and which model they train
+        assign=kit.permutation,  # the participants of the round, and which model they train
         window=rolling_channels,  # channels t mod c and those behind it, the same t in all layers
         local=setting.local,  # local training of the sub-model
-        compress=dense,
+        compress=kit.dense,
     )  # each entry becomes its mean over the sub-models that have it
-    return Method("fedrolex", phase)
+    return kit.Method("fedrolex", phase)
 
 
 def rolling_channels(t: int, channels: int) -> int:

@@ -21,23 +21,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gradients import chain, sharpness_aware
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def fedsam(setting: Setting) -> Method:
+def fedsam(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients."""
-    around = sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
-    phase = federated(
+    around = kit.gradients.sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
+    phase = kit.federated(
         setting,
-        assign=permutation,  # line 3: the clients that take part
-        local=replace(setting.local, gradient=chain(around, setting.local.gradient)),  # line 9: w <- w - eta_l g
-        compress=dense,
-        merge=mean,  # lines 12-13
+        assign=kit.permutation,  # line 3: the clients that take part
+        # line 9: w <- w - eta_l g
+        local=replace(setting.local, gradient=kit.gradients.chain(around, setting.local.gradient)),
+        compress=kit.dense,
+        merge=kit.mean,  # lines 12-13
     )
-    return Method("fedsam", phase)
+    return kit.Method("fedsam", phase)

@@ -37,15 +37,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.schedule import invite_all, schedule
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.methods.base import federated
+from fedray.methods import kit
 from fedray.methods.references import assign_own_model
-from fedray.methods.setting import Optimizer, Robust, Setting
 
 
-def fens(setting: Setting) -> Method:
+def fens(setting: kit.Setting) -> kit.Method:
     """N networks `[N, d]`, client i trains network i; then one aggregator `[1, d']` on what they all say.
 
     `fedray.simulation.stacking` makes one study of the two.
@@ -53,12 +50,15 @@ def fens(setting: Setting) -> Method:
     stack = setting.stack
     if stack is None:
         raise BadInput("method.name = fens: its networks and its aggregator come from a scenario: run it by fedray.run")
-    number, everyone = setting.clients.number, invite_all(setting.clients)
-    alone = replace(setting, models=number, optimizer=Optimizer(), robust=Robust(), coefficients=None)
-    own = schedule(setting.clients, 1, setting.seeds, everyone, assign_own_model)
-    parts = [replace(federated(alone), schedule=own)]  # phase 1: no two clients train the same network
+    number, everyone = setting.clients.number, kit.schedule.invite_all(setting.clients)
+    alone = replace(
+        setting, models=number, optimizer=kit.setting.Optimizer(), robust=kit.setting.Robust(), coefficients=None
+    )
+    own = kit.schedule.schedule(setting.clients, 1, setting.seeds, everyone, assign_own_model)
+    parts = [replace(kit.federated(alone), schedule=own)]  # phase 1: no two clients train the same network
     if stack.meta is not None:
-        local = Local(lr=stack.meta_lr, batch_size=setting.options["meta_batch"], epochs=None)
+        local = kit.Local(lr=stack.meta_lr, batch_size=setting.options["meta_batch"], epochs=None)
         steps = replace(local, steps=setting.options["meta_steps"])
-        parts.append(federated(replace(setting, models=1, layout=stack.meta.layout), local=steps))  # phase 2: FedAdam
-    return Method("fens", parts[0], parts=tuple(parts))
+        # phase 2: FedAdam
+        parts.append(kit.federated(replace(setting, models=1, layout=stack.meta.layout), local=steps))
+    return kit.Method("fens", parts[0], parts=tuple(parts))

@@ -36,24 +36,20 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.core.method import Method
-from fedray.methods.base import federated_slices
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def heterofl(setting: Setting) -> Method:
+def heterofl(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1) over clients in tiers; each trains the first channels of every layer."""
-    phase = federated_slices(
+    phase = kit.federated_slices(
         setting,
-        assign=permutation,  # the participants of the round, and which model they train
+        assign=kit.permutation,  # the participants of the round, and which model they train
         window=first_channels,  # W^l = W_g[: d^l, : k^l], the same slice in every round
         local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r with `scaler`
-        compress=dense,
+        compress=kit.dense,
         answers=True,  # a client keeps, and is scored with, the slice that it has
     )  # each part of W_g becomes its mean over the slices that have it
-    return Method("heterofl", phase)
+    return kit.Method("heterofl", phase)
 
 
 def first_channels(_t: int, _channels: int) -> int:

@@ -26,21 +26,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.clusters import one_job_each, pick_least_loss
-from fedray.components.compression import dense
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def ifca(setting: Setting) -> Method:
+def ifca(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]`, one for each cluster of clients that nobody knows beforehand."""
-    phase = federated(
+    phase = kit.federated(
         replace(setting, assign=None),
-        assign=one_job_each,  # line 3: M_t, the participants, who all get the K models
+        assign=kit.clusters.one_job_each,  # line 3: M_t, the participants, who all get the K models
         local=setting.local,  # line 7: LocalUpdate, tau steps
-        compress=dense,
-        merge=mean,  # line 14, option II: the mean over the clients of a cluster; an empty cluster stays as it is
+        compress=kit.dense,
+        merge=kit.mean,  # line 14, option II: the mean over the clients of a cluster; an empty cluster stays as it is
     )
-    return Method("ifca", replace(phase, choose=pick_least_loss))  # line 5: argmin_j F_i(theta_j)
+    return kit.Method("ifca", replace(phase, choose=kit.clusters.pick_least_loss))  # line 5: argmin_j F_i(theta_j)

@@ -41,59 +41,47 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gaussians import (
-    Weights,
-    answer_with_draws,
-    find_server_step,
-    learn_by_ivon,
-    refine_sites,
-    step_by_admm,
-)
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.methods.base import check_own_prior, federated
-from fedray.methods.setting import Setting
-from fedray.models.weights import SITE, SITE_NAMES
+from fedray.methods import kit
 
 
-def ivon_admm(setting: Setting) -> Method:
+def ivon_admm(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
-    if setting.layout.names[: len(SITE_NAMES)] != SITE_NAMES:
+    if setting.layout.names[: len(kit.weights.SITE_NAMES)] != kit.weights.SITE_NAMES:
         raise BadInput("the networks have no Gaussians with factors: set method.name = ivon_admm, which makes them")
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     _check_local(local)
     prior, penalty = options["prior"], options["penalty"]
     kept = options["dual_step"] * penalty  # gamma rho
-    alpha = find_server_step(options["server_step"], penalty, setting.clients.number)
-    weights = Weights(penalty, options["temperature"], prior)
-    phase = federated(
-        replace(setting, private=(SITE,)),  # t_k, minus the duals (v_k, V_k), stays
-        assign=permutation,  # the clients that take part, who receive q
+    alpha = kit.gaussians.find_server_step(options["server_step"], penalty, setting.clients.number)
+    weights = kit.gaussians.Weights(penalty, options["temperature"], prior)
+    phase = kit.federated(
+        replace(setting, private=(kit.weights.SITE,)),  # t_k, minus the duals (v_k, V_k), stays
+        assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,  # q_k = argmin n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q), by IVON
-            step=learn_by_ivon(weights, options["beta1"], options["beta2"], p),
-            finish=refine_sites(kept, 1.0, prior, p),  # t_k <- t_k (q_k / q)^(gamma rho)
+            step=kit.gaussians.learn_by_ivon(weights, options["beta1"], options["beta2"], p),
+            finish=kit.gaussians.refine_sites(kept, 1.0, prior, p),  # t_k <- t_k (q_k / q)^(gamma rho)
         ),
-        compress=dense,
+        compress=kit.dense,
     )
-    server = step_by_admm(  # lambda(q) <- (1 - alpha) mean_k lambda(q_k) + alpha (lambda_0 + sum_k lambda(t_k))
-        mean(setting.state_rows), setting.state_rows, alpha=alpha, kept=kept, prior=prior, p=p
+    server = (
+        kit.gaussians.step_by_admm(  # lambda(q) <- (1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))
+            kit.mean(setting.state_rows), setting.state_rows, alpha=alpha, kept=kept, prior=prior, p=p
+        )
     )
-    return Method(
+    return kit.Method(
         "ivon_admm",
-        replace(phase, server=server, memory=(SITE,)),
-        lambda state: answer_with_draws(state, setting.seeds, options["samples"], p),
+        replace(phase, server=server, memory=(kit.weights.SITE,)),
+        lambda state: kit.gaussians.answer_with_draws(state, setting.seeds, options["samples"], p),
     )
 
 
-def _check_local(local: Local) -> None:
+def _check_local(local: kit.Local) -> None:
     """Refuses another optimizer, and what would change the clients' loss."""
     if local.optimizer_name != "sgd":
         name = local.optimizer_name
         raise BadInput(f"local.optimizer = {name}, but IVON-ADMM has one of its own, IVON: leave it at sgd")
     if local.momentum:
         raise BadInput(f"local.momentum = {local.momentum:g}, but IVON-ADMM's is method.beta1: set it to 0")
-    check_own_prior(local, "IVON-ADMM", "method.prior")
+    kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

@@ -24,17 +24,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.private_layers import trained_layers
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def lg_fedavg(setting: Setting) -> Method:
+def lg_fedavg(setting: kit.Setting) -> kit.Method:
     """FedAvg over the last layers of `[d]`."""
-    layers, shared = trained_layers(setting.layout), setting.options["shared_layers"]
+    layers, shared = kit.private_layers.trained_layers(setting.layout), setting.options["shared_layers"]
     private = layers[: max(0, len(layers) - shared)]  # line 5: only the last layers are sent
-    phase = federated(replace(setting, private=private), assign=permutation, merge=mean)  # lines 3-6
-    return Method("lg_fedavg", phase)
+    phase = kit.federated(replace(setting, private=private), assign=kit.permutation, merge=kit.mean)  # lines 3-6
+    return kit.Method("lg_fedavg", phase)

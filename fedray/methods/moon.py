@@ -21,17 +21,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gradients import contrast_models
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def moon(setting: Setting) -> Method:
+def moon(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients, each of which keeps the model `[d]` that it trained last.
 
     Raises:
@@ -39,12 +33,12 @@ def moon(setting: Setting) -> Method:
     """
     if setting.local.loss is not None:
         raise BadInput(f"local.loss = {setting.local.loss.name}, but moon is a loss by itself: leave it out")
-    loss = contrast_models(setting.options["mu"], setting.options["temperature"])
-    phase = federated(
+    loss = kit.gradients.contrast_models(setting.options["mu"], setting.options["temperature"])
+    phase = kit.federated(
         setting,
-        assign=permutation,  # line 3: the parties
+        assign=kit.permutation,  # line 3: the parties
         local=replace(setting.local, loss=loss),  # lines 13-20: l = l_sup + mu l_con
-        compress=dense,
-        merge=mean,  # line 8: w_{t+1} <- sum of |D_i| / |D| w_i
+        compress=kit.dense,
+        merge=kit.mean,  # line 8: w_{t+1} <- sum of |D_i| / |D| w_i
     )
-    return Method("moon", phase)
+    return kit.Method("moon", phase)

@@ -34,34 +34,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.gaussians import answer_with_prior, learn_posterior
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import check_own_prior, federated
-from fedray.methods.setting import Setting
-from fedray.models.weights import NAMES, OWN, PARTS
+from fedray.methods import kit
 
 
-def pfedbayes(setting: Setting) -> Method:
+def pfedbayes(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p numbers up, and 2 p down (means and rhos).
 
     Raises:
         BadInput: clients train with an optimizer of their own, with weight decay, or with a pull; or the networks have
             no Gaussians.
     """
-    if setting.layout.names[:PARTS] != NAMES:
+    if setting.layout.names[: kit.weights.PARTS] != kit.weights.NAMES:
         raise BadInput(
             "the networks have no Gaussians over their weights: set method.name = pfedbayes, which makes them"
         )
-    local, options, p = setting.local, setting.options, setting.layout.trainable // PARTS
-    check_own_prior(local, "pFedBayes", "method.zeta")
-    steps = learn_posterior(local, options["zeta"], options["personal_steps"], p)  # ClientUpdate: q and w in turns
-    phase = federated(
-        replace(setting, private=(OWN,)),  # q stays, w is sent
-        assign=permutation,  # the clients that take part
+    local, options, p = setting.local, setting.options, setting.layout.trainable // kit.weights.PARTS
+    kit.base.check_own_prior(local, "pFedBayes", "method.zeta")
+    # ClientUpdate: q and w in turns
+    steps = kit.gaussians.learn_posterior(local, options["zeta"], options["personal_steps"], p)
+    phase = kit.federated(
+        replace(setting, private=(kit.weights.OWN,)),  # q stays, w is sent
+        assign=kit.permutation,  # the clients that take part
         local=replace(local, step=steps, momentum=0.0),
-        merge=mean,  # w <- (1 - beta) w + beta mean w_i
+        merge=kit.mean,  # w <- (1 - beta) w + beta mean w_i
     )
-    return Method("pfedbayes", replace(phase, server=answer_with_prior(phase.server, p)))
+    return kit.Method("pfedbayes", replace(phase, server=kit.gaussians.answer_with_prior(phase.server, p)))

@@ -38,39 +38,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gaussians import add_sites, answer_with_draws, learn_from_cavity, refine_sites
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import check_own_prior, federated
-from fedray.methods.setting import Setting
-from fedray.models.weights import SITE, SITE_NAMES
+from fedray.methods import kit
 
 
-def pvi(setting: Setting) -> Method:
+def pvi(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
-    if setting.layout.names[: len(SITE_NAMES)] != SITE_NAMES:
+    if setting.layout.names[: len(kit.weights.SITE_NAMES)] != kit.weights.SITE_NAMES:
         raise BadInput("the networks have no Gaussians with factors: set method.name = pvi, which makes them")
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
-    check_own_prior(local, "PVI", "method.prior")
+    kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]
     rho = 1.0 / setting.clients.number if damping == "clients" else float(damping)
-    phase = federated(
-        replace(setting, private=(SITE,)),  # t_k stays
-        assign=permutation,  # the clients that take part, who receive q
+    phase = kit.federated(
+        replace(setting, private=(kit.weights.SITE,)),  # t_k stays
+        assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,
-            step=learn_from_cavity(local, prior, p),  # q_k = argmax E[log p(D_k | w)] - KL(q_k || q / t_k)
+            # q_k = argmax E[log p(D_k | w)] - KL(q_k || q / t_k)
+            step=kit.gaussians.learn_from_cavity(local, prior, p),
             momentum=0.0,
-            finish=refine_sites(rho, rho, prior, p),  # t_k <- t_k (q_k / q)^rho
+            finish=kit.gaussians.refine_sites(rho, rho, prior, p),  # t_k <- t_k (q_k / q)^rho
         ),
-        compress=dense,
+        compress=kit.dense,
     )
-    server = add_sites(mean(setting.state_rows), setting.state_rows, prior, p)  # q <- q prod_k (q_k / q)^rho
-    return Method(
+    # q <- q prod_k (q_k / q)^rho
+    server = kit.gaussians.add_sites(kit.mean(setting.state_rows), setting.state_rows, prior, p)
+    return kit.Method(
         "pvi",
-        replace(phase, server=server, memory=(SITE,)),
-        lambda state: answer_with_draws(state, setting.seeds, options["samples"], p),
+        replace(phase, server=server, memory=(kit.weights.SITE,)),
+        lambda state: kit.gaussians.answer_with_draws(state, setting.seeds, options["samples"], p),
     )

@@ -20,36 +20,32 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import RESIDUAL
-from fedray.components.random_walk import handover_server, walk_schedule, walk_traffic
 from fedray.core.errors import BadInput
-from fedray.core.method import Compress, Compressed, Method, Phase
-from fedray.methods.base import make_compressor
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def random_walk(setting: Setting) -> Method:
+def random_walk(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` on N clients that are nodes of a graph."""
     if setting.walk is None:
         raise BadInput("method.name = random_walk walks over a graph: set schedule.kind to walk")
-    whole = make_compressor(setting)
-    if RESIDUAL in whole.own:
+    whole = kit.base.make_compressor(setting)
+    if kit.compression.RESIDUAL in whole.own:
         raise BadInput(
             "compress.error_feedback = true, but a client of a random walk meets a model again only when what it kept "
             "back is long out of date: set it to false"
         )
     lossy = None if whole.lossless else whole
-    compress = Compress(whole.bytes, lambda uploads: Compressed(uploads.delta))
-    server = handover_server(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
-    return Method(
+    compress = kit.Compress(whole.bytes, lambda uploads: kit.Compressed(uploads.delta))
+    server = kit.random_walk.handover_server(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
+    return kit.Method(
         "random_walk",
-        Phase(
+        kit.Phase(
             models=setting.models,
-            schedule=walk_schedule(setting.walk),  # the holder of each model
+            schedule=kit.random_walk.walk_schedule(setting.walk),  # the holder of each model
             local=setting.local,
             server=server,  # the model goes on as it is
             compress=compress,
             walk=setting.walk,
-            traffic=walk_traffic(setting.walk, setting.clients, compress),  # from client to client
+            traffic=kit.random_walk.walk_traffic(setting.walk, setting.clients, compress),  # from client to client
         ),
     )

@@ -26,33 +26,29 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedray.components.schedule import Drawn, WorldRound, schedule
-from fedray.core.method import Method
-from fedray.core.types import IntArray, State
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def centralized(setting: Setting) -> Method:
+def centralized(setting: kit.Setting) -> kit.Method:
     """One model `[1, d]` on the pooled data: the upper reference."""
-    return Method("centralized", federated(replace(setting, models=1)))  # its one client holds every row
+    return kit.Method("centralized", kit.federated(replace(setting, models=1)))  # its one client holds every row
 
 
-def deep_ensemble(setting: Setting) -> Method:
+def deep_ensemble(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]`, each trained on the pooled data from its own start and with its own batches."""
-    return Method("deep_ensemble", federated(setting))  # its one client trains all K models
+    return kit.Method("deep_ensemble", kit.federated(setting))  # its one client trains all K models
 
 
-def local_only(setting: Setting) -> Method:
+def local_only(setting: kit.Setting) -> kit.Method:
     """N models `[N, d]`, client i trains model i: the lower reference."""
-    plan = schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
-    phase = federated(replace(setting, models=setting.clients.number))
-    return Method("local_only", replace(phase, schedule=plan, down_vectors=0), one_model_per_client=True)
+    plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
+    phase = kit.federated(replace(setting, models=setting.clients.number))
+    return kit.Method("local_only", replace(phase, schedule=plan, down_vectors=0), one_model_per_client=True)
 
 
 def assign_own_model(
-    _now: WorldRound, drawn: Drawn, _per_client: IntArray, _state: State | None
-) -> tuple[IntArray, IntArray]:
+    _now: kit.schedule.WorldRound, drawn: kit.schedule.Drawn, _per_client: kit.types.IntArray, _state: kit.State | None
+) -> tuple[kit.types.IntArray, kit.types.IntArray]:
     """The assignment rule: participant i trains model i.
 
     Args:

@@ -33,38 +33,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import keep_by_tier, top_k
-from fedray.components.schedule import permutation
-from fedray.components.servers import Rows, by_tier
-from fedray.core.method import Compress, Method, Server
-from fedray.core.types import Layout, Weighting
-from fedray.methods.base import federated, merge_uploads
+from fedray.methods import kit
 from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import correct_clients, correct_server
-from fedray.methods.setting import Setting
 from fedray.scenario.methods import METHOD_SPECS
 
 RATIO = METHOD_SPECS["shefl"].defaults["compress"]["ratio"]  # section 4: the standard share of entries kept, 0.1
 
 
-def shefl(setting: Setting) -> Method:
+def shefl(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` over N clients in two tiers: a tier with m models a round trains m of the K."""
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
-    def compress(layout: Layout) -> Compress:  # section 3.2: k = ratio d of each trained model
-        return top_k(layout, keep_by_tier(layout, tiers, setting.models, RATIO))
+    def compress(layout: kit.Layout) -> kit.Compress:  # section 3.2: k = ratio d of each trained model
+        return kit.compression.top_k(layout, kit.compression.keep_by_tier(layout, tiers, setting.models, RATIO))
 
-    def merge(rows: Rows, weighting: Weighting) -> Server:  # section 3.3: the mean over tiers of the mean over clients
-        return by_tier(rows, len(tiers), weighting)
+    def merge(rows: kit.Rows, weighting: kit.Weighting) -> kit.Server:  # section 3.3: mean over tiers of their means
+        return kit.servers.by_tier(rows, len(tiers), weighting)
 
     local = add_proximal_term(setting.local, setting.options["mu"])
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # Alg. 1, lines 4-7: entries P[(t + j) mod K], j < m, of the client's row P
+        assign=kit.permutation,  # Alg. 1, lines 4-7: entries P[(t + j) mod K], j < m, of the client's row P
         local=correct_clients(local, alpha, setting.layout.trainable) if alpha else local,  # line 8
         compress=compress,  # line 9
         merge=merge,  # lines 11-13
     )
     if alpha:
-        phase = replace(phase, server=correct_server(setting, merge_uploads(setting, merge)))
-    return Method("shefl", phase)
+        phase = replace(phase, server=correct_server(setting, kit.base.merge_uploads(setting, merge)))
+    return kit.Method("shefl", phase)

@@ -43,12 +43,10 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.method import Method, Phase
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.methods import kit
 
 
-def stacking(setting: Setting) -> Method:
+def stacking(setting: kit.Setting) -> kit.Method:
     """One training `[F * x, d_i]` for each base, in worlds that leave a part of the data out, then the meta model's.
 
     `fedray.simulation.stacking` makes one study of these parts.
@@ -58,14 +56,14 @@ def stacking(setting: Setting) -> Method:
         raise BadInput("method.name = stacking: it is composed from method.bases only: choose another method")
     seeds = tuple(seed for seed in setting.seeds for _ in range(stack.folds))
 
-    def base(i: int) -> Phase:  # Alg. 1: FedAvg of all (i, j) at once
+    def base(i: int) -> kit.Phase:  # Alg. 1: FedAvg of all (i, j) at once
         one = stack.bases[i] if stack.bases[i].voter is None else stack.bases[0]  # votes never train
-        return federated(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds))
+        return kit.federated(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds))
 
     phases = [base(i) for i in range(len(stack.bases))]
     if stack.meta is not None:  # Alg. 2: FedAvg of the meta model on the out-of-fold features
         kind: Any = stack.meta_optimizer
         local = replace(setting.local, optimizer=kind, lr=stack.meta_lr, augment=())
         top = replace(setting, models=1, layout=stack.meta.layout, local=local)
-        phases.append(federated(top))
-    return Method("stacking", phases[0], parts=tuple(phases))
+        phases.append(kit.federated(top))
+    return kit.Method("stacking", phases[0], parts=tuple(phases))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec
 from fedray.core.text import quote_value
 from fedray.scenario.clients import ParticipationKeys
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
-from fedray.scenario.spec import MethodSpec
 from fedray.scenario.stacks import is_stack
 
 

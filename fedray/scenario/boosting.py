@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import BadInput
-from fedray.scenario.spec import MethodSpec, Option
-from fedray.scenario.validators import means, one_of
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import means, one_of
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
+from fedray.core import validators
+from fedray.core.spec import Needs
 from fedray.core.types import Mode, Staleness
-from fedray.scenario import validators
-from fedray.scenario.spec import Needs
-from fedray.scenario.validators import either, flag, gpu_share, label, map_of, maybe, one_of, real, text, whole
+from fedray.core.validators import either, flag, gpu_share, label, map_of, maybe, one_of, real, text, whole
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator

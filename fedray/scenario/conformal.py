@@ -8,9 +8,9 @@ from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import Needs
 from fedray.core.types import QuantileKind, ScoreKind
-from fedray.scenario.spec import Needs
-from fedray.scenario.validators import one_of, real, whole
+from fedray.core.validators import one_of, real, whole
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator

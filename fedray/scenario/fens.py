@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.scenario.spec import MethodSpec, Needs, Option
-from fedray.scenario.validators import one_of, real, whole
+from fedray.core.spec import MethodSpec, Needs, Option
+from fedray.core.validators import one_of, real, whole
 
 TRAINED = ("neural", "client_weights", "class_weights")  # aggregators that clients train; the others have no numbers
 FIXED = ("mean", "label_shares", "voting")

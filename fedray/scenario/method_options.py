@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.scenario.spec import Limit, MethodSpec, Needs, Option
+from fedray.core.spec import Limit, MethodSpec, Needs, Option
+from fedray.core.validators import either, flag, means, one_of, real, text, whole
 from fedray.scenario.stacking import check_network
-from fedray.scenario.validators import either, flag, means, one_of, real, text, whole
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The options of methods whose server distils, and which of them cannot act together.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedray.core.spec import Limit, MethodSpec, Needs, Option
+from fedray.core.validators import either, list_of, one_of, real, whole
 from fedray.scenario.boosting import BOOSTING_SPECS
 from fedray.scenario.fens import FENS_SPECS
 from fedray.scenario.method_options import FEDBE_OPTIONS, FEDDF_OPTIONS, MEAN_FIELD_SPECS, SAMPLE_SPECS
 from fedray.scenario.slices import SLICE_SPECS
-from fedray.scenario.spec import Limit, MethodSpec, Needs, Option
 from fedray.scenario.stacking import STACKING_SPECS
-from fedray.scenario.validators import either, list_of, one_of, real, whole
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Methods whose clients send the curvature of their loss beside their model, as scenarios know them; without torch.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import NameSpec, Option
+from fedray.core.validators import flag, list_of, one_of, real, whole
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.spec import NameSpec, Option
-from fedray.scenario.validators import flag, list_of, one_of, real, whole
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, NameSpec, Option
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
 from fedray.scenario.method_options import check_networks
 from fedray.scenario.methods import METHOD_SPECS, OWN_SPECS, UNKNOWN
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
-from fedray.scenario.spec import MethodSpec, NameSpec, Option
 
 NameKind = Literal[
     "method", "data", "model", "partition", "selection", "schedule", "optimizer", "loss", "augmentation", "metric",

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import REQUIRED, NameSpec, Option
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.validators import Check, flag, real, text
 from fedray.scenario import names
 from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.spec import REQUIRED, NameSpec, Option
 from fedray.scenario.unknown_keys import KIND_WORDS, explain_unknown_key
-from fedray.scenario.validators import Check, flag, real, text
 
 
 def fold_options(

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
-from fedray.scenario.spec import Needs
-from fedray.scenario.validators import maybe, one_of, real, text, whole
+from fedray.core.spec import Needs
+from fedray.core.validators import maybe, one_of, real, text, whole
 
 _V = PlainValidator
 _RANDOM = Needs("graph.kind", ("erdos_renyi", "watts_strogatz"))

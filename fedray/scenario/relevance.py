@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from fedray.core.errors import BadInput, warn_user
+from fedray.core.spec import MethodSpec, Needs
 from fedray.core.text import quote_value
 from fedray.scenario.boosting import explain_unread
 from fedray.scenario.clients import TierKeys
@@ -35,7 +36,6 @@ from fedray.scenario.names import SPECS
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.slices import SLICE_SPECS, explain_idle_width
-from fedray.scenario.spec import MethodSpec, Needs
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.

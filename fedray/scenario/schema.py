@@ -16,6 +16,18 @@ from pydantic.dataclasses import dataclass
 
 from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, Lanes, Objective
+from fedray.core.validators import (
+    either,
+    flag,
+    list_of,
+    logger,
+    maybe,
+    means,
+    one_of,
+    real,
+    text,
+    whole,
+)
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, SelectionKeys, TierKeys
 from fedray.scenario.conformal import ConformalKeys
 from fedray.scenario.random_walk import GraphKeys
@@ -32,18 +44,6 @@ from fedray.scenario.training import (
     named,
 )
 from fedray.scenario.unknown_keys import error_line
-from fedray.scenario.validators import (
-    either,
-    flag,
-    list_of,
-    logger,
-    maybe,
-    means,
-    one_of,
-    real,
-    text,
-    whole,
-)
 
 _STRICT = ConfigDict(extra="forbid")
 _V = PlainValidator

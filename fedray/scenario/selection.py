@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
-from fedray.scenario.spec import NameSpec, Option
+from fedray.core.spec import NameSpec, Option
+from fedray.core.validators import maybe, real, whole
 from fedray.scenario.stacks import is_stack
-from fedray.scenario.validators import maybe, real, whole
 
 if TYPE_CHECKING:
     from fedray.scenario.schema import Scenario

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import flag
 from fedray.scenario.clients import TierKeys
-from fedray.scenario.spec import MethodSpec, Option
-from fedray.scenario.validators import flag
 
 _TIERS: dict[str, Any] = {  # the devices of SHEFL, whose weak ones train narrow networks instead of fewer
     "hpc": {"share": 0.5, "seconds_per_step": 0.002, "uplink": 12.5e6},

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Needs, Option
 from fedray.core.text import quote_value
-from fedray.scenario.spec import MethodSpec, Needs, Option
-from fedray.scenario.validators import Check, means, one_of, real, whole
+from fedray.core.validators import Check, means, one_of, real, whole
 
 
 @means("list of sections", "like `model`, or a classifier")

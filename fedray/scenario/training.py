@@ -9,12 +9,10 @@ from pydantic import ConfigDict, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fedray.core.local import RateKind
+from fedray.core.spec import Needs
 from fedray.core.text import suggest_nearest
 from fedray.core.types import EVALUATED_CLIENTS, ServerOptimizerKind, Weighting
-from fedray.scenario import names
-from fedray.scenario.clients import NO_ROUNDS
-from fedray.scenario.spec import Needs
-from fedray.scenario.validators import (
+from fedray.core.validators import (
     Check,
     either,
     flag,
@@ -27,6 +25,8 @@ from fedray.scenario.validators import (
     text,
     whole,
 )
+from fedray.scenario import names
+from fedray.scenario.clients import NO_ROUNDS
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys that say how models change in a round: local training, compression, server.

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import REQUIRED
 from fedray.core.text import quote_value
 from fedray.scenario import names, yaml_text
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
@@ -24,7 +25,6 @@ from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import merge_keys
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
-from fedray.scenario.spec import REQUIRED
 
 RICH: dict[str, Any] = {
     "seed": 7,

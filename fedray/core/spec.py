@@ -1,7 +1,7 @@
 """What a name in a scenario stands for: a line of text, the options that stand beside the name, and more of a method.
 
 Example:
-    >>> from fedray.scenario.validators import real
+    >>> from fedray.core.validators import real
     >>> NameSpec("a partition", {"alpha": Option(0.5, real("(0, inf)"))}).options["alpha"].check("0.1")
     Traceback (most recent call last):
     ...
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from fedray.scenario.validators import Check
+from fedray.core.validators import Check
 
 REQUIRED: Any = ...  # the default of an option that must be given
 
@@ -37,7 +37,7 @@ class Option(NamedTuple):
     Attributes:
         default: its value where a scenario does not set it; None: the option is then absent; `REQUIRED`: it must be
             set.
-        check: what its value may be (`fedray.scenario.validators`).
+        check: what its value may be (`fedray.core.validators`).
         needs: under which other key it is read; None: always.
     """
 
