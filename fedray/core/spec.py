@@ -10,7 +10,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -37,13 +37,31 @@ class Option(NamedTuple):
     Attributes:
         default: its value where a scenario does not set it; None: the option is then absent; `REQUIRED`: it must be
             set.
-        check: what its value may be (`fedray.core.validators`).
+        check: what its value may be (`fedray.core.validators`); of `sections` it takes a `ReadSections` beside it.
+        text: what it means, of a method's option.
         needs: under which other key it is read; None: always.
+        sections: whether its value is made of sections like `model`.
     """
 
     default: Any
-    check: Check
+    check: Callable[..., Any]
+    text: str = ""
     needs: Needs | None = None
+    sections: bool = False
+
+
+class ReadSections(NamedTuple):
+    """How sections in an option are read: the names of networks and classifiers belong to scenarios.
+
+    Attributes:
+        network: (dotted key, section like `model`, checks of its further keys) -> the section with its defaults.
+        classifier: (dotted key, section) -> the section of a classifier of scikit-learn; None where it names none.
+        classifiers: names of the classifiers.
+    """
+
+    network: Callable[[str, Mapping[str, Any], Mapping[str, Check]], dict[str, Any]]
+    classifier: Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
+    classifiers: Collection[str]
 
 
 class Limit(NamedTuple):
@@ -78,13 +96,18 @@ class NameSpec:
     more: bool = False
 
 
+def never_idle(_method: str, _key: str, _options: Mapping[str, Any]) -> str:
+    """Says of no key that it cannot act."""
+    return ""
+
+
 @dataclass(frozen=True)
 class MethodSpec:
-    """What fedray knows of a method by its name.
+    """What fedray knows of a method by its name; it stands in the method's file, `fedray/methods/`.
 
     Attributes:
         text: one line for `fedray list methods` and the README's table.
-        module: the file in `fedray/methods/` that defines the function of the method's name; None: of the same name.
+        family: the group of the README's table in which it stands.
         models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
         options: its own keys in the section `method`.
         defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.
@@ -114,11 +137,13 @@ class MethodSpec:
             `prior`, or a client's `site`; empty: it is a network.
         sparse: whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: whether a model is several samples of a client's posterior, whose number is an option.
+        idle: (name of the method, dotted key, options of the method) -> why the key cannot act beside the options;
+            empty: it can, for all that is known here.
         step: the option that is a step beside `local.lr`, with which training can diverge; empty: none.
     """
 
     text: str
-    module: str | None = None
+    family: str = ""
     models: Literal["any", "one", "clients"] = "any"
     options: OptionSpecs = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -146,4 +171,5 @@ class MethodSpec:
     mean_field: Literal["", "prior", "site"] = ""
     sparse: bool = True
     sampled: bool = False
+    idle: Callable[[str, str, Mapping[str, Any]], str] = never_idle
     step: str = ""

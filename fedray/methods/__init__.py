@@ -3,25 +3,39 @@
 Beside them stands what a method of your own is made of: `federated`, servers and their exact sums. These names are
 rows of `kit.pyi`, and are loaded when they are first asked for.
 
-`METHODS` is the one registry: name -> function from a `Setting` to a `Method`.
+A file of this folder is a method, or the methods of a paper: `SPECS` says by name what scenarios know of them, and
+functions of these names compose them. `METHODS` is the one registry: name -> function from a `Setting` to a `Method`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from fedray.core.spec import MethodSpec
 from fedray.methods import kit
-from fedray.scenario.methods import METHOD_SPECS
 
 if TYPE_CHECKING:
     from fedray.methods.kit import *  # noqa: F403  # the public names, for type checkers
     from fedray.methods.setting import Composition
 
-METHODS: dict[str, Composition] = {
-    name: getattr(import_module(f"fedray.methods.{spec.module or name}"), name) for name, spec in METHOD_SPECS.items()
-}
+_FIRST = (  # files in the order in which lists name their methods; those of others follow
+    *("fed_ensemble", "fedavg", "fednova", "moon", "fedsam", "fedpa", "dsvgd", "fedper", "shefl", "heterofl"),
+    *("fedrolex", "fedag", "fedbe", "feddf", "feddyn", "ditto", "pfedbayes", "pvi", "ivon_admm", "lg_fedavg"),
+    *("scaffold", "ifca", "fedem", "random_walk", "stacking", "boosting", "fens", "fedfisher", "fedbens"),
+    *("beta_predbayes", "references", "bayesian_linear"),
+)
+_FRAME = ("base", "kit", "setting")  # files that are no papers
+METHOD_SPECS: dict[str, MethodSpec] = {}
+"""What scenarios know of the methods, by name: the `SPECS` of all files of this folder."""
+METHODS: dict[str, Composition] = {}
 """The methods by name, your registered ones not among them."""
+
+for _file in (*_FIRST, *sorted({one.name for one in iter_modules(__path__)} - {*_FIRST, *_FRAME})):  # noqa: F405
+    _paper = import_module(f"fedray.methods.{_file}")
+    METHOD_SPECS |= _paper.SPECS
+    METHODS |= {name: getattr(_paper, name) for name in _paper.SPECS}
 globals().update(METHODS)  # `fedray.methods.fedavg` is the function, and not the file of this name
 
 

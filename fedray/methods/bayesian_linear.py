@@ -1,10 +1,22 @@
-"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
+r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
 Weights `w ~ N(0, I / alpha)` (the bias among them), targets `y ~ N(w^T x, 1 / beta)`. The posterior is Gaussian with
 covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`; a prediction is `N(mean^T x, 1 / beta + x^T S x)`.
 `precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4); `evidence`
 maximizes the marginal likelihood over both (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2, the fixed point
 `gamma = sum l / (l + alpha)`, `alpha = gamma / |mean|^2`, `1 / beta = |y - X mean|^2 / (n - gamma)`).
+
+Formulas of bayesian_linear:
+    With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled rows $X, y$:
+
+    $$
+    S = (\alpha I + \beta X^\top X)^{-1}, \qquad m = \beta \, S X^\top y, \qquad
+    y \mid x \sim N\bigl(m^\top x,\; \beta^{-1} + x^\top S \, x\bigr).
+    $$
+
+    `unit` takes $\alpha = 1$ and $\beta^{-1}$ = the variance of the target. `evidence` iterates $\gamma = \sum_l
+    \frac{\lambda_l}{\lambda_l + \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m \rVert^2
+    / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
 
 Deviations:
     1. There are no rounds: the state is the posterior from the start, and nothing is sent.
@@ -24,7 +36,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import one_of
 from fedray.methods import kit
+
+SPECS = {
+    "bayesian_linear": MethodSpec(
+        "Bayesian linear regression on the pooled data, in closed form",
+        family="references",
+        models="one",
+        options={
+            "precisions": Option(
+                "unit",
+                one_of("unit", "evidence"),
+                "the precisions of prior and noise: fixed (`unit`), or by the marginal likelihood (`evidence`)",
+            ),
+        },
+        defaults={"method": {"models": 1}, "rounds": 0, "model": {"name": "linear"}},
+        robust=False,
+        optimizer=False,
+        pooled=True,
+        trains=False,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+        own_models=True,
+    ),
+}
 
 STEPS, TOLERANCE = 1000, 1e-10  # of the fixed point
 

@@ -1,4 +1,4 @@
-"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, and no gradients.
+r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, and no gradients.
 
 Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
 IJCNN 2022. Client i holds n_i rows with weights D_i, all of which add up to 1; at first they are equal. In each round:
@@ -14,6 +14,45 @@ IJCNN 2022. Client i holds n_i rows with weights D_i, all of which add up to 1; 
 
 Federated bagging has no weights: client i fits a learner on n_i rows drawn with equal odds, and every learner has a
 vote (Breiman 1996, client by client).
+
+Formulas of adaboost_f:
+    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+
+    $$
+    \begin{aligned}
+    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
+    h_t &= h_j \text{ of the least } e_j,\\
+    \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
+    y]},
+    \end{aligned}
+    $$
+
+    and the answer is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 / C$.
+
+Formulas of distboost_f:
+    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+
+    $$
+    \begin{aligned}
+    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
+    h_t &= \text{the vote of all } h_j \text{, with the error } e \text{ of that vote},\\
+    \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
+    y]},
+    \end{aligned}
+    $$
+
+    and the answer is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 / C$.
+
+Formulas of preweak_f:
+    As AdaBoost.F, but in the first round every client runs AdaBoost on its own rows for $T$ rounds and sends all its
+    learners. Later rounds choose among these and fit none. A client's own AdaBoost counts the classes of its own rows
+    as $C$.
+
+Formulas of federated_bagging:
+    In each round client $i$ fits $h_i$ on $n_i$ of its rows, drawn with equal odds and with replacement. Every learner
+    has one vote: $\operatorname*{argmax}_c \sum_{t, i} [h_{ti}(x) = c]$.
 
 Deviations:
     1. The authors' code never stops where e >= 1 - 1 / C; the weight of such a learner is negative there.
@@ -41,13 +80,107 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Option, ReadSections
+from fedray.core.validators import means, one_of
 from fedray.methods import kit
 
 if TYPE_CHECKING:
     from fedray.models.boosting import Ensemble
+
+_TREE = "sklearn/decision_tree"
+_LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the papers
+_UNREAD = {  # sections that act on gradients, networks or deltas -> why they do not act here
+    "local.": "clients fit method.learner, and nothing descends",
+    "model.": "clients fit method.learner, and no network",
+    "compress.": "a learner is no delta: it travels whole",
+    "server.": "learners are not averaged",
+    "predict.average": "the learners vote",
+    "predict.gamma": "the learners vote, with weights of their own",
+    "lanes": "clients fit method.learner, and no network",
+    "clients.tf32": "clients fit method.learner, and trees multiply no matrices",
+    "vary": "an ensemble of learners begins empty, and has no first models",
+}
+
+
+@means("word or section", "`sklearn/decision_tree`, with its options")
+def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
+    """The learner, by name or as a section; only what has a form in plain numbers that predicts the same.
+
+    Raises:
+        ValueError: the value is neither.
+        BadInput: the learner has no such form, or an option is wrong; the line names its key.
+    """
+    given = {"name": value} if isinstance(value, str) else value
+    if not isinstance(given, Mapping):
+        raise ValueError(f"is no learner: write it as {{name: {_TREE}, max_leaf_nodes: 10}}")
+    section = {**_LEARNER, **given}
+    name = section["name"]
+    if name in read.classifiers and name != _TREE:
+        raise BadInput(
+            f"method.learner.name = {name}: only a tree has a form in plain numbers that predicts exactly what "
+            f"scikit-learn's does, and nothing is sent or saved as a pickle: choose {_TREE}"
+        )
+    learner = read.classifier("method.learner", section)
+    if learner is None:
+        raise BadInput(f"method.learner.name = {name} is a network, but clients fit learners: choose {_TREE}")
+    if "max_leaf_nodes" not in learner:
+        raise BadInput("method.learner.max_leaf_nodes is missing: give 2 to 1000, so that a learner has a size")
+    return learner
+
+
+def explain_idle(method: str, key: str, _options: Mapping[str, Any]) -> str:
+    """Why a key cannot act where clients fit learners; empty where it can."""
+    return next((f"in {method} {why}" for start, why in _UNREAD.items() if key.startswith(start)), "")
+
+
+_ADABOOST = MethodSpec(
+    "AdaBoost.F: each round's best weak learner joins the ensemble; no gradients (Polato et al. 2022)",
+    family="stacking and boosting",
+    models="one",
+    options={
+        "learner": Option(_LEARNER, check_learner, "the weak learner of a client", sections=True),
+        "draw": Option(
+            "rows",
+            one_of("rows", "weights"),
+            "whether a learner gets rows that are drawn by their weights, or the weights themselves",
+        ),
+    },
+    defaults={"method": {"models": 1}, "rounds": 300},
+    clients=10,
+    robust=False,
+    optimizer=False,
+    averages=False,
+    coefficients=False,
+    schedules=False,
+    in_rounds="asks all clients of a round about each other's learners",
+    fits="one",
+    idle=explain_idle,
+)
+SPECS = {
+    "adaboost_f": _ADABOOST,
+    "distboost_f": replace(
+        _ADABOOST,
+        text="DistBoost.F: each round's weak learners join the ensemble as one committee (Polato et al. 2022)",
+        fits="committee",
+    ),
+    "preweak_f": replace(
+        _ADABOOST,
+        text="PreWeak.F: clients boost by themselves, then each round takes the best learner (Polato et al. 2022)",
+    ),
+    "federated_bagging": replace(
+        _ADABOOST,
+        text="federated bagging: every round's weak learners vote, without weights",
+        options={"learner": _ADABOOST.options["learner"]},
+        downloads=False,
+        in_rounds="adds the learners of a whole round at once",
+        fits="each",
+    ),
+}
 
 
 def adaboost_f(setting: kit.Setting) -> kit.Method:

@@ -1,8 +1,29 @@
-"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights, and predicts with a sample of it.
+r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights and predicts with a sample of it.
 
 Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. Clients
 restart from the mean; the sample is the uploads themselves (`bootstrap`, the paper's choice) or draws from the Gaussian
 (`omc`). With K > 1 under the permutation schedule there is one Gaussian a model: a mixture of K.
+
+Formulas of fedag:
+    The server keeps a Gaussian over each weight, with the mean and the variance of the uploads:
+
+    $$
+    \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
+    $$
+
+    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights answers: the uploads themselves (`bootstrap`) or
+    draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`),
+
+    $$
+    \mathrm{E}[y \mid x] = \frac{1}{M} \sum_m f_{v_m}(x), \qquad
+    \mathrm{Var}[y \mid x] = \beta^{-1} + \frac{1}{M} \sum_m \bigl(f_{v_m}(x) - \mathrm{E}[y \mid x]\bigr)^2 .
+    $$
+
+    For a network $\beta^{-1}$ is 0, or the mean squared training residual: of each upload on its own client's rows
+    (`residuals: uploads`) or of $f_\mu$ on all clients' rows (`residuals: mean`).
+
+    A linear model needs no sample: $y \mid x \sim N\bigl(\mu^\top x,\; \beta^{-1} + x^\top
+    \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
     1. Observation noise: the paper prints none for networks; `predict.noise: residual` adds the clients' mean training
@@ -34,7 +55,54 @@ from functools import partial
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Needs, Option
+from fedray.core.validators import either, one_of, whole
 from fedray.methods import kit
+
+SPECS = {
+    "fedag": MethodSpec(
+        "FedAG: FedAvg whose server keeps a Gaussian over the weights (Thorgeirsson and Gauterin 2021)",
+        family="Bayesian",
+        options={
+            "sampling": Option(
+                "bootstrap",
+                one_of("bootstrap", "omc"),
+                "what answers: the uploads (`bootstrap`; of one linear model the closed form), or draws "
+                "from the Gaussian (`omc`)",
+            ),
+            "samples": Option(
+                "clients",
+                either("clients", whole(1, 10**4)),
+                "how many models are drawn from the Gaussian",
+                Needs("method.sampling", ("omc",)),
+            ),
+            "beta": Option(
+                "residual",
+                one_of("residual", "target"),
+                "the noise of a linear model: the variance of its training residuals, or of the target",
+                Needs("model.name", ("linear", "rbf")),
+            ),
+            "residuals": Option(
+                "uploads",
+                one_of("uploads", "mean"),
+                "whose training residuals are measured (`predict.noise: residual`): each upload's at "
+                "its own client, or the mean model's at all clients",
+                Needs("method.sampling", ("bootstrap",)),
+            ),
+        },
+        defaults={
+            "method": {"models": 1},
+            "rounds": 5,
+            "local": {"lr": 0.01, "batch_size": 1, "epochs": 40},
+            "predict": {"noise": "residual"},
+        },
+        clients=10,
+        robust=False,
+        optimizer=False,
+        coefficients=False,
+        samples=True,
+    ),
+}
 
 TARGET = "target_variance"
 

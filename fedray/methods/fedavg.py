@@ -1,7 +1,22 @@
-"""FedAvg: one model, everyone trains it. FedProx: the same with a proximal term.
+r"""FedAvg: one model, everyone trains it. FedProx: the same with a proximal term.
 
 Sources: McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS 2017,
 Alg. 1; Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020, Alg. 2.
+
+Formulas of fedavg:
+    $$
+    \begin{aligned}
+    u_i &= \mathrm{Train}(w; F_i) && i \in S,\\
+    w &\leftarrow w + \sum_{i \in S} p_i \, (u_i - w), && p_i = \frac{n_i}{\sum_{j \in S} n_j}.
+    \end{aligned}
+    $$
+
+Formulas of fedprox:
+    FedAvg, whose clients minimize the loss with a proximal term to the broadcast model $w$:
+
+    $$
+    u_i = \mathrm{Train}\Bigl(w;\; F_i(v) + \frac{\mu}{2} \lVert v - w \rVert^2\Bigr).
+    $$
 
 Deviations:
     1. Uploads are weighted by the examples of their clients, as in FedAvg's line 7; `server.weighting: uniform` is the
@@ -23,7 +38,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import real
 from fedray.methods import kit
+
+SPECS = {
+    "fedavg": MethodSpec(
+        "federated averaging: one model that every client trains (McMahan et al. 2017)",
+        family="averaging",
+        models="one",
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+    ),
+    "fedprox": MethodSpec(
+        "FedProx: FedAvg with a proximal term that pulls clients to the broadcast model (Li et al. 2020)",
+        family="averaging",
+        models="one",
+        options={
+            "mu": Option(0.01, real("[0, inf)"), "weight of the proximal term `mu / 2 |w - w_start|^2`"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+        limits=(Limit("mu", 0, "FedAvg (fedprox without its pull)"),),
+    ),
+}
 
 
 def fedavg(setting: kit.Setting) -> kit.Method:

@@ -1,10 +1,25 @@
-"""FedDyn adds a linear and a quadratic term to each client's loss.
+r"""FedDyn adds a linear and a quadratic term to each client's loss.
 
 With these terms a minimum of the global loss is also a minimum of every client's.
 
 Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, *Federated Learning Based on Dynamic Regularization*,
 ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (FE Table III): one correction `[d]` per
 client and model, one server vector per model.
+
+Formulas of feddyn:
+    Client $i$ keeps a vector $h_i$, and the server $h$; both start at 0.
+
+    $$
+    \begin{aligned}
+    u_i &= \mathrm{Train}\Bigl(w;\; F_i(v) - \langle h_i, v \rangle + \frac{\alpha}{2} \lVert v - w \rVert^2\Bigr),\\
+    h_i &\leftarrow h_i - \alpha \, (u_i - w),\\
+    h &\leftarrow h - \frac{\alpha}{N} \sum_{i \in S} (u_i - w),\\
+    w &\leftarrow \frac{1}{|S|} \sum_{i \in S} u_i - \frac{1}{\alpha} h .
+    \end{aligned}
+    $$
+
+Formulas of feddyn_ensemble:
+    FedDyn for each of $K$ models, with one $h_{ik}$ for each client and model, under the schedule of Fed-ensemble.
 
 Deviations:
     1. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
@@ -27,7 +42,33 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import real
 from fedray.methods import kit
+
+_ALPHA = {"alpha": Option(0.01, real("(0, inf)"), "weight of the regularization")}
+CORRECTED = "has corrections that are made of rounds in which clients and server meet"
+SPECS = {
+    "feddyn": MethodSpec(
+        "FedDyn: dynamic regularization, one linear correction for each client (Acar et al. 2021)",
+        family="averaging",
+        models="one",
+        options=_ALPHA,
+        defaults={"method": {"models": 1}},
+        optimizer=False,
+        in_rounds=CORRECTED,
+        private="correction",
+    ),
+    "feddyn_ensemble": MethodSpec(
+        "FedDyn under the schedule of Fed-ensemble, one correction for each client and model",
+        family="ensembles",
+        options=_ALPHA,
+        optimizer=False,
+        in_rounds=CORRECTED,
+        private="correction",
+        limits=(Limit("models", 1, "FedDyn (feddyn_ensemble of one model)"),),
+    ),
+}
 
 
 def feddyn(setting: kit.Setting) -> kit.Method:

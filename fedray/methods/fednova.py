@@ -1,7 +1,15 @@
-"""FedNova: normalized averaging, so that clients that take more local steps do not pull the objective to theirs.
+r"""FedNova: normalized averaging, so that clients that take more local steps do not pull the objective to theirs.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, eq. 7 with plain SGD: `a_i = (1, ..., 1)`, so `|a_i|_1 = tau_i`, the local steps.
+
+Formulas of fednova:
+    Client $i$ takes $\tau_i$ local steps of SGD. The server averages steps, and not sums of steps:
+
+    $$
+    w \leftarrow w + \tau_{\mathrm{eff}} \sum_{i \in S} p_i \, \frac{u_i - w}{\tau_i}, \qquad
+    \tau_{\mathrm{eff}} = \sum_{i \in S} p_i \, \tau_i .
+    $$
 
 Deviations:
     1. The sums run over the clients that took part in a round and trained the model, with `p_i` as their shares.
@@ -22,7 +30,18 @@ from __future__ import annotations
 from functools import partial
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec
 from fedray.methods import kit
+
+SPECS = {
+    "fednova": MethodSpec(
+        "FedNova: each client's delta is divided by its local steps before the mean (Wang et al. 2020)",
+        family="averaging",
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        robust=False,
+        splits=True,
+    ),
+}
 
 
 def fednova(setting: kit.Setting) -> kit.Method:

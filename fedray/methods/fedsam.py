@@ -1,7 +1,17 @@
-"""FedSAM: FedAvg whose clients descend by the gradient at the worst point nearby.
+r"""FedSAM: FedAvg whose clients descend by the gradient at the worst point nearby.
 
 Source: Qu, Li, Duan, Liu, Tang, Lu, *Generalized Federated Learning via Sharpness Aware Minimization*, ICML 2022,
 FedSAM of Alg. 1 (its variant with momentum, MoFedSAM, is not here).
+
+Formulas of fedsam:
+    In each local step the client takes the gradient at the worst point of a ball around its weights $v$:
+
+    $$
+    g = \nabla \ell(v), \qquad \hat g = \nabla \ell\Bigl(v + \rho \, \frac{g}{\lVert g \rVert}\Bigr), \qquad
+    v \leftarrow v - \eta \, \hat g .
+    $$
+
+    The server averages as FedAvg does.
 
 Deviations:
     1. The neighborhood is of the data's gradient alone: weight decay and the proximal term join afterwards, and then
@@ -21,7 +31,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import real
 from fedray.methods import kit
+
+SPECS = {
+    "fedsam": MethodSpec(
+        "FedSAM: clients descend by the gradient at the worst point nearby (Qu et al. 2022)",
+        family="averaging",
+        options={
+            "rho": Option(0.05, real("[0, inf)"), "radius of the ball in which the worst point is looked for"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+    ),
+}
 
 
 def fedsam(setting: kit.Setting) -> kit.Method:

@@ -1,6 +1,18 @@
-"""MOON: FedAvg whose clients keep their features near those of the broadcast model, and away from their own last ones.
+r"""MOON: FedAvg whose clients keep their features near those of the broadcast model, and away from their own last ones.
 
 Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
+
+Formulas of moon:
+    $z(x)$ are the features before the last layer. $z_{\mathrm{glob}}$ are those of the broadcast model,
+    $z_{\mathrm{prev}}$ those of the model that the client trained last, and $s$ is the cosine of the angle between two
+    features. A client minimizes
+
+    $$
+    F_i(v) + \mu \cdot \frac{1}{n_i} \sum_x -\log
+    \frac{e^{s(z, z_{\mathrm{glob}}) / \tau}}{e^{s(z, z_{\mathrm{glob}}) / \tau} + e^{s(z, z_{\mathrm{prev}}) / \tau}},
+    $$
+
+    with $\tau$ = `temperature`; the server averages as FedAvg does.
 
 Deviations:
     1. The features z are the inputs of the network's last layer, whatever the network is; the paper adds a projection
@@ -22,7 +34,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import real
 from fedray.methods import kit
+
+SPECS = {
+    "moon": MethodSpec(
+        "MOON: features near those of the broadcast model, away from the client's last ones (Li et al. 2021)",
+        family="averaging",
+        options={
+            "mu": Option(1.0, real("[0, inf)"), "weight of the comparison of features"),
+            "temperature": Option(0.5, real("(0, inf)"), "temperature of the comparison"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+        private="the model that it trained last",
+    ),
+}
 
 
 def moon(setting: kit.Setting) -> kit.Method:

@@ -1,7 +1,24 @@
-"""Random walk (FE section V-H): no server; K models walk over a graph of clients, each trained where it is.
+r"""Random walk (FE section V-H): no server; K models walk over a graph of clients, each trained where it is.
 
 Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639. One round is one
 step of all K walks; K = 1 is the paper's "FedAvg random walk". The prediction is the average over the K models.
+
+Formulas of random_walk:
+    Clients are the nodes of a graph. Model $k$ is at client $i_k(t)$, which trains it; then it goes to a neighbor:
+
+    $$
+    w_k \leftarrow \mathrm{Train}(w_k; F_{i_k(t)}), \qquad i_k(t + 1) \sim Q(i_k(t), \cdot),
+    $$
+
+    with $d_i$ neighbors of client $i$ and
+
+    $$
+    Q(i, j) = \begin{cases}
+    1 / d_i & \texttt{uniform},\\
+    1 / (2 d_i) \text{ and } Q(i, i) = 1 / 2 & \texttt{lazy},\\
+    \min(1 / d_i, 1 / d_j) \text{ and } Q(i, i) \text{ the rest} & \texttt{metropolis}.
+    \end{cases}
+    $$
 
 Deviations:
     1. Besides the paper's uniform neighbour: `lazy` and `metropolis` transitions (`graph.transition`).
@@ -21,7 +38,23 @@ Example:
 from __future__ import annotations
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec
 from fedray.methods import kit
+
+SPECS = {
+    "random_walk": MethodSpec(
+        "no server: K models walk over a graph of clients (Shi et al. 2024, section V-H)",
+        family="ensembles",
+        defaults={"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
+        clients=10,
+        robust=False,
+        optimizer=False,
+        walks=True,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+    ),
+}
 
 
 def random_walk(setting: kit.Setting) -> kit.Method:

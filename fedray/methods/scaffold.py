@@ -1,8 +1,20 @@
-"""SCAFFOLD: control variates against client drift.
+r"""SCAFFOLD: control variates against client drift.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning*, ICML 2020, Alg. 1 with option II. Two vectors `[d]` travel each way. With K > 1 there are one c and one c_i
 for each model.
+
+Formulas of scaffold:
+    Client $i$ keeps a control variate $c_i$, and the server $c$; both start at 0. Client $i$ takes $\tau_i$ steps $v
+    \leftarrow v - \eta \, (g_i(v) - c_i + c)$ from $w$ to $u_i$. Then
+
+    $$
+    \begin{aligned}
+    c_i^+ &= c_i - c + \frac{w - u_i}{\tau_i \, \eta},\\
+    w &\leftarrow w + \sum_{i \in S} p_i \, (u_i - w), \qquad
+    c \leftarrow c + \frac{1}{N} \sum_{i \in S} (c_i^+ - c_i), \qquad c_i \leftarrow c_i^+ .
+    \end{aligned}
+    $$
 
 Deviations:
     1. Option II divides by the steps the client really did, `steps * lr`.
@@ -22,7 +34,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec
 from fedray.methods import kit
+from fedray.methods.feddyn import CORRECTED
+
+SPECS = {
+    "scaffold": MethodSpec(
+        "SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)",
+        family="averaging",
+        defaults={"method": {"models": 1}},
+        in_rounds=CORRECTED,
+        private="control variate",
+    ),
+}
 
 
 def scaffold(setting: kit.Setting) -> kit.Method:

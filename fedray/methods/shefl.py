@@ -1,8 +1,26 @@
-"""SHEFL (Alg. 1, eqs. 1-2): strong clients train all K models in a round, weak ones one; uploads are top-k sparse.
+r"""SHEFL (Alg. 1, eqs. 1-2): strong clients train all K models in a round, weak ones one; uploads are top-k sparse.
 
 Source: *Resource-Aware Aggregation and Sparsification for Heterogeneous Ensemble Federated Learning*. Its ingredients
 beside Fed-ensemble's are two tiers of devices (HPC and LPC, `clients.tiers`), a budget of the uplink for each tier, and
 an average over tiers instead of over clients.
+
+Formulas of shefl:
+    Strong clients $H$ train all $K$ models in a round, weak ones $L$ train one, by the permutation schedule of
+    Fed-ensemble. An upload keeps its entries of largest magnitude,
+
+    $$
+    \tilde\Delta_i = \mathrm{top}_{q}(u_i - w_k), \qquad q_L = \rho \, d, \qquad q_H = \frac{\rho \, r \, d}{K}
+    \text{ for each of its } K \text{ models},
+    $$
+
+    with $\rho$ = `compress.ratio` and $r$ = `compress.resource_ratio`; where it is left out, $r = K$ and $q_H = q_L$.
+    At most $d$ entries are sent. Each tier $c$ that sent something weighs the same:
+
+    $$
+    w_k \leftarrow w_k + \frac{1}{|C_k|} \sum_{c \in C_k} \sum_{i \in S_k \cap c} \frac{\tilde\Delta_i}{|S_k \cap c|}.
+    $$
+
+    `mu` adds FedProx's term, and `alpha` FedDyn's corrections.
 
 Deviations:
     1. Aggregation follows the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`: tiers without
@@ -33,12 +51,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import real
 from fedray.methods import kit
 from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import correct_clients, correct_server
-from fedray.scenario.methods import METHOD_SPECS
 
-RATIO = METHOD_SPECS["shefl"].defaults["compress"]["ratio"]  # section 4: the standard share of entries kept, 0.1
+RATIO = 0.1  # section 4: the standard share of entries kept
+SPECS = {
+    "shefl": MethodSpec(
+        "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",
+        family="ensembles",
+        options={
+            "mu": Option(0.0, real("[0, inf)"), "weight of the proximal term `mu / 2 |w - w_start|^2`"),
+            "alpha": Option(0.0, real("[0, inf)"), "weight of FedDyn's corrections; 0 leaves them out"),
+        },
+        defaults={
+            "clients": {
+                "tiers": {
+                    "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
+                    "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
+                }
+            },
+            "compress": {"kind": "topk", "ratio": RATIO},
+            "server": {"coefficients": "equal_groups"},
+        },
+        splits=True,
+        private="correction, if `alpha` > 0",
+    ),
+}
 
 
 def shefl(setting: kit.Setting) -> kit.Method:

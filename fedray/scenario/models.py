@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fedray.core.errors import BadInput
 from fedray.core.spec import NameSpec, Option
 from fedray.core.validators import flag, list_of, one_of, real, whole
-from fedray.scenario.methods import method_spec_of
-
-if TYPE_CHECKING:
-    from fedray.scenario.schema import Scenario
 
 _WIDTHS = list_of(whole(1, 65_536), 100, scalar=True)
 _NORM = {"norm": Option("batch", one_of("batch", "group"))}
@@ -74,11 +67,3 @@ MODEL_SPECS: dict[str, NameSpec] = {
         },
     ),
 }
-
-
-def check_dropout(scenario: Scenario) -> None:
-    """Raises `BadInput` where dropout cannot stay on in answers."""
-    name, spec = scenario.method.name, method_spec_of(scenario.method.name)
-    if scenario.predict.dropout_at_test and (spec.asks or spec.parts):
-        why = "whose clients would train by such answers" if spec.asks else "whose networks are parts of a stack"
-        raise BadInput(f"predict.dropout_at_test = true, but method {name}, {why}, cannot use it: leave it out")

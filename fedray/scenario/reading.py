@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedray.core.spec import MethodSpec
-from fedray.scenario.method_options import FIT
+from fedray.methods.beta_predbayes import FIT
 from fedray.scenario.methods import UNKNOWN, method_spec_of
 
 

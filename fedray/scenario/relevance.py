@@ -25,17 +25,14 @@ from typing import Any, NamedTuple, get_type_hints
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.spec import MethodSpec, Needs
 from fedray.core.text import quote_value
-from fedray.scenario.boosting import explain_unread
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.clients import TierKeys
 from fedray.scenario.data import CLIENT_KINDS, data_spec_of, explain_idle_size
-from fedray.scenario.fens import explain_idle_aggregation
-from fedray.scenario.method_options import explain_idle, explain_idle_invitation
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import Scenario, section_types
-from fedray.scenario.slices import SLICE_SPECS, explain_idle_width
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.
@@ -163,7 +160,7 @@ def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     spec = method_spec_of(None if "method" in own else scenario.method.name)
     return (
         _by_method(key, scenario, spec)
-        or explain_idle_width(key, scenario.clients.tiers, spec, scenario.method.name)
+        or _by_widths(key, scenario, spec)
         or _by_need(key, scenario, own)
         or ("" if "method" in own else _by_one_model(key, scenario, spec))
         or explain_idle_size(key, scenario.data.partition.name, scenario.data.partition.options)
@@ -195,8 +192,8 @@ def is_read(key: str, scenario: Scenario) -> bool:
 def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
     """What the method does not read, from its specification."""
     name = scenario.method.name
-    if spec.fits and explain_unread(key):
-        return f"in {name} {explain_unread(key)}"
+    if why := spec.idle(name, key, scenario.method.options):
+        return why
     if not spec.downloads and key.endswith(".downlink"):
         return f"{name} sends nothing to its clients"
     if not spec.trains and key.startswith(_TRAINING):
@@ -217,14 +214,18 @@ def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
         return f"{name} keeps no layers of its network at the clients"
     if (spec.own_models or scenario.local.private) and key == "predict.gamma":
         return f"a known client of {name} answers with {'weights' if spec.all_models else 'a model'} of its own"
-    if why := explain_idle_aggregation(key, scenario.method.options) or explain_idle_invitation(key, spec):
-        return why
-    if key.startswith("method.") and "validation" in spec.options:
-        return explain_idle(key.removeprefix("method."), scenario.method.options)
     if key.startswith("model.") and (named := {"bases", "networks"} & scenario.method.options.keys()):
         listed = [one for one in named if scenario.method.options[one]]
         return f"method.{listed[0]} names the networks" if listed else ""
     return ""
+
+
+def _by_widths(key: str, scenario: Scenario, spec: MethodSpec) -> str:
+    """What needs tiers that train parts of the network."""
+    if key.startswith("clients.tiers.") and key.endswith(".width") and not spec.slices:
+        return f"every client of {scenario.method.name} trains the whole network"
+    cuts_nothing = all(tier.width == 1 for tier in scenario.clients.tiers.values())
+    return "no tier has a width below 1" if key == "method.scaler" and cuts_nothing and spec.slices else ""
 
 
 def _by_need(key: str, scenario: Scenario, own: Collection[str]) -> str:
@@ -384,7 +385,8 @@ def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
         value = method.models if limit.key == "models" else method.options.get(limit.key)
         if value == limit.value:
             yield f"method.{limit.key}", limit.value, limit.text
-    if method.name in SLICE_SPECS and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
+    slices = method.name in METHOD_SPECS and METHOD_SPECS[method.name].slices
+    if slices and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
         other = "FedAvg" if method.models == 1 else "Fed-ensemble"
         yield "clients.tiers.*.width", 1, f"{other} ({method.name} that cuts nothing)"
     if compress.kind in ("topk", "randomk") and compress.ratio == 1:

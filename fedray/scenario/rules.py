@@ -8,8 +8,9 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,18 +18,15 @@ from fedray.core.errors import BadInput
 from fedray.core.sums import round_to_sum
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
+from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
 from fedray.scenario.asynchronous import check_asynchronous
-from fedray.scenario.boosting import check_boosting
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
 from fedray.scenario.conformal import check_conformal
-from fedray.scenario.method_options import check_architectures
-from fedray.scenario.methods import METHOD_SPECS, method_spec_of
-from fedray.scenario.models import check_dropout
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.schema import PartitionKeys, Scenario
-from fedray.scenario.selection import check_selection
-from fedray.scenario.stacks import check_stacking
+from fedray.scenario.stacks import check_stacking, is_stack
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -54,15 +52,83 @@ def check_scenario(scenario: Scenario) -> None:
         )
     _check_walk(scenario)
     check_asynchronous(scenario)
-    check_selection(scenario)
+    _check_selection(scenario)
     check_stacking(scenario)
-    check_architectures(method.options.get("networks", ()), scenario.clients.tiers)
-    check_boosting(scenario)
+    _check_architectures(method.options.get("networks", ()), scenario.clients.tiers)
+    _check_boosting(scenario)
     check_conformal(scenario.predict.conformal, scenario.data.hold_out)
-    check_dropout(scenario)
+    _check_dropout(scenario)
     _check_tiers(scenario)
     if scenario.clients.number is not None:
         check_number(scenario, scenario.clients.number)
+
+
+def _check_selection(scenario: Scenario) -> None:
+    """Refuses a client selection where something else chooses the clients, or keeps the losses.
+
+    Raises:
+        BadInput: One line with the reason.
+    """
+    keys = scenario.participation.selection
+    if keys.name == "uniform" and keys.object is None:
+        return
+    key = f"participation.selection.name = {keys.name}"
+    if scenario.schedule.kind == "walk":
+        raise BadInput(f"{key}, but in a random walk the holders of models take part: leave it out")
+    if scenario.schedule.rows == "stratum":
+        raise BadInput(
+            f"{key}, but schedule.rows is stratum, whose strata choose one client each: set schedule.rows to slot or "
+            "client, or leave the selection at uniform"
+        )
+    if is_stack(scenario) and keys.name != "fair":
+        raise BadInput(f"{key}, but the bases of a stack have losses of their own: choose uniform or fair")
+
+
+def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
+    """Raises `BadInput` unless either no network names a tier, or each tier is named by exactly one of them.
+
+    Args:
+        networks: `method.networks`.
+        tiers: names of the tiers of the scenario.
+    """
+    named = [one.get("tier") for one in networks]
+    if not any(named):
+        return
+    for i, name in enumerate(named):
+        key = f"method.networks[{i}].tier"
+        if name is None:
+            raise BadInput(f"{key} is missing, but other networks name a tier: name one in each, or in none")
+        if name not in tiers:
+            raise BadInput(
+                f"{key} = {name} is no tier of clients.tiers ({', '.join(tiers) or 'none'}): name one of them"
+            )
+        if name in named[:i]:
+            raise BadInput(f"{key} = {name}, but another network has the clients of this tier: name another tier")
+    left = [tier for tier in tiers if tier not in named]
+    if left:
+        raise BadInput(f"method.networks names no network for clients.tiers.{left[0]}: add one with tier: {left[0]}")
+
+
+def _check_boosting(scenario: Scenario) -> None:
+    """Raises `BadInput` for the first key that has no meaning where clients fit learners."""
+    name, selection = scenario.method.name, scenario.participation.selection
+    if not method_spec_of(name).fits:
+        return
+    if not scenario.rounds:
+        raise BadInput(f"rounds = 0, but {name} adds its learners in rounds: give at least 1")
+    if selection.name != "uniform" or selection.object is not None:
+        raise BadInput(
+            f"participation.selection.name = {selection.name}, but {name} counts the bytes of clients that come back, "
+            "and must know who took part before: leave it at uniform"
+        )
+
+
+def _check_dropout(scenario: Scenario) -> None:
+    """Raises `BadInput` where dropout cannot stay on in answers."""
+    name, spec = scenario.method.name, method_spec_of(scenario.method.name)
+    if scenario.predict.dropout_at_test and (spec.asks or spec.parts):
+        why = "whose clients would train by such answers" if spec.asks else "whose networks are parts of a stack"
+        raise BadInput(f"predict.dropout_at_test = true, but method {name}, {why}, cannot use it: leave it out")
 
 
 def _check_tiers(scenario: Scenario) -> None:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from fedray.core.errors import BadInput
 from fedray.core.spec import NameSpec, Option
 from fedray.core.validators import maybe, real, whole
-from fedray.scenario.stacks import is_stack
-
-if TYPE_CHECKING:
-    from fedray.scenario.schema import Scenario
 
 SELECTION_SPECS: Mapping[str, NameSpec] = {
     "uniform": NameSpec("every client of a tier with the same odds, without replacement"),
@@ -35,24 +29,3 @@ SCHEDULE_SPECS: Mapping[str, NameSpec] = {
     "walk": NameSpec("models walk over a graph of clients, without a server"),
 }
 READS_LOSSES = ("power_of_choice", "oort")  # and a user's own, which may
-
-
-def check_selection(scenario: Scenario) -> None:
-    """Refuses a client selection where something else chooses the clients, or keeps the losses.
-
-    Raises:
-        BadInput: One line with the reason.
-    """
-    keys = scenario.participation.selection
-    if keys.name == "uniform" and keys.object is None:
-        return
-    key = f"participation.selection.name = {keys.name}"
-    if scenario.schedule.kind == "walk":
-        raise BadInput(f"{key}, but in a random walk the holders of models take part: leave it out")
-    if scenario.schedule.rows == "stratum":
-        raise BadInput(
-            f"{key}, but schedule.rows is stratum, whose strata choose one client each: set schedule.rows to slot or "
-            "client, or leave the selection at uniform"
-        )
-    if is_stack(scenario) and keys.name != "fair":
-        raise BadInput(f"{key}, but the bases of a stack have losses of their own: choose uniform or fair")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
-from fedray.scenario.method_options import FIT
+from fedray.methods.beta_predbayes import FIT
+from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.methods import method_spec_of
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ def check_stacking(scenario: Scenario) -> None:
         if is_wrong:
             raise BadInput(f"{key} = {value}, but method {name} cannot use it: leave it at {remedy}")
     _check_server(scenario)
-    from fedray.scenario.classifiers import CLASSIFIERS  # whose sections are read by the names that read this module
-
     first = next(iter(scenario.method.options.get("bases", ())), {"name": ""})["name"]
     if first in CLASSIFIERS:
         raise BadInput(

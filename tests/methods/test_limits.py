@@ -16,9 +16,8 @@ from fedray.components import schedule as components
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.data.types import Dataset, Split, classification
-from fedray.methods import Setting, federated
+from fedray.methods import METHOD_SPECS, Setting, federated
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.methods import METHOD_SPECS
 
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
 UNIFORM: dict[str, Any] = {"server": {"weighting": "uniform"}}

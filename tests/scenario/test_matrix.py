@@ -11,8 +11,8 @@ from small import of_method
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.relevance import find_idle_keys
 from fedray.scenario.schema import section_fields, section_types
