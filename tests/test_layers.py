@@ -139,9 +139,15 @@ def test_one_place_each() -> None:
     compose = re.compile(r"^from fedray\.methods import .*\bMETHODS\b", re.MULTILINE)
     assert {room(m) for m, path in MODULES.items() if compose.search(path.read_text())} == {"assembly"}
     assert [m for m in outsiders(set(), {"yaml"}) if not m.startswith(("fedray.scenario", "fedray.report"))] == []
-    assert {room(m) for m in outsiders(set(), {"pydantic"})} == {"scenario"}
     engines = {f"fedray.training.{name}" for name in ("mlp", "conv", "vmap", "loop")}
     assert [m for m in outsiders(set(), engines) if not m.startswith("fedray.training")] == []
+
+
+def test_sweeps_on_ray_needed_ray_tune() -> None:
+    """Only `fedray.trainable` does: Tune needs packages that fedray's own dependencies do not bring."""
+    assert [m for m, path in MODULES.items() if "from ray import tune" in path.read_text()] == [
+        "fedray.runtime.ray.tune_session"
+    ]
 
 
 def test_only_rng_makes_random_numbers() -> None:
@@ -196,7 +202,7 @@ def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
             break
     *text, modules = done.stdout.splitlines()
     assert any("Usage: fedray" in line for line in text)
-    heavy = {"torch", "ray", "pandas", "pyarrow", "matplotlib", "sklearn", "scipy", "torchvision", "optuna", "pydantic"}
+    heavy = {"torch", "ray", "pandas", "pyarrow", "matplotlib", "sklearn", "scipy", "torchvision", "optuna"}
     assert heavy & set(modules.split()) == set()
     assert min(seconds) < 0.5
 

@@ -7,17 +7,16 @@ option means that stands beside the name of data, a network, ...). A method's op
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args, get_type_hints
+from typing import Any, NamedTuple
 
 import yaml
 from md_pieces import begin_sentence, read_attributes, write_table, write_value
-from pydantic import PlainValidator
 
 from fedray.core.spec import REQUIRED, Needs, Option
-from fedray.core.validators import Check, Meaning, describe_check
+from fedray.core.validators import Meaning, describe_check
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
@@ -69,25 +68,19 @@ def list_keys() -> tuple[Key, ...]:
 
 def _keys_of(section: str) -> Iterator[Key]:
     owner = section_types()[section]
-    texts, hints = read_attributes(owner), get_type_hints(owner, include_extras=True)
+    texts = read_attributes(owner)
     resolved = flatten(to_plain(read_scenario({})))
     for one in fields(owner):
         if one.name == "options":
             continue
-        more = getattr(hints[one.name], "__metadata__", ())
-        check = next((item.func for item in more if isinstance(item, PlainValidator)), None)
-        needs = next((item for item in more if isinstance(item, Needs)), None)
         default = one.default_factory() if one.default_factory is not MISSING else one.default
         name = f"{section}.{one.name}".removeprefix(".")
         if default is None:  # what follows from other keys is not in the schema
             default = resolved.get(name)
-        inside = check is None and _is_section(hints[one.name])
-        meaning = Meaning("section" if inside else "mapping") if check is None else describe_check(cast(Check, check))
+        inside, option = "section" in one.metadata, one.metadata.get("key")
+        meaning = Meaning("section" if inside else "mapping") if option is None else describe_check(option.check)
+        needs = option.needs if option else None
         yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
-
-
-def _is_section(hint: Any) -> bool:
-    return is_dataclass(hint) or any(_is_section(part) for part in get_args(hint))
 
 
 @cache

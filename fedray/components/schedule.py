@@ -11,7 +11,7 @@ from fedray.components.memory import find_odds
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import Schedule
-from fedray.core.sums import round_to_sum
+from fedray.core.rounding import round_to_sum
 from fedray.core.types import Clients, IntArray, Members, Plan, State
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import blame_user_code, name_type

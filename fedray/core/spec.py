@@ -11,7 +11,9 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fedray.core.validators import Check
@@ -62,6 +64,46 @@ class ReadSections(NamedTuple):
     network: Callable[[str, Mapping[str, Any], Mapping[str, Check]], dict[str, Any]]
     classifier: Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
     classifiers: Collection[str]
+
+
+class Section(NamedTuple):
+    """A section of a scenario.
+
+    Attributes:
+        kind: the dataclass of its keys.
+        many: a list of such sections, or a dict of them by name; None: it is one.
+        example: the keys to write where somebody gave one value; what a number alone is meant for comes last.
+    """
+
+    kind: Any
+    many: type | None = None
+    example: Mapping[str, Any] = {}
+
+
+def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
+    """A field of a dataclass that is a key of a scenario; the arguments are fields of `Option`."""
+    option = {"key": Option(default, check, needs=needs)}
+    if default is REQUIRED:
+        return field(metadata=option)
+    if isinstance(default, list | dict):
+        return field(default_factory=partial(copy, default), metadata=option)
+    return field(default=default, metadata=option)
+
+
+def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -> Any:
+    """A field of a dataclass that is a section of a scenario.
+
+    Args:
+        kind: the dataclass of its keys.
+        default: None: it may be absent; a list or dict: there may be several, listed or by name; else all its keys
+            have their defaults.
+        example: as in `Section`.
+    """
+    many = type(default) if isinstance(default, list | dict) else None
+    made = {"section": Section(kind, many, example)}
+    if default is None:
+        return field(default=None, metadata=made)
+    return field(default_factory=many or kind, metadata=made)
 
 
 class Limit(NamedTuple):

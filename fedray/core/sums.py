@@ -365,25 +365,3 @@ def sum_bytes(thinned: Stats) -> int:
 
     map_arrays(thinned, count)
     return sum(found)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Shares rounded to whole numbers that keep their sum.
-
-
-def round_to_sum(share: FloatArray, total: int) -> IntArray:
-    """Whole numbers next to some shares, `[n]`, that add up to `total`: rounded by largest remainders.
-
-    Of equal remainders the first one is rounded up.
-
-    Args:
-        share: not negative, `[n]`; they add up to `total`, but for rounding.
-        total: their sum.
-
-    Example:
-        >>> round_to_sum(np.array([1.2, 3.6, 2.2]), 7).tolist()
-        [1, 4, 2]
-    """
-    whole: IntArray = np.floor(share).astype(np.int64)
-    whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1
-    return whole

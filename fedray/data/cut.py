@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.sums import round_to_sum
+from fedray.core.rounding import round_to_sum
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.types import Array
 

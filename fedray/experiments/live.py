@@ -17,7 +17,7 @@ from fedray.core.text import format_bytes, format_seconds, name_score
 from fedray.process.session import tolerate_stderr
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Messages about the phase that a command is in, and now and then that it still works.
@@ -189,7 +189,7 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
     rows: list[dict[str, Any]] = []
     title = f"{title}\n{note}" if note else title
 
-    def draw() -> Table | Text:
+    def draw() -> Group | Text:
         phase = f"{heard.phase or 'starting'} ({format_seconds(round(time.monotonic() - heard.began))})"
         return _make_table(title, rows, heard.phase and phase) if rows else Text(f"{title}: {phase}")
 
@@ -280,16 +280,19 @@ def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], No
     return show
 
 
-def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Table:
+def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Group:
     """The live table: the newest ten snapshots, a bar of the rounds done, and the phase, if there is one."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     newest = rows[-1]
     share = newest["round"] / max(1, newest["rounds"])
-    bar = "█" * round(24 * share) + "░" * (24 - round(24 * share))
-    caption = f"{bar} {100 * share:.0f} %" + (f", {estimate_time_left(newest)} left" if 0 < share < 1 else "")
-    caption += f", {phase}" if phase else ""
-    table = Table(title=title, caption=caption)
+    left = f", {estimate_time_left(newest)} left" if 0 < share < 1 else ""
+    below = Table.grid(padding=(0, 1))
+    bar = ProgressBar(newest["rounds"], newest["round"], width=24)
+    below.add_row(bar, f"{100 * share:.0f} %{left}{phase and ', '}{phase}")
+    table = Table(title=title)
     shown = leave_out_repeats(newest["metrics"])
     names = [n for n in METRICS if n in shown]
     costs = ("up_bytes", "sim_seconds", "wall_seconds")
@@ -304,4 +307,4 @@ def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Table:
             format_seconds(row["sim_seconds"]),
             format_seconds(row["wall_seconds"]),
         )
-    return table
+    return Group(table, below)

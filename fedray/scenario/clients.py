@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any, Literal, get_args
-
-from pydantic import ConfigDict, PlainValidator
-from pydantic.dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from fedray.core import validators
-from fedray.core.spec import Needs
+from fedray.core.spec import Needs, key, section
 from fedray.core.types import Mode, Staleness
-from fedray.core.validators import either, flag, gpu_share, label, map_of, maybe, one_of, real, text, whole
+from fedray.core.validators import either, flag, gpu_share, map_of, maybe, one_of, real, text, whole
 
-_STRICT = ConfigDict(extra="forbid")
-_V = PlainValidator
 NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class TierKeys:
     """A class of devices.
 
@@ -40,23 +35,23 @@ class TierKeys:
         width: the share of the channels of every hidden layer that a client trains.
     """
 
-    share: Annotated[float | None, _V(maybe(real("[0, 1]")))] = None
-    number: Annotated[int | None, _V(maybe(whole(0, 10**9)))] = None
-    models_per_round: Annotated[int | str, _V(either("all", whole(1, 10**4)))] = 1
-    num_cpus: Annotated[float | None, _V(maybe(real("[0, 10000]")))] = None
-    num_gpus: Annotated[float, _V(gpu_share)] = 0.0
-    resources: Annotated[dict[str, float], _V(map_of(real("(0, 1e9]")))] = field(default_factory=dict)
-    seconds_per_step: Annotated[float, _V(real("[0, inf)"))] = 0.01
-    seconds_per_sample: Annotated[float, _V(real("[0, inf)"))] = 0.0
-    spread: Annotated[float, _V(real("[0, 10]"))] = 0.0
-    uplink: Annotated[float, _V(real("(0, inf)"))] = 1e6
-    downlink: Annotated[float, _V(real("(0, inf)"))] = 1e7
-    latency: Annotated[float, _V(real("[0, inf)"))] = 0.0
-    side_by_side: Annotated[bool, _V(flag)] = False
-    width: Annotated[float, _V(real("(0, 1]"))] = 1.0
+    share: float | None = key(None, maybe(real("[0, 1]")))
+    number: int | None = key(None, maybe(whole(0, 10**9)))
+    models_per_round: int | str = key(1, either("all", whole(1, 10**4)))
+    num_cpus: float | None = key(None, maybe(real("[0, 10000]")))
+    num_gpus: float = key(0.0, gpu_share)
+    resources: dict[str, float] = key({}, map_of(real("(0, 1e9]")))
+    seconds_per_step: float = key(0.01, real("[0, inf)"))
+    seconds_per_sample: float = key(0.0, real("[0, inf)"))
+    spread: float = key(0.0, real("[0, 10]"))
+    uplink: float = key(1e6, real("(0, inf)"))
+    downlink: float = key(1e7, real("(0, inf)"))
+    latency: float = key(0.0, real("[0, inf)"))
+    side_by_side: bool = key(False, flag)
+    width: float = key(1.0, real("(0, 1]"))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ClientKeys:
     """The population, and how clients are packed into actors.
 
@@ -76,18 +71,18 @@ class ClientKeys:
         tiers: the classes of devices by name.
     """
 
-    number: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
-    per_actor: Annotated[int | str, _V(either("auto", whole(1, 10**9)))] = "auto"
-    actors: Annotated[int | str, _V(either("auto", whole(1, 10**5)))] = "auto"
-    trace: Annotated[str | None, _V(maybe(text))] = None
-    profile: Annotated[str | None, _V(maybe(one_of("phones")))] = None
-    availability: Annotated[str, _V(one_of("always", "diurnal"))] = "always"
-    device: Annotated[str, _V(validators.device)] = "auto"
-    tf32: Annotated[bool, _V(flag)] = False
-    tiers: dict[Annotated[str, _V(label)], TierKeys] = field(default_factory=dict)
+    number: int | None = key(None, maybe(whole(1, 10**9)))
+    per_actor: int | str = key("auto", either("auto", whole(1, 10**9)))
+    actors: int | str = key("auto", either("auto", whole(1, 10**5)))
+    trace: str | None = key(None, maybe(text))
+    profile: str | None = key(None, maybe(one_of("phones")))
+    availability: str = key("always", one_of("always", "diurnal"))
+    device: str = key("auto", validators.device)
+    tf32: bool = key(False, flag)
+    tiers: dict[str, TierKeys] = section(TierKeys, {}, example={"number": 10})
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class SelectionKeys:
     """How the participants of a round are chosen.
 
@@ -97,12 +92,12 @@ class SelectionKeys:
         options: the selection's own options (candidates, exploration, ...).
     """
 
-    name: Annotated[str, _V(text)] = "uniform"
-    object: Annotated[str | None, _V(maybe(text))] = None
+    name: str = key("uniform", text)
+    object: str | None = key(None, maybe(text))
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ParticipationKeys:
     """Who takes part in a round.
 
@@ -126,25 +121,23 @@ class ParticipationKeys:
         staleness_b: up to which staleness the weight is 1: b in its formula, in server steps.
     """
 
-    selection: SelectionKeys = field(default_factory=SelectionKeys)
-    per_round: Annotated[int | None, _V(maybe(whole(1, 10**9)))] = None
-    fraction: Annotated[float | None, _V(maybe(real("(0, 1]")))] = None
-    overcommit: Annotated[float, _V(real("[1, 100]"))] = 1.0
-    dropout: Annotated[float, _V(real("[0, 1)"))] = 0.0
-    deadline: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-    mode: Annotated[Literal["sync"] | Mode, _V(one_of("sync", *get_args(Mode)))] = "sync"
-    concurrency: Annotated[int | None, _V(maybe(whole(1, 10**9))), NO_ROUNDS] = None
-    goal: Annotated[int, _V(whole(1, 10**9)), Needs("participation.mode", ("buffered",))] = 10
-    tick: Annotated[float, _V(real("(0, inf)")), Needs("participation.mode", ("semi",))] = 10.0
-    alpha: Annotated[float, _V(real("(0, 1]")), Needs("participation.mode", ("async",))] = 0.6
-    staleness: Annotated[Staleness, _V(one_of(*get_args(Staleness))), NO_ROUNDS] = "polynomial"
-    staleness_a: Annotated[float, _V(real("(0, 1000]")), Needs("participation.staleness", ("polynomial", "hinge"))] = (
-        0.5
-    )
-    staleness_b: Annotated[float, _V(real("[0, 1e6]")), Needs("participation.staleness", ("hinge",))] = 4.0
+    selection: SelectionKeys = section(SelectionKeys)
+    per_round: int | None = key(None, maybe(whole(1, 10**9)))
+    fraction: float | None = key(None, maybe(real("(0, 1]")))
+    overcommit: float = key(1.0, real("[1, 100]"))
+    dropout: float = key(0.0, real("[0, 1)"))
+    deadline: float | None = key(None, maybe(real("(0, inf)")))
+    mode: Literal["sync"] | Mode = key("sync", one_of("sync", *get_args(Mode)))
+    concurrency: int | None = key(None, maybe(whole(1, 10**9)), NO_ROUNDS)
+    goal: int = key(10, whole(1, 10**9), Needs("participation.mode", ("buffered",)))
+    tick: float = key(10.0, real("(0, inf)"), Needs("participation.mode", ("semi",)))
+    alpha: float = key(0.6, real("(0, 1]"), Needs("participation.mode", ("async",)))
+    staleness: Staleness = key("polynomial", one_of(*get_args(Staleness)), NO_ROUNDS)
+    staleness_a: float = key(0.5, real("(0, 1000]"), Needs("participation.staleness", ("polynomial", "hinge")))
+    staleness_b: float = key(4.0, real("[0, 1e6]"), Needs("participation.staleness", ("hinge",)))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ScheduleKeys:
     """Who trains what.
 
@@ -157,6 +150,6 @@ class ScheduleKeys:
             participation a client meets the models of the rounds it takes part in.
     """
 
-    kind: Annotated[str, _V(text)] = "permutation"
-    object: Annotated[str | None, _V(maybe(text))] = None
-    rows: Annotated[str, _V(one_of("client", "slot", "stratum"))] = "client"
+    kind: str = key("permutation", text)
+    object: str | None = key(None, maybe(text))
+    rows: str = key("client", one_of("client", "slot", "stratum"))

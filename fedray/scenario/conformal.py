@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
-
-from pydantic import ConfigDict, PlainValidator
-from pydantic.dataclasses import dataclass
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import Needs
+from fedray.core.spec import Needs, key
 from fedray.core.types import QuantileKind, ScoreKind
 from fedray.core.validators import one_of, real, whole
 
-_STRICT = ConfigDict(extra="forbid")
-_V = PlainValidator
 _RAPS = Needs("predict.conformal.score", ("raps",))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ConformalKeys:
     """Sets of labels, or intervals, that hold the right answer with probability 1 - alpha.
 
@@ -30,11 +26,11 @@ class ConformalKeys:
         k_reg: of `raps`, how many ranks have no penalty.
     """
 
-    alpha: Annotated[float, _V(real("(0, 1)"))] = 0.1
-    score: Annotated[Literal["auto"] | ScoreKind, _V(one_of("auto", *get_args(ScoreKind)))] = "auto"
-    quantile: Annotated[QuantileKind, _V(one_of(*get_args(QuantileKind)))] = "exact"
-    penalty: Annotated[float, _V(real("[0, inf)")), _RAPS] = 0.01
-    k_reg: Annotated[int, _V(whole(0, 10**6)), _RAPS] = 1
+    alpha: float = key(0.1, real("(0, 1)"))
+    score: Literal["auto"] | ScoreKind = key("auto", one_of("auto", *get_args(ScoreKind)))
+    quantile: QuantileKind = key("exact", one_of(*get_args(QuantileKind)))
+    penalty: float = key(0.01, real("[0, inf)"), _RAPS)
+    k_reg: int = key(1, whole(0, 10**6), _RAPS)
 
 
 def check_conformal(keys: ConformalKeys | None, hold_out: float) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-from pydantic import ConfigDict, PlainValidator
-from pydantic.dataclasses import dataclass
-
-from fedray.core.spec import Needs
+from fedray.core.spec import Needs, key
 from fedray.core.validators import maybe, one_of, real, text, whole
 
-_V = PlainValidator
 _RANDOM = Needs("graph.kind", ("erdos_renyi", "watts_strogatz"))
 _SMALL_WORLD = Needs("graph.kind", ("watts_strogatz",))
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class GraphKeys:
     """Where models walk when there is no server.
 
@@ -32,13 +28,11 @@ class GraphKeys:
             and `neighbour` where only the edge to it is cut.
     """
 
-    kind: Annotated[str, _V(one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))] = (
-        "ring"
-    )
-    transition: Annotated[str, _V(one_of("uniform", "lazy", "metropolis"))] = "uniform"
-    probability: Annotated[float | None, _V(maybe(real("[0, 1]"))), _RANDOM] = None
-    neighbours: Annotated[int, _V(whole(2, 10_000)), _SMALL_WORLD] = 4
-    edges: Annotated[str | None, _V(maybe(text)), Needs("graph.kind", ("edges",))] = None
-    node_failure: Annotated[float, _V(real("[0, 1)"))] = 0.0
-    edge_failure: Annotated[float, _V(real("[0, 1)"))] = 0.0
-    failures: Annotated[str | None, _V(maybe(text))] = None
+    kind: str = key("ring", one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))
+    transition: str = key("uniform", one_of("uniform", "lazy", "metropolis"))
+    probability: float | None = key(None, maybe(real("[0, 1]")), _RANDOM)
+    neighbours: int = key(4, whole(2, 10_000), _SMALL_WORLD)
+    edges: str | None = key(None, maybe(text), Needs("graph.kind", ("edges",)))
+    node_failure: float = key(0.0, real("[0, 1)"))
+    edge_failure: float = key(0.0, real("[0, 1)"))
+    failures: str | None = key(None, maybe(text))

@@ -19,8 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import fields
-from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.spec import MethodSpec, Needs
@@ -32,7 +31,7 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import SPECS
 from fedray.scenario.nested import expand, flatten, merge_keys
-from fedray.scenario.schema import Scenario, section_types
+from fedray.scenario.schema import Scenario, find_key, section_types
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.
@@ -248,13 +247,8 @@ def _need_of(key: str, scenario: Scenario) -> Needs | None:
         return None if option is None else option.needs
     if section.startswith("clients.tiers") or section not in section_types():
         return None
-    hint = _hints_of(section).get(last)
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Needs)), None)
-
-
-@cache
-def _hints_of(section: str) -> dict[str, Any]:
-    return get_type_hints(section_types()[section], include_extras=True)
+    found = find_key(section, last)
+    return None if found is None else found.needs
 
 
 def value_at(scenario: Scenario, key: str) -> Any:

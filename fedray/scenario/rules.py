@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.sums import round_to_sum
+from fedray.core.rounding import round_to_sum
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
 from fedray.methods import METHOD_SPECS

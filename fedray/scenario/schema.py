@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass
-from typing import Annotated, Any, Literal, get_args
-
-from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, get_args
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import REQUIRED, Option, Section, key, section
+from fedray.core.text import quote_value
 from fedray.core.types import AverageKind, Lanes, Objective
 from fedray.core.validators import (
     either,
     flag,
+    label,
     list_of,
     logger,
     maybe,
@@ -28,8 +29,9 @@ from fedray.core.validators import (
     text,
     whole,
 )
-from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys, SelectionKeys, TierKeys
+from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys
 from fedray.scenario.conformal import ConformalKeys
+from fedray.scenario.nested import KeyPath, dotted_key
 from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.training import (
     CheckpointKeys,
@@ -38,15 +40,11 @@ from fedray.scenario.training import (
     LocalKeys,
     OwnKeys,
     PatienceKeys,
-    RateKeys,
     ServerKeys,
-    StopKeys,
     named,
 )
-from fedray.scenario.unknown_keys import error_line
+from fedray.scenario.unknown_keys import explain_unknown_key
 
-_STRICT = ConfigDict(extra="forbid")
-_V = PlainValidator
 OptionValues = dict[str, Any]
 
 
@@ -59,7 +57,7 @@ def _file_name(value: Any) -> str:
     return value
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class MethodKeys:
     """The method.
 
@@ -70,13 +68,13 @@ class MethodKeys:
         options: the method's own options (mu, alpha, lambda, samples, ...).
     """
 
-    name: Annotated[str, _V(text)] = "fed_ensemble"
-    object: Annotated[str | None, _V(maybe(text))] = None
-    models: Annotated[int, _V(whole(1, 10**4))] = 5
+    name: str = key("fed_ensemble", text)
+    object: str | None = key(None, maybe(text))
+    models: int = key(5, whole(1, 10**4))
     options: OptionValues = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class PartitionKeys:
     """How samples are dealt to clients.
 
@@ -87,12 +85,12 @@ class PartitionKeys:
         options: the partition's own options (shards, classes, alpha, column, ...).
     """
 
-    name: Annotated[str, _V(text)] = "iid"
-    object: Annotated[str | None, _V(maybe(text))] = None
+    name: str = key("iid", text)
+    object: str | None = key(None, maybe(text))
     options: OptionValues = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class DataKeys:
     """The data set.
 
@@ -108,17 +106,17 @@ class DataKeys:
         options: the data set's own options.
     """
 
-    name: Annotated[str, _V(text)] = "digits"
-    object: Annotated[str | None, _V(maybe(text))] = None
-    root: Annotated[str | None, _V(maybe(text))] = None
-    fold: Annotated[int | str, _V(either("all", whole(0, 10_000)))] = 0
-    hold_out: Annotated[float, _V(real("[0, 1)"))] = 0.0
-    standardize: Annotated[bool, _V(flag)] = True
-    partition: PartitionKeys = field(default_factory=PartitionKeys)
+    name: str = key("digits", text)
+    object: str | None = key(None, maybe(text))
+    root: str | None = key(None, maybe(text))
+    fold: int | str = key(0, either("all", whole(0, 10_000)))
+    hold_out: float = key(0.0, real("[0, 1)"))
+    standardize: bool = key(True, flag)
+    partition: PartitionKeys = section(PartitionKeys)
     options: OptionValues = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ModelKeys:
     """The network.
 
@@ -129,13 +127,13 @@ class ModelKeys:
         options: the network's own options (hidden, channels, norm, ...).
     """
 
-    name: Annotated[str, _V(text)] = "mlp"
-    object: Annotated[str | None, _V(maybe(text))] = None
-    objective: Annotated[Literal["auto"] | Objective, _V(one_of("auto", *get_args(Objective)))] = "auto"
+    name: str = key("mlp", text)
+    object: str | None = key(None, maybe(text))
+    objective: Literal["auto"] | Objective = key("auto", one_of("auto", *get_args(Objective)))
     options: OptionValues = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class PredictKeys:
     """How the ensemble answers.
 
@@ -150,14 +148,14 @@ class PredictKeys:
             and no part of any paper.
     """
 
-    average: Annotated[AverageKind, _V(one_of("probabilities", "logits"))] = "probabilities"
-    gamma: Annotated[float, _V(real("[0, inf]"))] = float("inf")
-    noise: Annotated[str, _V(one_of("none", "residual", "fixed"))] = "none"
-    conformal: ConformalKeys | None = None
-    dropout_at_test: Annotated[bool, _V(flag)] = False
+    average: AverageKind = key("probabilities", one_of("probabilities", "logits"))
+    gamma: float = key(float("inf"), real("[0, inf]"))
+    noise: str = key("none", one_of("none", "residual", "fixed"))
+    conformal: ConformalKeys | None = section(ConformalKeys, None, example={"alpha": 0.1})
+    dropout_at_test: bool = key(False, flag)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class CellKeys:
     """One cell of a table.
 
@@ -167,12 +165,12 @@ class CellKeys:
         published: the paper's figures for this cell, by metric.
     """
 
-    name: Annotated[str, _V(_file_name)]
+    name: str = key(REQUIRED, _file_name)
     overrides: OptionValues = field(default_factory=dict)
     published: OptionValues = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class Scenario:
     """Everything that decides a result, and how to compute it.
 
@@ -211,71 +209,146 @@ class Scenario:
         own: what fedray writes where Python objects were passed for training and evaluation.
     """
 
-    seed: Annotated[int, _V(whole(0, 2**62))] = 0
-    rounds: Annotated[int, _V(whole(0, 10**7))] = 20
-    runtime: Annotated[str, _V(one_of("auto", "ray", "inline"))] = "auto"
-    method: MethodKeys = field(default_factory=MethodKeys)
-    data: DataKeys = field(default_factory=DataKeys)
-    model: ModelKeys = field(default_factory=ModelKeys)
-    clients: ClientKeys = field(default_factory=ClientKeys)
-    participation: ParticipationKeys = field(default_factory=ParticipationKeys)
-    schedule: ScheduleKeys = field(default_factory=ScheduleKeys)
-    local: LocalKeys = field(default_factory=LocalKeys)
-    compress: CompressKeys = field(default_factory=CompressKeys)
-    server: ServerKeys = field(default_factory=ServerKeys)
-    predict: PredictKeys = field(default_factory=PredictKeys)
-    graph: GraphKeys = field(default_factory=GraphKeys)
-    replicates: Annotated[int, _V(whole(1, 10**5))] = 1
-    vary: Annotated[str, _V(one_of("all", "init"))] = "all"
-    evaluate: EvaluateKeys = field(default_factory=EvaluateKeys)
-    stop: PatienceKeys | None = None
-    checkpoint: CheckpointKeys = field(default_factory=CheckpointKeys)
-    report: Annotated[bool, _V(flag)] = True
-    loggers: Annotated[list[str], _V(list_of(logger, 9, scalar=True))] = field(default_factory=list)
-    on_client_error: Annotated[str, _V(one_of("fail", "skip"))] = "fail"
-    client_timeout: Annotated[float | None, _V(maybe(real("(0, inf)")))] = None
-    lanes: Annotated[Lanes, _V(one_of(*get_args(Lanes)))] = "auto"
-    table: list[CellKeys] = field(default_factory=list)
+    seed: int = key(0, whole(0, 2**62))
+    rounds: int = key(20, whole(0, 10**7))
+    runtime: str = key("auto", one_of("auto", "ray", "inline"))
+    method: MethodKeys = section(MethodKeys)
+    data: DataKeys = section(DataKeys)
+    model: ModelKeys = section(ModelKeys)
+    clients: ClientKeys = section(ClientKeys, example={"number": 50})
+    participation: ParticipationKeys = section(ParticipationKeys, example={"per_round": 10})
+    schedule: ScheduleKeys = section(ScheduleKeys, example={"kind": "permutation"})
+    local: LocalKeys = section(LocalKeys, example={"lr": 0.1})
+    compress: CompressKeys = section(CompressKeys, example={"kind": "topk"})
+    server: ServerKeys = section(ServerKeys, example={"optimizer": "adam"})
+    predict: PredictKeys = section(PredictKeys)
+    graph: GraphKeys = section(GraphKeys, example={"kind": "ring"})
+    replicates: int = key(1, whole(1, 10**5))
+    vary: str = key("all", one_of("all", "init"))
+    evaluate: EvaluateKeys = section(EvaluateKeys, example={"every": 10})
+    stop: PatienceKeys | None = section(PatienceKeys, None, example={"metric": "accuracy", "patience": 10})
+    checkpoint: CheckpointKeys = section(CheckpointKeys, example={"every": 10})
+    report: bool = key(True, flag)
+    loggers: list[str] = key([], list_of(logger, 9, scalar=True))
+    on_client_error: str = key("fail", one_of("fail", "skip"))
+    client_timeout: float | None = key(None, maybe(real("(0, inf)")))
+    lanes: Lanes = key("auto", one_of(*get_args(Lanes)))
+    table: list[CellKeys] = section(CellKeys, [])
     published: OptionValues = field(default_factory=dict)
-    callbacks: Annotated[list[str] | None, _V(maybe(list_of(named("callback"), 100, scalar=True)))] = None
-    own: OwnKeys | None = None
+    callbacks: list[str] | None = key(None, maybe(list_of(named("callback"), 100, scalar=True)))
+    own: OwnKeys | None = section(OwnKeys, None)
 
 
-_ADAPTER = TypeAdapter(Scenario)
-_SECTIONS: dict[str, Any] = {  # section -> its dataclass; * stands for any name or index
-    "": Scenario,
-    **{f.name: f.default_factory for f in fields(Scenario) if is_dataclass(f.default_factory)},
-    "data.partition": PartitionKeys,
-    "participation.selection": SelectionKeys,
-    "clients.tiers.*": TierKeys,
-    "local.schedule": RateKeys,
-    "predict.conformal": ConformalKeys,
-    "own": OwnKeys,
-    "stop": PatienceKeys,
-    "evaluate.stop_at": StopKeys,
-    "evaluate.target": StopKeys,
-    "table.*": CellKeys,
-}
+@cache
+def section_types() -> Mapping[str, Any]:
+    """The dataclass of each section; `*` in a name stands for any name or index."""
+    found: dict[str, Any] = {"": Scenario}
+    open_sections = [""]
+    for path in open_sections:
+        for f in fields(found[path]):
+            if inner := f.metadata.get("section"):
+                name = f"{path}.{f.name}".lstrip(".") + (".*" if inner.many else "")
+                found[name] = inner.kind
+                open_sections.append(name)
+    return found
 
 
 def section_fields(section: str) -> tuple[str, ...]:
     """The keys of a section, without `options`."""
-    return tuple(f.name for f in fields(_SECTIONS[section]) if f.name != "options")
+    return _list_keys(section_types()[section])
 
 
 def list_sections() -> dict[str, tuple[str, ...]]:
     """The keys of each section that has one place: not those of tiers, cells and objects."""
-    return {name: section_fields(name) for name in _SECTIONS if "*" not in name and name not in ("", "own")}
+    return {name: section_fields(name) for name in section_types() if "*" not in name and name not in ("", "own")}
 
 
-def section_types() -> Mapping[str, Any]:
-    """The dataclass of each section; `*` in a name stands for any name or index."""
-    return _SECTIONS
+def find_key(section: str, name: str) -> Option | None:
+    """What a key of a section is; None: the section has no such key.
+
+    Args:
+        section: one of `section_types`.
+        name: of the key, without its section.
+
+    Example:
+        >>> find_key("server", "lr").default, find_key("server", "color")
+        (1.0, None)
+    """
+    found = section_types()[section].__dataclass_fields__.get(name)
+    return None if found is None else found.metadata.get("key")
+
+
+def _list_keys(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.name != "options")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A scenario is made of its keys: each value is checked by its field, and what is wrong is one line.
 
 
 def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
     """The scenario of a plain tree whose named sections are folded; a wrong one is one line."""
-    try:
-        return _ADAPTER.validate_python(tree)
-    except ValidationError as wrong:
-        raise BadInput(error_line(wrong.errors(include_url=False)[0], section_fields, list_sections())) from None
+    made: Scenario = _make_section(Section(Scenario), tree, ())
+    return made
+
+
+def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
+    """A section of its keys: those that are set, each as its field says."""
+    if not isinstance(tree, Mapping):
+        raise BadInput(_explain_no_mapping(path, tree, section.example))
+    made: dict[str, Any] = {}
+    for f in fields(section.kind):
+        place = (*path, f.name)
+        if f.name in tree:
+            made[f.name] = _read_field(f.metadata, tree[f.name], place)
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise BadInput(f"{dotted_key(place)} is missing: give it a value")
+    for name in tree:
+        if name not in section.kind.__dataclass_fields__:
+            raise BadInput(
+                explain_unknown_key(dotted_key(path), name, _list_keys(section.kind), sections=list_sections())
+            )
+    return section.kind(**made)
+
+
+def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
+    """The value of a field: checked, a section, a list of sections, sections by name, or any keys."""
+    if option := metadata.get("key"):
+        try:
+            return option.check(value)
+        except ValueError as wrong:
+            raise BadInput(f"{dotted_key(path)} = {quote_value(value)} {wrong}") from None
+    section = metadata.get("section")
+    if section is not None and section.many is list:
+        if not isinstance(value, list):
+            raise BadInput(
+                f"{dotted_key(path)} = {quote_value(value)} is not a list: write its entries as '- ...' lines below it"
+            )
+        return [_make_section(section, each, (*path, f"[{i}]")) for i, each in enumerate(value)]
+    if section is not None and section.many is None:
+        return None if value is None else _make_section(section, value, path)
+    if not isinstance(value, Mapping):
+        raise BadInput(_explain_no_mapping(path, value))
+    if section is None:
+        return dict(value)
+    for name in value:
+        try:
+            label(name)
+        except ValueError as wrong:
+            raise BadInput(f"{dotted_key(path)} has the name {quote_value(name)}, which {wrong}") from None
+    return {name: _make_section(section, each, (*path, name)) for name, each in value.items()}
+
+
+def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
+    """The line for a section that is one value, with the keys that are meant."""
+    keys = dict(example)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and path == ("participation",) and 0 < value < 1:
+        keys = {"fraction": value}
+    elif number and keys and isinstance(keys[last := list(keys)[-1]], int | float):
+        keys[last] = value
+    elif isinstance(value, str) and value.isidentifier():
+        keys |= {word: value for word in list(keys)[:1] if word in ("metric", "kind", "optimizer")}
+    shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"
+    remedy = f"write {shown}" if keys else "write its keys below it"
+    return f"{dotted_key(path)} = {quote_value(value)} is not a mapping: {remedy}"

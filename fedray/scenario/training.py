@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any, get_args
-
-from pydantic import ConfigDict, PlainValidator
-from pydantic.dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 from fedray.core.local import RateKind
-from fedray.core.spec import Needs
+from fedray.core.spec import REQUIRED, Needs, key, section
 from fedray.core.text import suggest_nearest
 from fedray.core.types import EVALUATED_CLIENTS, ServerOptimizerKind, Weighting
 from fedray.core.validators import (
@@ -31,8 +28,6 @@ from fedray.scenario.clients import NO_ROUNDS
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys that say how models change in a round: local training, compression, server.
 
-_STRICT = ConfigDict(extra="forbid")
-_V = PlainValidator
 _SGD = Needs("local.optimizer", ("sgd",))
 _SPARSE = Needs("compress.kind", ("topk", "randomk"))
 _LOSSY = Needs("compress.kind", ("topk", "randomk", "int8"))
@@ -67,7 +62,7 @@ def named(kind: names.NameKind) -> Check:
     return check
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class RateKeys:
     """A course of the learning rate over the rounds, as a factor of `lr`; within a round the rate stays.
 
@@ -81,16 +76,16 @@ class RateKeys:
         gamma: the factor of each of these falls.
     """
 
-    kind: Annotated[RateKind, _V(one_of(*get_args(RateKind)))] = "constant"
-    rounds: Annotated[int | None, _V(maybe(whole(1, 10**7))), _FALLS] = None
-    restart: Annotated[bool, _V(flag), _FALLS] = False
-    floor: Annotated[float, _V(real("[0, 1]")), _FALLS] = 0.0
-    warmup: Annotated[int, _V(whole(0, 10**7))] = 0
-    at: Annotated[list[int], _V(list_of(whole(1, 10**7), 100, scalar=True)), _FALLS_AT] = field(default_factory=list)
-    gamma: Annotated[float, _V(real("(0, 1]")), _FALLS_AT] = 0.1
+    kind: RateKind = key("constant", one_of(*get_args(RateKind)))
+    rounds: int | None = key(None, maybe(whole(1, 10**7)), _FALLS)
+    restart: bool = key(False, flag, _FALLS)
+    floor: float = key(0.0, real("[0, 1]"), _FALLS)
+    warmup: int = key(0, whole(0, 10**7))
+    at: list[int] = key([], list_of(whole(1, 10**7), 100, scalar=True), _FALLS_AT)
+    gamma: float = key(0.1, real("(0, 1]"), _FALLS_AT)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class LocalKeys:
     """How a client trains.
 
@@ -114,25 +109,25 @@ class LocalKeys:
         options: the options of a loss, an optimizer and augmentations that your module registers.
     """
 
-    optimizer: Annotated[str, _V(named("optimizer"))] = "sgd"
-    lr: Annotated[float, _V(real("(0, inf)"))] = 0.01
-    lr_grid: Annotated[list[float], _V(list_of(real("(0, inf)"), 20))] = field(default_factory=list)
-    lr_decay: Annotated[float, _V(real("(0, 1]"))] = 1.0
-    lr_decay_every: Annotated[int, _V(whole(1, 10**7))] = 10
-    momentum: Annotated[float, _V(real("[0, 1)")), _SGD] = 0.0
-    weight_decay: Annotated[float, _V(real("[0, inf)"))] = 0.0
-    batch_size: Annotated[int | str, _V(either("full", whole(1, 10**9)))] = 16
-    epochs: Annotated[int | None, _V(maybe(whole(1, 10**6)))] = None
-    steps: Annotated[int | None, _V(maybe(whole(1, 10**7)))] = None
-    pull: Annotated[float, _V(real("[0, inf)"))] = 0.0
-    loss: Annotated[str | None, _V(maybe(named("loss")))] = None
-    schedule: RateKeys | None = None
-    augment: Annotated[list[str], _V(list_of(named("augmentation"), 20, scalar=True))] = field(default_factory=list)
-    private: Annotated[list[str] | None, _V(maybe(list_of(text, 100, scalar=True)))] = None
+    optimizer: str = key("sgd", named("optimizer"))
+    lr: float = key(0.01, real("(0, inf)"))
+    lr_grid: list[float] = key([], list_of(real("(0, inf)"), 20))
+    lr_decay: float = key(1.0, real("(0, 1]"))
+    lr_decay_every: int = key(10, whole(1, 10**7))
+    momentum: float = key(0.0, real("[0, 1)"), _SGD)
+    weight_decay: float = key(0.0, real("[0, inf)"))
+    batch_size: int | str = key(16, either("full", whole(1, 10**9)))
+    epochs: int | None = key(None, maybe(whole(1, 10**6)))
+    steps: int | None = key(None, maybe(whole(1, 10**7)))
+    pull: float = key(0.0, real("[0, inf)"))
+    loss: str | None = key(None, maybe(named("loss")))
+    schedule: RateKeys | None = section(RateKeys, None)
+    augment: list[str] = key([], list_of(named("augmentation"), 20, scalar=True))
+    private: list[str] | None = key(None, maybe(list_of(text, 100, scalar=True)))
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class CompressKeys:
     """Compression of uploads.
 
@@ -146,14 +141,14 @@ class CompressKeys:
         adaptive: whether clients send entries in proportion to their uplink bandwidth.
     """
 
-    kind: Annotated[str, _V(one_of("dense", "topk", "randomk", "int8"))] = "dense"
-    ratio: Annotated[float, _V(real("(0, 1]")), _SPARSE] = 0.1
-    resource_ratio: Annotated[float | None, _V(maybe(real("(0, inf)"))), _SPARSE] = None
-    error_feedback: Annotated[bool, _V(flag), _LOSSY] = False
-    adaptive: Annotated[bool, _V(flag), _SPARSE] = False
+    kind: str = key("dense", one_of("dense", "topk", "randomk", "int8"))
+    ratio: float = key(0.1, real("(0, 1]"), _SPARSE)
+    resource_ratio: float | None = key(None, maybe(real("(0, inf)")), _SPARSE)
+    error_feedback: bool = key(False, flag, _LOSSY)
+    adaptive: bool = key(False, flag, _SPARSE)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ServerKeys:
     """How uploads become the next models.
 
@@ -171,21 +166,21 @@ class ServerKeys:
         byzantine: how many bad clients krum and multi_krum are to withstand (f).
     """
 
-    coefficients: Annotated[str, _V(one_of("equal_groups", "paper_eq2", "fedavg"))] = "fedavg"
-    weighting: Annotated[Weighting, _V(one_of(*get_args(Weighting)))] = "uniform"
-    optimizer: Annotated[ServerOptimizerKind, _V(one_of(*get_args(ServerOptimizerKind)))] = "none"
-    lr: Annotated[float, _V(real("(0, inf)")), _STEPS] = 1.0
-    momentum: Annotated[float, _V(real("[0, 1)")), _STEPS] = 0.9
-    robust: Annotated[str, _V(one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))] = "none"
-    trim: Annotated[int, _V(whole(0, 10**6)), _TRIMMED] = 1
-    byzantine: Annotated[int, _V(whole(0, 10**6)), _KRUM] = 1
+    coefficients: str = key("fedavg", one_of("equal_groups", "paper_eq2", "fedavg"))
+    weighting: Weighting = key("uniform", one_of(*get_args(Weighting)))
+    optimizer: ServerOptimizerKind = key("none", one_of(*get_args(ServerOptimizerKind)))
+    lr: float = key(1.0, real("(0, inf)"), _STEPS)
+    momentum: float = key(0.9, real("[0, 1)"), _STEPS)
+    robust: str = key("none", one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
+    trim: int = key(1, whole(0, 10**6), _TRIMMED)
+    byzantine: int = key(1, whole(0, 10**6), _KRUM)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys that say what is measured and kept: scores, checkpoints, and the user's own objects.
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class StopKeys:
     """A metric and a value that it shall reach.
 
@@ -194,11 +189,11 @@ class StopKeys:
         value: the value that it is to reach.
     """
 
-    metric: Annotated[str, _V(label)]
-    value: Annotated[float, _V(real("(-inf, inf)"))]
+    metric: str = key(REQUIRED, label)
+    value: float = key(REQUIRED, real("(-inf, inf)"))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class EvaluateKeys:
     """What is measured, and when.
 
@@ -215,17 +210,17 @@ class EvaluateKeys:
         metrics: further metrics, which your module registers.
     """
 
-    every: Annotated[int, _V(whole(1, 10**7))] = 1
-    every_seconds: Annotated[float | None, _V(maybe(real("(0, inf)"))), NO_ROUNDS] = None
-    stop_at: StopKeys | None = None
-    target: StopKeys | None = None
-    personal: Annotated[bool, _V(flag)] = False
-    clients: Annotated[int | str | None, _V(maybe(either("all", whole(1, EVALUATED_CLIENTS))))] = None
-    ood: Annotated[str | None, _V(maybe(text))] = None
-    metrics: Annotated[list[str] | None, _V(maybe(list_of(named("metric"), 100, scalar=True)))] = None
+    every: int = key(1, whole(1, 10**7))
+    every_seconds: float | None = key(None, maybe(real("(0, inf)")), NO_ROUNDS)
+    stop_at: StopKeys | None = section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
+    target: StopKeys | None = section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
+    personal: bool = key(False, flag)
+    clients: int | str | None = key(None, maybe(either("all", whole(1, EVALUATED_CLIENTS))))
+    ood: str | None = key(None, maybe(text))
+    metrics: list[str] | None = key(None, maybe(list_of(named("metric"), 100, scalar=True)))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class PatienceKeys:
     """Ends a run that gets no better.
 
@@ -235,12 +230,12 @@ class PatienceKeys:
         min_delta: by how much a value must be better to count.
     """
 
-    metric: Annotated[str, _V(label)]
-    patience: Annotated[int, _V(whole(1, 10**7))] = 10
-    min_delta: Annotated[float, _V(real("[0, inf)"))] = 0.0
+    metric: str = key(REQUIRED, label)
+    patience: int = key(10, whole(1, 10**7))
+    min_delta: float = key(0.0, real("[0, inf)"))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class CheckpointKeys:
     """When the state is saved.
 
@@ -250,12 +245,12 @@ class CheckpointKeys:
         best: the metric whose best round keeps its models too (the mean over replicates and folds counts).
     """
 
-    every: Annotated[int, _V(whole(1, 10**7))] = 10
-    keep: Annotated[int, _V(whole(1, 10**6))] = 2
-    best: Annotated[str | None, _V(maybe(label))] = None
+    every: int = key(10, whole(1, 10**7))
+    keep: int = key(2, whole(1, 10**6))
+    best: str | None = key(None, maybe(label))
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class OwnKeys:
     """What fedray writes where Python objects were passed for training and evaluation.
 
@@ -267,8 +262,8 @@ class OwnKeys:
         callbacks: names of the callbacks.
     """
 
-    loss: Annotated[str | None, _V(maybe(text))] = None
-    optimizer: Annotated[str | None, _V(maybe(text))] = None
-    augment: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
-    metrics: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
-    callbacks: Annotated[list[str] | None, _V(maybe(list_of(text, 100)))] = None
+    loss: str | None = key(None, maybe(text))
+    optimizer: str | None = key(None, maybe(text))
+    augment: list[str] | None = key(None, maybe(list_of(text, 100)))
+    metrics: list[str] | None = key(None, maybe(list_of(text, 100)))
+    callbacks: list[str] | None = key(None, maybe(list_of(text, 100)))

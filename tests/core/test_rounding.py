@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.components.schedule import share_out
-from fedray.core.sums import round_to_sum
+from fedray.core.rounding import round_to_sum
 from fedray.core.types import Clients, Tier
 from fedray.scenario.clients import TierKeys
 from fedray.scenario.rules import tier_counts

@@ -29,7 +29,7 @@ from fedray.core.errors import BadInput
 from fedray.data import named as images
 from fedray.scenario import names
 from fedray.scenario.nested import merge_keys
-from fedray.scenario.schema import _SECTIONS, section_fields
+from fedray.scenario.schema import section_fields, section_types
 from fedray.tuning.sweep import read_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def trees() -> list[dict[str, Any]]:
 
 def keys() -> list[Path_]:
     """Every key that a scenario can have."""
-    of = [f"{section}.{key}" for section in _SECTIONS for key in section_fields(section) if section != "table.*"]
+    of = [f"{section}.{key}" for section in section_types() for key in section_fields(section) if section != "table.*"]
     of += [
         f"{at}.{key}"
         for kind, at in SECTIONS.items()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray import tune
 from ray.exceptions import LocalRayletDiedError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -29,7 +28,6 @@ from fedray.runtime.ray.connection import (
     send_modules,
     worker_environment,
 )
-from fedray.storage import directory
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Whether all nodes of a cluster see a folder: the trials of a sweep write their run directories where they train.
@@ -220,45 +218,3 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
     for future in list(waiting):
         with suppress(InvalidStateError):
             future.set_exception(error)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A trial of Ray Tune, seen from inside: what it reports, where it goes on from, and what it reserves.
-
-
-def report(metrics: Mapping[str, float], folder: Path | None) -> None:
-    """Tells Tune the metrics of a round; a scheduler may end the trial here.
-
-    Args:
-        metrics: By name.
-        folder: The run directory, which Tune copies as the trial's checkpoint; None: without one.
-    """
-    untyped: Any = tune
-    untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
-
-
-def go_on(out: Path, scenario_text: str) -> bool:
-    """Makes a run directory of the checkpoint from which Tune wants this trial to go on; False where it begins.
-
-    Args:
-        out: The run directory, which does not exist yet.
-        scenario_text: The keys of this trial; those of the checkpoint may be another trial's.
-    """
-    untyped: Any = tune
-    checkpoint = untyped.get_checkpoint()
-    if checkpoint is None:
-        return False
-    with checkpoint.as_directory() as folder:
-        directory.adopt_run(Path(folder), out, scenario_text)
-    return True
-
-
-def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
-    """A trainable that reserves a CPU for itself, and one for each of its actors.
-
-    Example:
-        >>> reserve_bundles(lambda keys: None, actors=2)._resources.bundles
-        [{'CPU': 1.0}, {'CPU': 1.0}, {'CPU': 1.0}]
-    """
-    untyped: Any = tune
-    return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))

@@ -1,0 +1,21 @@
+"""Shares rounded to whole numbers that keep their sum; without torch, for commands that only read a scenario."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedray.core.types import FloatArray, IntArray
+
+
+def round_to_sum(share: FloatArray, total: int) -> IntArray:
+    """Whole numbers next to some shares, `[n]`, that add up to `total`: rounded by largest remainders.
+
+    Of equal remainders the first one is rounded up.
+
+    Args:
+        share: not negative, `[n]`; they add up to `total`, but for rounding.
+        total: their sum.
+    """
+    whole: IntArray = np.floor(share).astype(np.int64)
+    whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1
+    return whole

@@ -1,0 +1,46 @@
+"""Names that a change has retired: no module of the package uses them again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import fedray
+
+TEXTS = {path: path.read_text() for path in Path(fedray.__file__).parent.rglob("*.py")}
+RETIRED = {  # what took their place -> the names
+    "fields of a section carry their checks (core/spec.py), and one builder makes it": (
+        "pydantic",
+        "PlainValidator",
+        "TypeAdapter",
+        "error_line",
+        "_hints_of",
+    ),
+    "a method is one file, whose SPECS say what scenarios know of it": (
+        "BOOSTING_SPECS",
+        "CLUSTER_SPECS",
+        "CURVATURE_SPECS",
+        "FEDBE_OPTIONS",
+        "FEDDF_OPTIONS",
+        "FENS_SPECS",
+        "MEAN_FIELD_SPECS",
+        "ONE_SHOT_SPECS",
+        "POSTERIOR_SPECS",
+        "SAMPLE_SPECS",
+        "SLICE_SPECS",
+        "STACKING_SPECS",
+        "explain_idle_aggregation",
+        "explain_idle_invitation",
+        "methods_table",
+        "scenario.method_options",
+        "scenario.spec",
+        "scenario.validators",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [name for names in RETIRED.values() for name in names])
+def test_no_module_names_what_was_retired(name: str) -> None:
+    assert [str(path) for path, text in TEXTS.items() if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)] == []
