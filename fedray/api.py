@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedray.assembly.own_training import check_training, take_rules, take_training
-from fedray.assembly.registry import UserObjects, check_objects, refuse_unnamed_options
+from fedray.assembly.registry import UserObjects, take_objects
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
-from fedray.data.adaptation import names_data, take_data_options
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.reopen import read_data_options
 from fedray.experiments.results import Prediction, Run
@@ -29,16 +26,13 @@ from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
+from fedray.scenario.names import KINDS, NAMED
 from fedray.scenario.schema import Scenario, list_sections, section_fields
 from fedray.scenario.unknown_keys import explain_unknown_key
 
 __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 
-# The kinds of Python objects that `run`, `load`, `resume` and `trainable` take.
-_PIECES = ("data", "model", "method")
-_RULES = ("partition", "selection", "schedule")
-_TRAINING = ("loss", "optimizer", "augment", "metrics", "callbacks")
-OBJECTS = (*_PIECES, *_RULES, *_TRAINING)
+OBJECTS = tuple(kind.given for kind in KINDS.values())  # the Python objects that all four functions take
 
 
 def load(
@@ -79,20 +73,16 @@ def load(
     Raises:
         BadInput: this is no run directory, or a module cannot be imported.
     """
+    given = _pick_objects(locals())
     import_modules(modules)
     folder = Run.from_path(path).path
-    own = _own_objects(
-        folder, tuple(modules), data=data, model=model, method=method, partition=partition, selection=selection,
-        schedule=schedule, loss=loss, optimizer=optimizer, augment=augment, metrics=metrics, callbacks=callbacks,
-    )  # fmt: skip
+    own = take_objects(given, modules=tuple(modules), reading=read_data_options(folder))
     return Run(folder, own).best if best else Run(folder, own)
 
 
-def _own_objects(folder: Path, modules: tuple[str, ...], **given: Any) -> UserObjects:
-    """The user's objects for a run directory that is opened again; `given` has all of `OBJECTS`."""
-    own = check_objects(given["data"], given["model"], given["method"], modules, read_data_options(folder))
-    own = replace(own, training=check_training(**{name: given[name] for name in _TRAINING}))
-    return replace(own, **take_rules({name: given[name] for name in _RULES}))
+def _pick_objects(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The Python objects among the arguments of a function."""
+    return {name: arguments[name] for name in OBJECTS if name in arguments}
 
 
 def run(
@@ -150,43 +140,28 @@ def run(
         BadInput: one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
-    objects = {
-        "data": data, "model": model, "method": method, "partition": partition, "selection": selection,
-        "schedule": schedule, "loss": loss, "optimizer": optimizer, "augment": augment, "metrics": metrics,
-        "callbacks": callbacks,
-    }  # fmt: skip
-    read, own = _take_objects(scenario, objects, tuple(modules), overrides)
+    read, own = _read_arguments(scenario, _pick_objects(locals()), tuple(modules), overrides)
     wanted = read({})
     with choose_out(out, "run") as folder, show_if_wanted(progress, wanted.method.name, watch) as show:
         run_scenario(wanted, folder, own, show, address=address, wait_for=wait_for)
     return Run(folder, own)
 
 
-def _take_objects(
+def _read_arguments(
     scenario: Mapping[str, Any] | str | Path, given: Mapping[str, Any], modules: tuple[str, ...], overrides: Any
 ) -> tuple[Callable[[Mapping[str, Any]], Scenario], UserObjects]:
     """What reads the scenario, given further overrides, and the user's objects, from the arguments of `run`."""
-    objects = {name: given.get(name) for name in _PIECES}
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
-            known = tuple(dict.fromkeys((*section_fields(""), *given)))
+            known = tuple(dict.fromkeys((*section_fields(""), *OBJECTS)))
             raise BadInput(explain_unknown_key("", top, known, sections=list_sections()))
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
-    for key, value in objects.items():
-        if names_data(value) if key == "data" else isinstance(value, str | Mapping):
-            dotted[key], objects[key] = value, None  # keys of the scenario, as any other override
-    rules = take_rules({name: given.get(name) for name in _RULES}, dotted)
     import_modules(modules)
-    data = given.get("data")
-    reading = {} if objects["data"] is None else take_data_options(data, dotted)
-    own = check_objects(**objects, modules=modules, reading=reading)
+    own = take_objects(given, dotted, modules)
     by_client = own.data is not None and own.data.train.group is not None
-    if by_client and given.get("partition") is None and not names_partition(scenario, dotted):
+    if by_client and own.partition is None and not names_partition(scenario, dotted):
         dotted["data.partition"] = {"name": "natural"}
-    own = replace(own, **rules)
-    mine = [kind for kind, thing in objects.items() if thing is not None]
-    refuse_unnamed_options(dotted, mine)
-    own = replace(own, training=take_training({name: given.get(name) for name in _TRAINING}, dotted))
+    mine = [path[0] for path, kind in NAMED.items() if len(path) == 1 and kind.given in own.named()]
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
 
 
@@ -211,8 +186,9 @@ def trainable(
     Example:
         >>> train = trainable({"rounds": 4, "data": {"hold_out": 0.2}})  # ray.tune.Tuner(train, param_space=...).fit()
     """
-    objects = {name: given.pop(name) for name in OBJECTS if name in given}
-    return make_trainable(Trial(*_take_objects(scenario, objects, tuple(modules), given), actors))
+    objects = _pick_objects(given)
+    overrides = {name: value for name, value in given.items() if name not in objects}
+    return make_trainable(Trial(*_read_arguments(scenario, objects, tuple(modules), overrides), actors))
 
 
 def resume(
@@ -262,16 +238,14 @@ def resume(
         BadInput: this is no run directory, or its scenario, its data or an object is not what the run began with.
         FedrayError: the run failed.
     """
+    given = _pick_objects(locals())
     for name in overrides:
         near = [] if "__" in name else list(inspect.signature(resume).parameters)
         remedy = suggest_nearest(name, near, "leave it out, or start a new run")
         raise BadInput(f"resume: {name.replace('__', '.')} cannot change while a run goes on, only rounds: {remedy}")
     import_modules(modules)
     folder = expand_user_path("path", str(path))
-    own = _own_objects(
-        folder, tuple(modules), data=data, model=model, method=method, partition=partition, selection=selection,
-        schedule=schedule, loss=loss, optimizer=optimizer, augment=augment, metrics=metrics, callbacks=callbacks,
-    )  # fmt: skip
+    own = take_objects(given, modules=tuple(modules), reading=read_data_options(folder))
     with show_if_wanted(progress, str(folder), None) as show:
         resume_run(folder, own, show, address=address, wait_for=wait_for, rounds=rounds)
     return Run(folder, own)

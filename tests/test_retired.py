@@ -38,6 +38,20 @@ RETIRED = {  # what took their place -> the names
         "scenario.spec",
         "scenario.validators",
     ),
+    "a row of `scenario.names.KINDS` for each kind of a user's own object": (
+        *("NameKind", "names.SPECS", "_DECLARED", "_ORIGINS", "KIND_WORDS", "_PLACES", "DEFAULT_NAMES"),
+        *("_OBJECT_SECTIONS", "OBJECT_KINDS", "WANTED", "OwnTraining", "OwnKeys", "check_training", "take_training"),
+        *(
+            "take_rules",
+            "check_objects",
+            "record_training",
+            "require_training",
+            "refuse_training",
+            "_list_own_rules",
+            "_OWN_RULES",
+        ),
+        *("register_schedule", "register_selection", "find_selection", "find_code", "keep_code", "find_section"),
+    ),
 }
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray.assembly.own_results import require, require_function
-from fedray.assembly.own_training import find_code, find_function, name_thing
+from fedray.assembly.registry import find_function, name_thing
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.local import Augmentation, AugmentationForm
@@ -59,7 +59,7 @@ def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: 
         elif isinstance(one, str):
             known = names.declared_options("augmentation", one) or {}
             own = {key: value for key, value in options.items() if key in known}
-            made.append(read_augmentation(find_code("augmentation", one), one, own))
+            made.append(read_augmentation(names.find_thing("augmentation", one), one, own))
         else:
             made.append(read_augmentation(one, name_thing(one), {}))
     return tuple(made)

@@ -72,9 +72,9 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: 
         )
     for key, given in (
         ("model", own.model),
-        ("local.loss", own.training.loss),
-        ("local.optimizer", own.training.optimizer),
-        ("local.augment", own.training.augment or None),
+        ("local.loss", own.loss),
+        ("local.optimizer", own.optimizer),
+        ("local.augment", own.augment or None),
     ):
         if given is not None:
             raise BadInput(f"{key}: clients of {name} fit method.learner, and no network: leave yours out")

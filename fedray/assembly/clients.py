@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedray.assembly.registry import UserObjects
+from fedray.assembly.registry import UserObjects, find_own
 from fedray.components import selection as rules
 from fedray.components.memory import remember_clients
 from fedray.components.schedule import (
@@ -141,13 +141,13 @@ def make_participation(
         return sample_strata(clients, counts, count_age(scenario))
     if sum(counts) == clients.number:
         return invite_all(clients)
-    if own.selection is None and keys.name == "uniform":
+    function = find_own("selection", scenario, own)
+    if function is None and keys.name == "uniform":
         return sample_clients(clients, counts)
-    if own.selection is None and keys.name == "fair":
+    if function is None and keys.name == "fair":
         return rules.fair_ages(clients, counts, count_age(scenario))
-    if own.selection is None and keys.name == "round_robin":
+    if function is None and keys.name == "round_robin":
         return rules.draw_in_turn(clients, sum(counts))
-    function = own.selection or rules.find_selection(keys.name)
     if function is not None:
         rule = _guard_rule(function, keys.options, declared_options("selection", keys.name) is not None)
     elif keys.name == "power_of_choice":
@@ -238,7 +238,7 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
         shards: the clients' data.
     """
     name = scenario.participation.selection.name
-    if own.selection is None and rules.find_selection(name) is None and name not in READS_LOSSES:
+    if find_own("selection", scenario, own) is None and name not in READS_LOSSES:
         return method
     return remember_clients(method, worlds, shards.number, measure_sizes(shards))
 

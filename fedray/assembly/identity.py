@@ -6,20 +6,15 @@ import hashlib
 import inspect
 import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from fedray.assembly.own_training import OwnTraining, functions_of, list_training_code, list_training_names
-from fedray.assembly.registry import UserObjects
-from fedray.components.schedule import KINDS
-from fedray.components.selection import find_selection
+from fedray.assembly.registry import UserObjects, find_own, functions_of, list_own_names, list_training_code
 from fedray.core.types import Net
 from fedray.data import catalogue
-from fedray.data.own_partition import find_partition, is_partitioner
+from fedray.data.own_partition import is_partitioner
 from fedray.data.shards import hash_shards, sum_up
-from fedray.methods import METHODS
 from fedray.models.catalogue import model_maker
 from fedray.own_code.read_values import hash_bytecode, hash_values
 from fedray.own_code.source_code import hash_called, hash_code, hash_module_file, list_nested, name_callable
@@ -29,6 +24,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
 Digests = dict[str, dict[str, str]]  # part -> what of it -> digest
+_RULES = ("method", "partition", "selection", "schedule")  # kinds of which a study has one, known by their code
 KNOWN_CODE = ("torch", "torchvision", "fedray")  # packages whose code a version names
 
 
@@ -47,48 +43,21 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
     """
     name = scenario.data.name
     is_read = own.data is not None or names.is_own("data", name) or catalogue.find_source(name).where is not None
-    method = own.method or (METHODS[scenario.method.name] if names.is_own("method", scenario.method.name) else None)
-    named = list_own_names(scenario, own.training)
     return {
         "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
         "network": {**_describe_layout(study.net), **_describe_own_network(scenario, own, study)},
-        "method": {} if method is None else {**_describe_code(method), **_describe_called([method])},
-        **{kind: _describe_rule(thing) for kind, thing in _list_own_rules(scenario, own).items()},
+        **{kind: _describe_rule(find_own(kind, scenario, own)) for kind in _RULES},
         "training": _describe_own_training(scenario, own),
         "modules": hash_modules(own.modules),
-        "names": {f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in named},
-    }
-
-
-def _list_own_rules(scenario: Scenario, own: UserObjects) -> dict[str, Any]:
-    """The user's partition, selection and schedule, by kind; None where fedray's is used."""
-    kind = scenario.schedule.kind
-    return {
-        "partition": own.partition or find_partition(scenario.data.partition.name),
-        "selection": own.selection or find_selection(scenario.participation.selection.name),
-        "schedule": own.schedule or (KINDS[kind] if names.is_own("schedule", kind) else None),
+        "names": {
+            f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario, own)
+        },
     }
 
 
 def _describe_rule(thing: Any) -> dict[str, str]:
     """Digests of a user's rule; a partitioner of flwr_datasets is known by its rows, which are the data's part."""
     return {} if thing is None or is_partitioner(thing) else {**_describe_code(thing), **_describe_called([thing])}
-
-
-def list_own_names(scenario: Scenario, own: OwnTraining) -> list[tuple[names.NameKind, str]]:
-    """Kinds and names of what a run uses that a user registered."""
-    wanted: list[tuple[names.NameKind, str]] = [
-        ("method", scenario.method.name),
-        ("model", scenario.model.name),
-        ("data", scenario.data.name),
-        ("partition", scenario.data.partition.name),
-        ("selection", scenario.participation.selection.name),
-        ("schedule", scenario.schedule.kind),
-    ]
-    wanted += list_training_names(scenario, own)
-    bases = scenario.method.options.get("bases") or scenario.method.options.get("networks") or ()
-    wanted += [("model", base["name"]) for base in bases if isinstance(base, Mapping) and "name" in base]
-    return [known for known in dict.fromkeys(wanted) if known in names.list_origins()]
 
 
 def _describe_layout(net: Net) -> dict[str, str]:
@@ -156,10 +125,10 @@ def _describe_read(things: list[Any]) -> dict[str, str]:
 
 def _describe_own_training(scenario: Scenario, own: UserObjects) -> dict[str, str]:
     """Digests of a user's code in training and evaluation; of the second thing of a name, the name says that it is."""
-    augment = own.training.named().get("augment")
+    augment = own.named().get("augment")
     found = {} if augment is None else {"augmentations in this order": _hash(repr(augment))}
     count: Counter[tuple[str, str]] = Counter()
-    for kind, name, thing in list_training_code(scenario, own.training):
+    for kind, name, thing in list_training_code(scenario, own):
         count[kind, name] += 1
         number = count[kind, name]
         found |= _describe_training(kind, name if number == 1 else f"{name} {number}", thing)

@@ -24,12 +24,12 @@ from fedray.assembly.own_methods import (
 from fedray.assembly.posterior_samples import make_samples
 from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
-from fedray.assembly.registry import UserObjects, name_own_method
+from fedray.assembly.registry import UserObjects, find_own, name_own_method
 from fedray.assembly.slices import cut_network, refuse_unread_widths
 from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
 from fedray.components.memory import remember_losses
-from fedray.components.schedule import KINDS, Assignment, guard_schedule
+from fedray.components.schedule import Assignment, guard_schedule
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import RateSchedule
 from fedray.core.method import Local, Method
@@ -45,7 +45,7 @@ from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.names import declared_options, is_own, list_unset
+from fedray.scenario.names import declared_options, list_unset
 from fedray.scenario.schema import Scenario
 from fedray.scenario.stacks import is_stack
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
@@ -174,9 +174,8 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
 def choose_assignment(scenario: Scenario, own: UserObjects) -> str | Callable[[int, str], Assignment]:
     """The kind of schedule: its name, or a user's own, whose assignments are checked."""
-    kind = scenario.schedule.kind
-    function = KINDS[kind] if own.schedule is None and is_own("schedule", kind) else own.schedule
-    return kind if function is None else guard_schedule(function)
+    function = find_own("schedule", scenario, own)
+    return scenario.schedule.kind if function is None else guard_schedule(function)
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
@@ -245,8 +244,8 @@ def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any])
 
 def find_composition(scenario: Scenario, own: UserObjects) -> Composition:
     """The function that composes the method."""
-    if own.method is not None:
-        return own.method
+    if (found := find_own("method", scenario, own)) is not None:
+        return cast(Composition, found)
     if scenario.method.name not in METHODS:
         raise BadInput(f"method.name = {scenario.method.name} cannot run yet: choose one of {', '.join(METHODS)}")
     return METHODS[scenario.method.name]

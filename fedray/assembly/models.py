@@ -66,7 +66,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     make = own.model or model_maker(name, shape, outputs, **options)
     memory.check_network_memory(scenario, _as_trained(scenario, own, make), worlds)
     is_own = own.model is not None or name not in MODEL_NAMES
-    name = own.named()["model"] or name
+    name = own.named().get("model", name)
     if is_own:
         make = guard_factory(make, name)
         try_factory(make, name, scenario.method.models, worlds)

@@ -37,7 +37,7 @@ from fedray.assembly.own_results import (
     require_number,
     watch_shared,
 )
-from fedray.assembly.own_training import check_code, functions_of
+from fedray.assembly.registry import check_code, functions_of
 from fedray.components.schedule import invite_all
 from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.local import Correction, LocalLoss, Transform

@@ -1,10 +1,10 @@
-"""Names for your own code, so that scenario files can use it."""
+"""A user's own code: how it is registered, passed, checked, named, recorded and asked for again."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,43 +12,36 @@ from typing import Any
 
 from torch import nn
 
-from fedray import models
-from fedray.assembly import own_training
-from fedray.assembly.own_training import OwnTraining, record_training, refuse_training, require_training
-from fedray.components.schedule import register_schedule
-from fedray.components.selection import register_selection
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.local import READS, LocalLoss, Transform
 from fedray.core.random_walk import Walk
-from fedray.core.text import quote_value
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.data import catalogue
-from fedray.data.adaptation import adapt, is_plain
+from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
 from fedray.data.cut import Dealt
 from fedray.data.deal import OPEN
-from fedray.data.own_partition import find_partition, register_partition
+from fedray.data.own_partition import is_partitioner, register_partition, wants_columns
 from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
-from fedray.methods import METHODS, Composition
+from fedray.methods import Composition
+from fedray.models import register_model
 from fedray.models.trial import name_wrapper
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import describe_exception, explain_uncallable, find_user_line
+from fedray.own_code.user_code import describe_exception, explain_uncallable, find_user_line, takes_positional
 from fedray.scenario import names
 from fedray.scenario.data import CLIENT_KINDS
+from fedray.scenario.names import KINDS, Kind, as_list
 from fedray.scenario.options import describe_method
+from fedray.scenario.relevance import value_at
 from fedray.scenario.schema import Scenario, section_fields
+from fedray.scenario.training import LocalKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Names for your own code, so that scenario files can use it.
 
-_FUNCTIONS: dict[str, Callable[[str, Any], None]] = {  # kind -> who keeps its functions
-    "method": METHODS.__setitem__,
-    "model": models.register_model,
-    "data": catalogue.register_data,
-    "selection": register_selection,
-    "schedule": register_schedule,
-}
-_ARGUMENTS = {"method": "setting", "model": "input_shape, outputs", "data": "root", **own_training.ARGUMENTS}
+_PLAIN = bool | int | float | str
 
 
 def register(
@@ -85,16 +78,14 @@ def register(
         Traceback (most recent call last):
         fedray.core.errors.BadInput: kind = 'layer' cannot be registered: choose one of method, model, data, ...
     """
-    known = (*_ARGUMENTS, *own_training.KINDS)
-    if kind not in known:
-        raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(known)}")
+    if kind not in KINDS:
+        raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
     if models is not None and kind != "method":
         raise BadInput(f"{kind}.name = {name!r}: models = {models!r} is for methods: leave it out")
-    if kind in own_training.KINDS:
-        own_training.check_code(kind, f"{kind} {name!r}", thing, options if isinstance(options, Mapping) else ())
-        options = own_training.declare_options(kind, thing) if options is None else options
-    elif (wrong := _explain_function(kind, thing)) is not None:
-        raise BadInput(f"{kind}.name = {name!r}: it {wrong}: give a function {kind}({_ARGUMENTS[kind]})")
+    row, given = KINDS[kind], options if isinstance(options, Mapping) else {}
+    check_code(kind, f"{kind}.name = {name!r}", thing, given if row.part == "training" else _list_needed(row, thing))
+    if row.part == "training" and options is None:
+        options = declare_options(kind, thing)
     if kind in ("method", "model") and (taken := sorted({"name", *section_fields(kind)} & set(options or ()))):
         raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of every {kind}: choose another name")
     if kind == "method":
@@ -102,27 +93,23 @@ def register(
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
     text += "" if models is None else f"; method.models: {models}"
-    names.allow_name(kind, name, text, options, origin)  # type: ignore[arg-type]  # `known` has it
-    if kind in own_training.KINDS:
-        own_training.keep_code(kind, name, thing)
-    elif kind == "partition":
+    names.allow_name(kind, name, text, options=options, origin=origin, thing=thing)
+    if kind == "partition":
         register_partition(name, thing, declares=options is not None)
-    else:
-        _FUNCTIONS[kind](name, thing)
+    elif kind == "model":
+        register_model(name, thing)
+    elif kind == "data":
+        catalogue.register_data(name, thing)
 
 
-def _explain_function(kind: str, thing: Any) -> str | None:
-    """Why something is no function of a kind, behind the word "it"."""
-    if kind in own_training.ARGUMENTS:
-        return own_training.explain_rule(kind, thing)
-    keywords = _list_needed(thing, _ARGUMENTS[kind]) if kind in ("model", "data") and callable(thing) else []
-    return explain_uncallable(thing, _ARGUMENTS[kind], keywords, classes=kind == "model")
-
-
-def _list_needed(thing: Callable[..., Any], arguments: str) -> list[str]:
-    """The arguments behind the first ones that a function needs: options that every scenario has to give."""
+def _list_needed(kind: Kind, thing: Any) -> list[str]:
+    """The options that a registered function needs, which every scenario has to give, or that it asks for by name."""
+    if kind.word == "partition":
+        return ["columns"] if wants_columns(thing) else []
+    if kind.word not in ("model", "data") or not callable(thing):
+        return []
     try:
-        further = list(inspect.signature(thing).parameters.values())[len(arguments.split(", ")) :]
+        further = list(inspect.signature(thing).parameters.values())[len(kind.arguments.split(", ")) :]
     except (TypeError, ValueError):
         return []
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -159,10 +146,90 @@ def _list_options(kind: str, thing: Callable[..., Any], options: Mapping[str, An
     return ", ".join(shown) or "none"
 
 
+def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), arguments: str | None = None) -> None:
+    """Refuses what cannot be of a kind.
+
+    Args:
+        kind: one of `KINDS`.
+        where: what messages begin with.
+        thing: the user's object.
+        options: names of keywords that it is called with.
+        arguments: what it is called with, where that is not what one that has a name is called with.
+    """
+    given = KINDS[kind].arguments if arguments is None else arguments
+    if kind == "optimizer":
+        wrong = _explain_transform(thing, options)
+    else:
+        wrong = explain_uncallable(find_function(thing), given, options, classes=kind in ("model", "schedule"))
+    if kind == "augmentation" and wrong is not None:
+        wrong = explain_uncallable(find_function(thing), "input", options)
+        wrong = wrong and wrong.replace("does not take (input)", "takes neither (input) nor (inputs, targets)")
+    if wrong is not None:
+        raise BadInput(f"{where}: it {wrong}: give {KINDS[kind].wants.format(given)}")
+    if isinstance(thing, LocalLoss) and isinstance(thing.reads, str):
+        raise BadInput(f"{where}: its reads is text: give a tuple, reads=({thing.reads!r},)")
+    if isinstance(thing, LocalLoss) and not set(thing.reads) <= set(READS):
+        raise BadInput(f"{where}: it reads {', '.join(map(str, thing.reads))}: choose among {', '.join(READS)}")
+
+
+def find_function(thing: Any) -> Any:
+    """The function of what a user gives; torch's modules are called by their `forward`."""
+    thing = thing.function if isinstance(thing, LocalLoss) else thing
+    return thing.forward if isinstance(thing, nn.Module) else thing
+
+
+def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
+    """Why something is no optimizer, behind the word "it"; None where it can be one."""
+    if isinstance(thing, Transform):
+        each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
+        functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
+        found = ((name, explain_uncallable(function, each[name])) for name, function in functions.items())
+        return next((f"has an {name} that {wrong}" for name, wrong in found if wrong is not None), None)
+    alone = explain_uncallable(thing, "", options, classes=True)
+    return alone and explain_uncallable(thing, "parameters", ["lr", *options], classes=True)
+
+
+def declare_options(kind: str, thing: Any) -> dict[str, Any]:
+    """The options that a function has by its signature, with their defaults: the keywords with plain defaults.
+
+    Args:
+        kind: loss, optimizer, augmentation, metric or callback.
+        thing: one whose keyword-only arguments count, or an optimizer that a function of options makes.
+
+    Example:
+        >>> def smooth(outputs, targets, context, *, smoothing=0.1):
+        ...     return (1 - smoothing) * context.objective(outputs, targets)
+        >>> declare_options("loss", smooth)
+        {'smoothing': 0.1}
+        >>> declare_options("optimizer", lambda clip=1.0: ...)
+        {'clip': 1.0}
+    """
+    if not inspect.isfunction(thing) or (kind == "optimizer" and not makes_transform(thing)):
+        return {}
+    only = (inspect.Parameter.KEYWORD_ONLY, *([inspect.Parameter.POSITIONAL_OR_KEYWORD] if kind == "optimizer" else []))
+    parameters = inspect.signature(thing).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind in only and isinstance(p.default, _PLAIN)}
+
+
+def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
+    """Whether a function can be called with its options alone: then it makes a transformation."""
+    return takes_positional(thing, 0, options)
+
+
+def name_thing(thing: Any) -> str:
+    """The name of a function, or the one that a loss or a transformation has."""
+    return thing.name if isinstance(thing, LocalLoss | Transform) else name_callable(thing).rpartition(".")[2]
+
+
+def functions_of(thing: Any) -> list[Any]:
+    """The functions that a registered or passed object consists of."""
+    if isinstance(thing, LocalLoss):
+        return [thing.function]
+    return [thing.init, thing.update] if isinstance(thing, Transform) else [thing]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A user's own Python objects, passed beside a scenario.
-
-OBJECT_KINDS: tuple[names.NameKind, ...] = ("data", "model", "method", "partition", "selection", "schedule")
 
 
 @dataclass(frozen=True)
@@ -181,9 +248,13 @@ class UserObjects:
         partition: a function that deals the rows, or a partitioner of `flwr_datasets`.
         selection: a function that chooses the participants of a round.
         schedule: a function that makes the assignment of models to participants.
+        loss: takes the place of the network's loss.
+        optimizer: takes the place of `local.optimizer`.
+        augment: takes the place of `local.augment`: functions, and names among them.
+        metrics: further metrics by name.
+        callbacks: called after each round.
         dealt: who holds which rows, as another process has dealt them; None means as the scenario says.
         walk: the walks over a graph, as another process has read it; None means as the scenario says.
-        training: a loss, an optimizer, metrics and callbacks.
     """
 
     data: Dataset | None = None
@@ -197,9 +268,13 @@ class UserObjects:
     partition: Any = None
     selection: Any = None
     schedule: Any = None
+    loss: Any = None
+    optimizer: Any = None
+    augment: tuple[Any, ...] = ()
+    metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    callbacks: tuple[Callable[..., Any], ...] = ()
     dealt: Dealt | None = None
     walk: Walk | None = None
-    training: OwnTraining = field(default_factory=OwnTraining)
 
     def shipped(self, study: Study) -> UserObjects:
         """These objects with all that was read from files here, which other nodes may lack."""
@@ -210,58 +285,176 @@ class UserObjects:
     def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
         """These objects with the rows as a user's function, a file or Flower dealt them here, for all processes."""
         name, shards = scenario.data.partition.name, study.shards
-        own = self.partition is not None or find_partition(name) is not None or name in OPEN
+        own = find_own("partition", scenario, self) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
-    def things(self) -> list[tuple[names.NameKind, Any]]:
+    def things(self) -> list[tuple[str, Any]]:
         """The functions and objects that are the user's own code, each with its kind; without data."""
-        each = [(kind, getattr(self, kind)) for kind in OBJECT_KINDS if kind != "data"]
-        return [(kind, one) for kind, one in each if one is not None] + self.training.things()
+        each = [(kind.word, self._list(kind)) for kind in KINDS.values() if kind.word != "data"]
+        return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
-    def named(self) -> dict[str, str | None]:
-        """What a scenario calls each object, by its section; None where there is none."""
-        known = {
-            "data": None if self.data is None else self.data.name,
-            "model": None if self.model is None else name_callable(self.model),
-            "method": None if self.method is None else name_callable(self.method),
-            "partition": None if self.partition is None else name_callable(self.partition),
-            "selection": None if self.selection is None else name_callable(self.selection),
-            "schedule": None if self.schedule is None else name_callable(self.schedule),
-        }
-        return {key: None if name is None else _printable(name) for key, name in known.items()}
+    def _list(self, kind: Kind) -> list[Any]:
+        """The objects of a kind, and names among them."""
+        found = getattr(self, kind.given)
+        return list(found.values()) if isinstance(found, Mapping) else as_list(found)
+
+    def named(self) -> dict[str, Any]:
+        """What a scenario calls each object, by its argument of `fedray.run`; without those that are not given."""
+        found: dict[str, Any] = {}
+        for kind in KINDS.values():
+            if each := [_name_object(kind, one) for one in self._list(kind)]:
+                found[kind.given] = each if kind.argument else each[0]
+        return found | ({"metrics": list(self.metrics)} if self.metrics else {})
 
 
-def check_objects(
-    data: Any, model: Any, method: Any, modules: tuple[str, ...] = (), reading: Mapping[str, Any] | None = None
+def _name_object(kind: Kind, thing: Any) -> str:
+    """What a scenario calls an object, in characters that it can hold."""
+    if isinstance(thing, str) or kind.part == "training":
+        return thing if isinstance(thing, str) else name_thing(thing)
+    name = thing.name if kind.word == "data" else name_callable(thing)
+    return "".join(c if c.isprintable() else "?" for c in name)[:1000] or "unnamed"
+
+
+def take_objects(
+    given: Mapping[str, Any],
+    keys: dict[str, Any] | None = None,
+    modules: tuple[str, ...] = (),
+    reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """The user's data, network and method, each of the kind that is needed.
+    """The objects among what a user gave, each checked; names and mappings are keys of the scenario.
 
     Args:
-        data: in one of the forms of `fedray.data.adapt`, or None.
-        model: a function that makes the network, or None.
-        method: a function that composes the method, or None.
+        given: what `fedray.run` calls the objects; None where there is none.
+        keys: overrides by dotted key: they get the names, and lose how data are read. None: there are objects alone.
         modules: the user's, imported first.
-        reading: how data are read that are no `Dataset`.
+        reading: how data are read that are no `Dataset`, where `keys` do not say it.
 
     Raises:
-        BadInput: names the one that cannot be used.
+        BadInput: an object cannot be used, or the keys have another one in its place.
+
+    Example:
+        >>> keys = {}
+        >>> take_objects({"partition": "dirichlet", "schedule": {"rows": "slot"}, "loss": "smooth"}, keys).named()
+        {}
+        >>> keys
+        {'data.partition': 'dirichlet', 'schedule': {'rows': 'slot'}, 'local.loss': 'smooth'}
     """
-    if isinstance(model, nn.Module):
-        if what := name_wrapper(model):
-            raise BadInput(f"model is a module {what}: give a function that makes the module itself")
-        kind = type(model).__name__
-        raise BadInput(f"model is a module, {kind}(...): give a function that makes it, model=lambda: {kind}(...)")
-    for key, value, arguments, made in (
-        ("model", model, "", "that makes the network, without arguments"),
-        ("method", method, "setting", "(setting) that composes the method from a Setting"),
-    ):
-        wrong = None if value is None else explain_uncallable(value, arguments, classes=key == "model")
-        if wrong is not None:
-            raise BadInput(f"{key}: it {wrong}: give a function {made}, or {key}__name")
-    reading = {} if data is None or isinstance(data, Dataset) else dict(reading or {})
-    dataset = None if data is None else adapt(data, **reading)
+    found: dict[str, Any] = {}
+    for kind in KINDS.values():
+        thing = given.get(kind.given)
+        named = keys is not None and _is_named(kind, thing)
+        if thing is None:
+            continue
+        if keys is not None and not (named and kind.part != "training"):
+            _refuse_both(kind, keys)
+        if keys is not None and named:
+            keys[kind.section if kind.default or isinstance(thing, Mapping) else kind.key] = thing
+        else:
+            found[kind.given] = _check_object(kind, thing)
+    if keys is not None:
+        for kind in (kind for kind in KINDS.values() if kind.given in found):
+            _refuse_options(kind, keys)
+        if is_partitioner(found.get("partition")):  # it says by itself how many clients there are
+            keys["data.partition.object"] = name_callable(found["partition"])
+        reading = take_data_options(found["data"], keys) if "data" in found else {}
+    reading = {} if isinstance(found.get("data"), Dataset) else reading or {}
+    if "data" in found:
+        found["data"] = adapt(found["data"], **reading)
     said = {key: one for key, one in reading.items() if is_plain(one) and (key != "test" or isinstance(one, str))}
-    return UserObjects(dataset, model, method, modules, reading=said)
+    return UserObjects(**found, modules=modules, reading=said if "data" in found else {})
+
+
+def _is_named(kind: Kind, thing: Any) -> bool:
+    """Whether something is a name, several names, or keys of a scenario, and not an object."""
+    if kind.word == "data":
+        return names_data(thing)
+    if kind.part == "training":
+        return isinstance(thing, str) or (type(thing) in (list, tuple) and all(isinstance(one, str) for one in thing))
+    return isinstance(thing, str | Mapping)
+
+
+def _refuse_both(kind: Kind, keys: Mapping[str, Any]) -> None:
+    """Refuses a key that names what is an object."""
+    for key in (key for key in (kind.key, f"{kind.section}.root") if key in keys):
+        raise BadInput(f"{key} = {quote_value(keys[key])}, but {kind.given}= is given too: leave one of them out")
+
+
+def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
+    """Refuses options of a method or a network that is passed as a function: only a registered one has options.
+
+    A scenario may have options of what an object takes the place of, an override may not.
+    """
+    if kind.word not in ("method", "model"):
+        return
+    known = {*section_fields(kind.section), *(option for spec in kind.specs.values() for option in spec.options)}
+    for key in (key for key in keys if key.startswith(f"{kind.section}.") and key.split(".")[1] not in known):
+        raise BadInput(
+            f"{key} = {quote_value(keys[key])}: a {kind.word} that is passed as a function has no options: bind it "
+            f"with functools.partial, or name it with fedray.register({kind.word!r}, NAME, FUNCTION, options=...)"
+        )
+
+
+def _check_object(kind: Kind, thing: Any) -> Any:
+    """An object of a kind as `UserObjects` has it; one that cannot be used is refused."""
+    if kind.word == "data" or (kind.word == "partition" and is_partitioner(thing)):
+        return thing
+    if kind.word == "model" and isinstance(thing, nn.Module):
+        if what := name_wrapper(thing):
+            raise BadInput(f"model is a module {what}: give a function that makes the module itself")
+        made = type(thing).__name__
+        raise BadInput(f"model is a module, {made}(...): give a function that makes it, model=lambda: {made}(...)")
+    found = _name_metrics(thing) if kind.word == "metric" else tuple(as_list(thing)) if kind.argument else thing
+    for one in found.values() if isinstance(found, Mapping) else found if kind.argument else [found]:
+        if isinstance(one, str) and kind.word == "augmentation":
+            if not names.is_known(kind.word, one):
+                known = names.known_names(kind.word)
+                remedy = suggest_nearest(one, known, "give modules= the one that registers it")
+                raise BadInput(f"{kind.given} = {one} is not one of {', '.join(known)}: {remedy}")
+            continue
+        where = f"{kind.word} {name_thing(one)}" if kind.argument and callable(one) else kind.word
+        options = _list_needed(kind, one) if kind.word == "partition" else ()
+        check_code(kind.word, where, one, options, arguments="" if kind.word == "model" else None)
+    return found
+
+
+def _name_metrics(metrics: Any) -> dict[str, Any]:
+    """Metrics by name; functions without names given are called what they are called."""
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    named: dict[str, Any] = {}
+    for one in as_list(metrics):
+        if (name := name_thing(one)) in named:
+            raise BadInput(f"metrics: two functions are called {name}: give a mapping {{name: function}}")
+        named[name] = one
+    return named
+
+
+def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
+    """The user's object of a kind: what was passed, or what the name of the scenario stands for; None: it is fedray's.
+
+    Args:
+        kind: one of those that a scenario has one of.
+        scenario: may name it.
+        own: the user's objects.
+    """
+    passed = getattr(own, KINDS[kind].given)
+    return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed
+
+
+def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]]:
+    """Kinds and names of what a run uses that a user registered."""
+    wanted = [(kind.word, name) for kind in KINDS.values() for name in as_list(value_at(scenario, kind.key))]
+    wanted += [("augmentation", name) for name in own.augment if isinstance(name, str)]
+    bases = scenario.method.options.get("bases") or scenario.method.options.get("networks") or ()
+    wanted += [("model", base["name"]) for base in bases if isinstance(base, Mapping) and "name" in base]
+    return [known for known in dict.fromkeys(wanted) if known in names.list_origins()]
+
+
+def list_training_code(scenario: Scenario, own: UserObjects) -> list[tuple[str, str, Any]]:
+    """Kind, name and object of the user's code in training and evaluation, passed or registered."""
+    found = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
+    found += [(kind, name, names.find_thing(kind, name)) for kind, name in list_own_names(scenario, own)]
+    return [each for each in found if KINDS[each[0]].part == "training"]
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
@@ -274,41 +467,34 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
         >>> recorded.model.object, recorded.data.object
         ('torch.nn.modules.linear.Identity', None)
     """
-    names = own.named()
-    if names["data"] is not None:
-        named = replace(scenario.data, name=names["data"], object=names["data"], options=dict(own.reading), root=None)
-        scenario = replace(scenario, data=named)
-    if names["model"] is not None:
-        made = replace(scenario.model, name=names["model"], object=names["model"], options={})
-        scenario = replace(scenario, model=made)
-    if names["method"] is not None:
-        scenario = replace(scenario, method=replace(scenario.method, object=names["method"]))
-    return _record_rules(record_training(scenario, own.training), names)
+    named = own.named()
+    kept = {key: value for key, value in scenario.data.partition.options.items() if key in CLIENT_KINDS}
+    options, lost = {"data": dict(own.reading), "partition": kept}, {"data": {"root": None}}
+    for kind in (kind for kind in KINDS.values() if kind.given in named):
+        if kind.section == "local":
+            scenario = _change(scenario, "local", {kind.given: getattr(LocalKeys(), kind.given)})
+        elif kind.part != "training":
+            name = named[kind.given]
+            alone = {"name": name, "options": options.get(kind.word, {}), **lost.get(kind.word, {})}
+            scenario = _change(scenario, kind.section, {"object": name, **(alone if kind.alone else {})})
+    mine = {kind.given: named[kind.given] for kind in KINDS.values() if kind.part == "training" and kind.given in named}
+    return replace(scenario, own=mine) if mine else scenario
 
 
-def _record_rules(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
-    """The scenario with the user's partition, selection and schedule in place of what it names."""
-    if (found := names["partition"]) is not None:
-        kinds = {key: value for key, value in scenario.data.partition.options.items() if key in CLIENT_KINDS}
-        dealt = replace(scenario.data.partition, name=found, object=found, options=kinds)
-        scenario = replace(scenario, data=replace(scenario.data, partition=dealt))
-    if (found := names["selection"]) is not None:
-        chosen = replace(scenario.participation.selection, name=found, object=found, options={})
-        scenario = replace(scenario, participation=replace(scenario.participation, selection=chosen))
-    if (found := names["schedule"]) is not None:
-        scenario = replace(scenario, schedule=replace(scenario.schedule, object=found))
-    return scenario
+def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
+    """The keys with some of a section replaced."""
+    if not section:
+        return replace(keys, **changes)
+    first, _, rest = section.partition(".")
+    return replace(keys, **{first: _change(getattr(keys, first), rest, changes)})
 
 
-def find_section(scenario: Scenario, kind: str) -> Any:
-    """The section of a scenario that names the object of a kind, and has an `object`.
-
-    Args:
-        scenario: the scenario.
-        kind: of the objects: data, model, method, partition, selection or schedule.
-    """
-    inner = {"partition": scenario.data.partition, "selection": scenario.participation.selection}
-    return inner[kind] if kind in inner else getattr(scenario, kind)
+def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
+    """A scenario and its objects without callbacks and rules about rounds, for runs inside a run."""
+    kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
+    checkpoint = replace(scenario.checkpoint, best=None)
+    scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
+    return scenario, replace(own, callbacks=())
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
@@ -317,14 +503,13 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
     Raises:
         BadInput: names the object and what to do.
     """
-    for key, name in own.named().items():
-        wanted = find_section(scenario, key).object
-        if wanted is not None and name is None:
+    for kind in KINDS.values():
+        wanted = _find_recorded(kind, scenario)
+        if wanted is not None and kind.given not in own.named():
             raise BadInput(
-                f"{key}.object = {wanted}: this run was started with a Python object as its {key}: pass the same "
-                f"{key}= to fedray.resume or fedray.load"
+                f"{kind.object_key} = {wanted}: this run was started with a Python object as its {kind.given}: pass "
+                f"the same {kind.given}= to fedray.resume or fedray.load"
             )
-    require_training(scenario, own.training)
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
@@ -333,39 +518,17 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
     Raises:
         BadInput: names the object and what the run was started with.
     """
-    for key, name in own.named().items():
-        section = find_section(scenario, key)
-        if name is not None and section.object is None:
-            what = f"schedule.kind = {section.kind}" if key == "schedule" else f"{key}.name = {section.name}"
-            raise BadInput(f"{key}= was given, but the run was started with {what}: leave it out")
-    refuse_training(scenario, own.training)
+    for kind in KINDS.values():
+        if kind.given in own.named() and _find_recorded(kind, scenario) is None:
+            usual = value_at(scenario, kind.key)
+            what = f"with {kind.key} = {usual}" if usual else "without"
+            raise BadInput(f"{kind.given}= was given, but the run was started {what}: leave it out")
 
 
-def refuse_unnamed_options(keys: Mapping[str, Any], own: Collection[str]) -> None:
-    """Refuses names beside objects, and options of a method or a network that is passed as a function.
-
-    Only a registered one has options. A scenario may name what an object takes the place of, an override may not.
-
-    Args:
-        keys: overrides, by their dotted keys.
-        own: which of data, model and method are Python objects.
-
-    Example:
-        >>> refuse_unnamed_options({"method.sigma": 0.1}, ["method"])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: method.sigma = 0.1: a method that is passed as a function has no options: ...
-    """
-    for key in (key for key in ("data.root", *(f"{kind}.name" for kind in own)) if key in keys):
-        if (kind := key.partition(".")[0]) in own:
-            raise BadInput(f"{key} = {quote_value(keys[key])}, but {kind} is an object too: leave one of them out")
-    kinds: tuple[names.NameKind, ...] = ("method", "model")
-    for kind in (kind for kind in kinds if kind in own):
-        known = {*section_fields(kind), *(option for spec in names.SPECS[kind].values() for option in spec.options)}
-        for key in (key for key in keys if key.startswith(f"{kind}.") and key.split(".")[1] not in known):
-            raise BadInput(
-                f"{key} = {quote_value(keys[key])}: a {kind} that is passed as a function has no options: bind it with "
-                f"functools.partial, or name it with fedray.register({kind!r}, NAME, FUNCTION, options=...)"
-            )
+def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
+    """What the Python object of a kind was called that a run was started with; None where there was none."""
+    kept = scenario.own or {}
+    return kept.get(kind.given) if kind.part == "training" else value_at(scenario, kind.object_key)
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
@@ -381,8 +544,7 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     """
     if isinstance(error, FedrayError):
         return error
-    mine = [_describe_object(kind, scenario, own) for kind in OBJECT_KINDS]
-    mine += [f"{key} = {name}" for key, name in own.training.named().items()]
+    mine = [_describe_object(kind, scenario, own) for kind in KINDS.values()]
     line = find_user_line(error)
     if not any(mine) or (line is None and isinstance(error, OSError | MemoryError)):
         return None
@@ -410,17 +572,14 @@ def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[Non
 
 def name_own_method(scenario: Scenario, own: UserObjects) -> str:
     """What messages call a user's own method; empty for one of fedray's."""
-    return _describe_object("method", scenario, own) or ""
+    return _describe_object(KINDS["method"], scenario, own) or ""
 
 
-def _describe_object(kind: names.NameKind, scenario: Scenario, own: UserObjects) -> str | None:
-    """What messages call the user's object of a kind; None where fedray's is used."""
-    section = find_section(scenario, kind)
-    named = section.kind if kind == "schedule" else section.name
-    name = own.named()[kind] or (named if names.is_own(kind, named) else None)
-    return None if name is None else f"method {name}" if kind == "method" else f"{kind}.name = {name}"
-
-
-def _printable(name: str) -> str:
-    """A name that a scenario can hold."""
-    return "".join(c if c.isprintable() else "?" for c in name)[:1000] or "unnamed"
+def _describe_object(kind: Kind, scenario: Scenario, own: UserObjects) -> str | None:
+    """What messages call the user's object of a kind; None where fedray's is used, or a registered loss or the like."""
+    name = own.named().get(kind.given)
+    if kind.part == "training":
+        return None if name is None else f"{kind.given} = {name}"
+    known = value_at(scenario, kind.key)
+    name = known if name is None and names.is_own(kind.word, known) else name
+    return None if name is None else f"method {name}" if kind.word == "method" else f"{kind.word}.name = {name}"

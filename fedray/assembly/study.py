@@ -18,7 +18,6 @@ from fedray.assembly.distillation import add_ood, share_of_server
 from fedray.assembly.memory import estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
-from fedray.assembly.own_training import OwnTraining
 from fedray.assembly.registry import UserObjects, explaining_own_objects, require_objects
 from fedray.assembly.shared_rows import show_shared_rows
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
@@ -100,8 +99,8 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> St
         input_shape=data.input_shape,
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
-        evaluation=make_evaluation(scenario, data.classes, own.training),
-        callbacks=find_callbacks(scenario, own.training),
+        evaluation=make_evaluation(scenario, data.classes, own),
+        callbacks=find_callbacks(scenario, own),
         devices=devices,
         rule=make_counting_rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
@@ -238,7 +237,7 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
     return [int(fold)]
 
 
-def make_evaluation(scenario: Scenario, classes: int, own: OwnTraining) -> Evaluation:
+def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evaluation:
     """What is measured, and when.
 
     Args:

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fedray.assembly.augmentation import make_augmentations, try_augmentations
-from fedray.assembly.own_training import OwnTraining, declare_options, find_code, makes_transform, name_thing
-from fedray.assembly.registry import UserObjects
+from fedray.assembly.registry import UserObjects, declare_options, makes_transform, name_thing
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
@@ -35,7 +34,7 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
         objects: those of the user's that take the place of names.
         data: what clients train on.
     """
-    own = objects.training
+    own = objects
     given_objects = [key for key in ("loss", "optimizer", "augment") if key in own.named()]
     if given_objects and objects.method is None and not method_spec_of(scenario.method.name).trains:
         name = scenario.method.name
@@ -48,7 +47,7 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
         if thing is None and (named is None or not names.is_own(kind, named)):
             continue
         name = name_thing(thing) if thing is not None else str(named)
-        code = thing if thing is not None else find_code(kind, name)
+        code = thing if thing is not None else names.find_thing(kind, name)
         known = declare_options(kind, code) if thing is not None else names.declared_options(kind, name) or {}
         options = {key: value for key, value in keys.options.items() if key in known}
         if kind == "loss":
@@ -121,13 +120,13 @@ def _blame(function: Callable[..., Any], where: str, remedy: str = "") -> Callab
     return call
 
 
-def find_metrics(scenario: Scenario, own: OwnTraining) -> dict[str, Callable[..., Any]]:
+def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[..., Any]]:
     """The user's metrics by name: those that the scenario names, and those that were passed.
 
     Raises:
         BadInput: a name cannot be that of a column, or is one of fedray's own.
     """
-    named = {name: find_code("metric", name) for name in scenario.evaluate.metrics or ()}
+    named = {name: names.find_thing("metric", name) for name in scenario.evaluate.metrics or ()}
     for name in (found := {**named, **own.metrics}):
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
             raise BadInput(
@@ -142,9 +141,9 @@ def find_metrics(scenario: Scenario, own: OwnTraining) -> dict[str, Callable[...
     return found
 
 
-def find_callbacks(scenario: Scenario, own: OwnTraining) -> tuple[tuple[str, Callable[..., Any]], ...]:
+def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Callable[..., Any]], ...]:
     """Names and functions that are called after each round; what they raise is one line."""
-    named = [(name, find_code("callback", name)) for name in scenario.callbacks or ()]
+    named = [(name, names.find_thing("callback", name)) for name in scenario.callbacks or ()]
     passed = [(name_thing(one), one) for one in own.callbacks]
     return tuple((name, _blame(one, f"callbacks = {name}")) for name, one in [*named, *passed])
 

@@ -127,8 +127,8 @@ ROWS = {
     "wide_cnn": BenchRow("ratios", "measure_wide_cnn"),
     "fedag": BenchRow("ratios", "measure_fedag"),
     "optimizers": BenchRow("ratios", "measure_optimizers"),
-    "evaluation": BenchRow("evaluation", "measure_evaluation"),
-    "study": BenchRow("startup", "measure_small_study"),
+    "evaluation": BenchRow("studies", "measure_evaluation"),
+    "study": BenchRow("studies", "measure_small_study"),
     "replicates": BenchRow("studies", "measure_replicates"),
     "folds": BenchRow("studies", "measure_folds"),
     "buffered": BenchRow("studies", "measure_buffered"),
@@ -136,7 +136,7 @@ ROWS = {
     "scaling": BenchRow("actors", "measure_scaling"),
     "memory": BenchRow("studies", "measure_memory"),
     "million": BenchRow("studies", "measure_million"),
-    "startup": BenchRow("startup", "measure_startup"),
+    "startup": BenchRow("studies", "measure_startup"),
     "gpu": BenchRow("gpu", "measure_gpu"),
 }
 

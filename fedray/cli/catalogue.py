@@ -46,16 +46,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     models = {"any": "K", "one": "1", "clients": "N"}
     tables: dict[str, dict[str, str]] = {
         "methods": {name: f"{models[spec.models]}  {spec.text}" for name, spec in METHOD_SPECS.items()} | own,
-        "datasets": names.known_names("data"),
-        "models": names.known_names("model"),
-        "partitions": names.known_names("partition"),
-        "selections": names.known_names("selection"),
-        "schedules": names.known_names("schedule"),
-        "optimizers": names.known_names("optimizer"),
-        "losses": names.known_names("loss"),
-        "augmentations": names.known_names("augmentation"),
-        "metrics": names.known_names("metric"),
-        "callbacks": names.known_names("callback"),
+        **{kind.listed: names.known_names(kind.word) for kind in names.KINDS.values() if kind.word != "method"},
         "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},
     }
     for title, known in tables.items():

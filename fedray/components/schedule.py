@@ -259,11 +259,6 @@ KINDS: dict[str, Callable[[int, str], Assignment]] = {
 }
 
 
-def register_schedule(name: str, kind: Callable[[int, str], Assignment]) -> None:
-    """Gives a kind of schedule of your own a name for scenarios, in this process; the newest function counts."""
-    KINDS[name] = kind
-
-
 def schedule(
     clients: Clients,
     models: int,

@@ -252,17 +252,6 @@ def choose_clients(
 
 # (what is known, how many to choose, generator, options) -> ids of the chosen, `[number]`
 OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
-_OWN_RULES: dict[str, OwnRule] = {}  # registered in this process, by name
-
-
-def register_selection(name: str, function: OwnRule) -> None:
-    """Gives a client selection of your own a name for scenarios, in this process; the newest function counts."""
-    _OWN_RULES[name] = function
-
-
-def find_selection(name: str) -> OwnRule | None:
-    """The user's rule of a name; None where the name is not a user's."""
-    return _OWN_RULES.get(name)
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:

@@ -174,9 +174,6 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
     Example:
         >>> share_rows(np.array([1.0, 3.0]), rows=10, least=1).tolist()
         [3, 7]
-        >>> cut = raise_to_least(gather_cut(np.arange(5), np.array([0, 0, 0, 0, 1]), 3), 1, rng.stream(0, "partition"))
-        >>> np.diff(cut.offsets).tolist()
-        [3, 1, 1]
     """
     rest = rows - least * len(weights)
     return least + round_to_sum(weights / weights.sum() * rest, rest)
@@ -196,6 +193,12 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
         cut: What the clients hold; it has at least `least` rows for each of them.
         least: Rows that each client gets at least.
         generator: Draws the order of the piles.
+
+    Example:
+        >>> from fedray.core import rng
+        >>> cut = gather_cut(np.arange(5), np.array([0, 0, 0, 0, 1]), 3)
+        >>> np.diff(raise_to_least(cut, 1, rng.stream(0, "partition")).offsets).tolist()
+        [3, 1, 1]
     """
     lacking = np.maximum(least - np.diff(cut.offsets), 0)
     if not lacking.any():

@@ -20,8 +20,7 @@ import torch
 
 from fedray.assembly.advice import warn_of_study
 from fedray.assembly.identity import describe_study
-from fedray.assembly.own_training import drop_watchers
-from fedray.assembly.registry import UserObjects, record_objects
+from fedray.assembly.registry import UserObjects, drop_watchers, record_objects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, Diverged, FedrayError, FedrayWarning, warn_user
 from fedray.core.types import EVALUATED_CLIENTS
@@ -190,8 +189,7 @@ def _score_candidates(
     scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train
 ) -> tuple[str, Scores]:
     """A held-out score and its value for every candidate that trains, the smallest first, by (replicate, fold)."""
-    trial, training = drop_watchers(make_candidate_scenario(scenario), own.training)
-    own = replace(own, training=training)
+    trial, own = drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):
         candidates = folder / f"smallest_{number}"
         if (candidates / "diverged").exists():

@@ -15,6 +15,7 @@ from typing import Any
 from fedray.files.layout import holds_clients
 from fedray.scenario.data import data_spec_of
 from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import NAMED
 from fedray.scenario.nested import Tree, merge_keys
 
 _SIZES = ("share", "number")
@@ -23,8 +24,8 @@ GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that say b
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
     """The given keys with the method's defaults and those that follow from other keys; wrong types are left alone."""
-    named = {"method": {"name": "fed_ensemble"}, "data": {"name": "digits"}, "model": {"name": "mlp"}}
-    method = _part(given, "method").get("name", "fed_ensemble")
+    named = {path[0]: {"name": kind.default} for path, kind in NAMED.items() if len(path) == 1}
+    method = _part(given, "method").get("name", NAMED["method",].default)
     out = merge_keys(
         merge_keys(named, {"method": {"name": method}}),
         _for_tiers(method_spec_of(method).defaults, _part(given, "clients", "tiers")),

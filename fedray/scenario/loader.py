@@ -12,9 +12,7 @@ from fedray.core.text import quote_value
 from fedray.scenario import names, yaml_text
 from fedray.scenario.defaults import with_defaults
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.names import NameKind
 from fedray.scenario.nested import (
-    DEFAULT_NAMES,
     KeyPath,
     Tree,
     dotted_key,
@@ -71,7 +69,7 @@ def list_kept_keys(
         >>> list_kept_keys(shefl, {"method": {"name": "fedavg"}}, now, usual)
         {'compress.kind': 'topk'}
     """
-    old = method_spec_of(_section(file).get("name", DEFAULT_NAMES["method",]))
+    old = method_spec_of(_section(file).get("name", names.KINDS["method"].default))
     first, set_now, value, default = (flatten(tree) for tree in (old.defaults, changes, now, usual))
     found: dict[str, Any] = {}
     for key in flatten(file):
@@ -117,15 +115,11 @@ def _section(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 # Sections that are one word or one number, spelled out: `method: fedavg` is `method: {name: fedavg}`.
 
 _SHORT = {  # what a section means that is one word or one number: `method: fedavg`, `clients: 50`
-    "method": "name",
-    "data": "name",
-    "data.partition": "name",
-    "participation.selection": "name",
-    "model": "name",
+    **{kind.section: "name" for kind in names.NAMED.values()},
     "clients": "number",
     "local.schedule": "kind",
 }
-NESTED: dict[str, NameKind] = {"data": "partition", "participation": "selection"}  # sections with names in others
+_OUTER = ("local", *(path[0] for path in names.NAMED if len(path) > 1))  # what has such sections in it
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
@@ -145,7 +139,7 @@ def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
     for key, value in tree.items():
         short = _SHORT.get(f"{path}{key}")
         if isinstance(value, Mapping):
-            out[key] = spell_sections(value, f"{path}{key}.") if f"{path}{key}" in (*NESTED, "local") else value
+            out[key] = spell_sections(value, f"{path}{key}.") if f"{path}{key}" in _OUTER else value
         elif short is not None and isinstance(value, int | float if short == "number" else str):
             out[key] = {short: value}
         else:
@@ -156,13 +150,6 @@ def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
 # ---------------------------------------------------------------------------------------------------------------------
 # Keys without a value, which remove what stands there: unknown ones are refused as those with a value are.
 
-_KINDS: dict[KeyPath, names.NameKind] = {  # what a section names, whose options stand beside the name
-    ("method",): "method",
-    ("data",): "data",
-    ("data", "partition"): "partition",
-    ("participation", "selection"): "selection",
-    ("model",): "model",
-}
 _BY_KEYS = ("natural", "file")  # partitions that other keys name
 
 
@@ -199,11 +186,12 @@ def _check_section(section: Mapping[str, Any], path: KeyPath, trees: Sequence[An
 
 
 def _check_null(key: str, path: KeyPath, fields: tuple[str, ...], trees: Sequence[Any], own: Collection[str]) -> None:
-    kind = _KINDS.get(path)
+    kind = names.NAMED.get(path)
     given = [_find_section(tree, path) for tree in trees]
-    if key in fields or (kind is not None and (kind in own or any(part.get("object") is not None for part in given))):
+    is_object = kind is not None and (kind.word in own or any(part.get("object") is not None for part in given))
+    if key in fields or is_object:
         return
-    owner: tuple[names.NameKind, str] | None = None
+    owner: tuple[str, str] | None = None
     known = fields
     for one, name in _find_names(path, given):
         options = list_keys(one, name, fields) if kind is not None else tuple(names.declared_options(one, name) or ())
@@ -213,18 +201,19 @@ def _check_null(key: str, path: KeyPath, fields: tuple[str, ...], trees: Sequenc
     raise BadInput(explain_unknown_key(dotted_key(path), key, known, owner))
 
 
-def _find_names(path: KeyPath, given: Sequence[Mapping[str, Any]]) -> list[tuple[names.NameKind, str]]:
+def _find_names(path: KeyPath, given: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """The known names that a section has in one of the trees, the last one last."""
     if path == ("local",):
         return [found for part in given for found in names.list_own_rules(part)]
-    if path not in _KINDS:
+    if path not in names.NAMED:
         return []
-    usual = [*_BY_KEYS, DEFAULT_NAMES[path]] if path == ("data", "partition") else [DEFAULT_NAMES[path]]
+    kind, usual = names.NAMED[path].word, [names.NAMED[path].default]
+    usual = [*_BY_KEYS, *usual] if kind == "partition" else usual
     named = [part["name"] for part in given if part.get("name") is not None] or usual
-    return [(_KINDS[path], name) for name in named if isinstance(name, str) and names.is_known(_KINDS[path], name)]
+    return [(kind, name) for name in named if isinstance(name, str) and names.is_known(kind, name)]
 
 
-def _find_section(tree: Any, path: KeyPath) -> Mapping[str, Any]:
+def _find_section(tree: Any, path: KeyPath) -> Any:
     for key in path:
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree if isinstance(tree, Mapping) else {}
@@ -238,9 +227,7 @@ def _find_section(tree: Any, path: KeyPath) -> Mapping[str, Any]:
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
 _TABLE = ("table", "published")
-_NAMED = {"selection": {"name": "uniform"}}  # what a nested section is called without a name
 _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
-_OBJECT_SECTIONS = ("data", "model")  # where a Python object takes the place of a name, beside the nested ones
 _MOST_CELLS = 1000
 
 
@@ -322,14 +309,12 @@ def read_cells(scenario: Scenario) -> list[NamedCell]:
 def to_plain(scenario: Scenario) -> dict[str, Any]:
     """Plain values, every default filled in, keys in the order of the contract; keys that are not set are absent."""
     out: dict[str, Any] = _plain(scenario)
-    for section in _OBJECT_SECTIONS:
-        if "object" in out[section]:  # no name says what a Python object is
-            del out[section]["name"]
-    for outer, inner in NESTED.items():
-        if "object" in out[outer][inner]:
-            del out[outer][inner]["name"]
-    usual = method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", _NAMED["selection"])
-    if out["participation"]["selection"] == _NAMED["selection"] == usual:  # files of before there was a choice lack it
+    for path, kind in names.NAMED.items():
+        if kind.alone and "object" in (section := _find_section(out, path)):  # no name says what a Python object is
+            del section["name"]
+    everybody = {"name": names.KINDS["selection"].default}
+    usual = method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", everybody)
+    if out["participation"]["selection"] == everybody == usual:  # files of before there was a choice lack it
         del out["participation"]["selection"]
     if not out["clients"]["tf32"]:  # the same
         del out["clients"]["tf32"]
@@ -358,21 +343,22 @@ def refuse_scenario(where: str, tree: Any) -> None:
 
 def _scenario(given: Mapping[str, Any]) -> Scenario:
     tree = with_defaults(_name_objects(given))
-    kinds: tuple[NameKind, ...] = ("method", "model", "data")
-    for kind in kinds:
-        if isinstance(tree[kind], Mapping):
-            tree[kind] = fold_options(kind, kind, tree[kind], section_fields(kind))
-    for outer, inner in NESTED.items():
-        section = tree[outer].get(inner) if isinstance(tree.get(outer), Mapping) else None
-        if isinstance(section, Mapping):
-            named = {"name": section["object"], **section} if section.get("object") is not None else section
-            folded = fold_options(inner, f"{outer}.{inner}", {**_NAMED.get(inner, {}), **named}, ("name", "object"))
-            tree[outer] = {**tree[outer], inner: folded}
+    for path, kind in names.NAMED.items():
+        tree = _fold_named(tree, path, kind)
     if isinstance(tree.get("local"), Mapping):
         tree["local"] = fold_local_options(tree["local"], section_fields("local"))
     scenario = validate_scenario(tree)
     check_scenario(scenario)
     return scenario
+
+
+def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
+    """The tree with the options of a section that has a name folded; a section that is no mapping stays as it is."""
+    if path:
+        inner = tree.get(path[0])
+        return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
+    named = {"name": kind.default if tree.get("object") is None else tree["object"], **tree}
+    return fold_options(kind.word, kind.section, named, section_fields(kind.section))
 
 
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str], *, of_sweep: bool = False) -> None:
@@ -439,7 +425,8 @@ def _read_cell(cell: CellKeys, given: Mapping[str, Any], objects: Collection[str
 
 def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The keys with the name of each Python object where messages look for one."""
-    sections = {key: given[key] for key in _OBJECT_SECTIONS if isinstance(given.get(key), Mapping)}
+    alone = [path[0] for path, kind in names.NAMED.items() if len(path) == 1 and kind.alone]
+    sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}
     named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
     return {**given, **named}
 
@@ -519,7 +506,7 @@ def _plain(value: Any) -> Any:
 #
 # So another method gets its own defaults in such a file, where a resolved scenario keeps those of the first.
 
-_NAMED_KEYS = ("method", "data", "model")  # sections that stay, and their names
+_NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sections that stay, and their names
 
 
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:

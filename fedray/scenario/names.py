@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, NameSpec
@@ -15,11 +15,6 @@ from fedray.methods import METHOD_SPECS
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
-
-NameKind = Literal[
-    "method", "data", "model", "partition", "selection", "schedule", "optimizer", "loss", "augmentation", "metric",
-    "callback",
-]  # fmt: skip
 
 
 class Origin(NamedTuple):
@@ -36,38 +31,155 @@ class Origin(NamedTuple):
 
 Spec = MethodSpec | DataSpec | NameSpec
 
-SPECS: Mapping[NameKind, Mapping[str, Spec]] = {
-    "method": METHOD_SPECS,
-    "data": DATA_SPECS,
-    "model": MODEL_SPECS,
-    "partition": PARTITION_SPECS,
-    "selection": SELECTION_SPECS,
-    "schedule": SCHEDULE_SPECS,
-    "optimizer": {
-        "sgd": NameSpec("stochastic gradient descent, with `local.momentum`"),
-        "adam": NameSpec("Adam (Kingma and Ba 2015), with its usual constants"),
-    },
-    "loss": {},
-    "augmentation": {
-        "crop": NameSpec("a picture moves by up to an eighth of its side (4 pixels of 32); what comes in is 0"),
-        "flip": NameSpec("a picture is mirrored, left to right, with probability 1/2"),
-    },
-    "metric": {},
-    "callback": {},
+
+class Kind(NamedTuple):
+    """A kind of things that scenarios name, and that users may write: all that fedray knows of it stands in its row.
+
+    Attributes:
+        word: what `fedray.register` calls it.
+        key: where a scenario names one.
+        specs: those of fedray, by name.
+        text: what messages call one.
+        subject: how a sentence about a user's own begins.
+        arguments: what a user's function is called with.
+        wants: what to give; the arguments stand in its braces.
+        default: the name where a scenario gives none, of kinds whose options stand beside the name; empty: no options
+            stand there.
+        kept: the keys of its section that stay where the name changes.
+        alone: whether an object has no name beside it in a scenario.
+        argument: what `fedray.run` calls it; empty: the word.
+        part: of `identity.json`; `training` is what several kinds have in common.
+        listed: what `fedray list` calls all of them.
+    """
+
+    word: str
+    key: str
+    specs: Mapping[str, Spec]
+    text: str
+    subject: str
+    arguments: str
+    wants: str
+    default: str = ""
+    kept: tuple[str, ...] = ()
+    alone: bool = False
+    argument: str = ""
+    part: str = "training"
+    listed: str = ""
+
+    @property
+    def given(self) -> str:
+        """What `fedray.run` calls it."""
+        return self.argument or self.word
+
+    @property
+    def section(self) -> str:
+        """The section of its key."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def object_key(self) -> str:
+        """Where a run directory says what a Python object was called."""
+        return f"own.{self.given}" if self.part == "training" else f"{self.section}.object"
+
+
+_OPTIMIZERS = {
+    "sgd": NameSpec("stochastic gradient descent, with `local.momentum`"),
+    "adam": NameSpec("Adam (Kingma and Ba 2015), with its usual constants"),
 }
-_OWN: dict[NameKind, dict[str, str]] = {kind: {} for kind in SPECS}
-_DECLARED: dict[tuple[NameKind, str], dict[str, Any]] = {}  # options of own names, with their defaults
-_ORIGINS: dict[tuple[NameKind, str], Origin] = {}  # of own names, where it is known
+_AUGMENTATIONS = {
+    "crop": NameSpec("a picture moves by up to an eighth of its side (4 pixels of 32); what comes in is 0"),
+    "flip": NameSpec("a picture is mirrored, left to right, with probability 1/2"),
+}
+_ROWS = (
+    Kind(
+        "method", "method.name", METHOD_SPECS, "method", "the method is",
+        "setting", "a function ({}) that composes the method from a Setting",
+        default="fed_ensemble", part="method", listed="methods",
+    ),
+    Kind(
+        "model", "model.name", MODEL_SPECS, "model", "the network is",
+        "input_shape, outputs", "a function ({}) that makes the network",
+        default="mlp", alone=True, kept=("objective",), part="network", listed="models",
+    ),
+    Kind(
+        "data", "data.name", DATA_SPECS, "data set", "the data are",
+        "root", "a function ({}) that makes a fedray.data.types.Dataset",
+        default="digits", alone=True, kept=("root", "fold", "hold_out", "partition"), part="data", listed="datasets",
+    ),
+    Kind(
+        "partition", "data.partition.name", PARTITION_SPECS, "partition", "the partition is",
+        "labels, clients, generator, options", "a function ({}) that gives the rows of each client, or, passed to "
+        "fedray.run, a partitioner of flwr_datasets",
+        default="iid", alone=True, part="partition", listed="partitions",
+    ),
+    Kind(
+        "selection", "participation.selection.name", SELECTION_SPECS, "client selection", "the client selection is",
+        "known, number, generator, options", "a function ({}) that chooses the participants of a round",
+        default="uniform", alone=True, part="selection", listed="selections",
+    ),
+    Kind(
+        "schedule", "schedule.kind", SCHEDULE_SPECS, "schedule", "the schedule is",
+        "models, rows", "a function ({}) that makes an assignment of models to participants",
+        part="schedule", listed="schedules",
+    ),
+    Kind(
+        "loss", "local.loss", {}, "loss", "the loss is",
+        "outputs, targets, context",
+        "a function ({}) -> the loss of each row, such as lambda outputs, targets, context: "
+        "cross_entropy(outputs, targets, reduction='none'), or a fedray.methods.LocalLoss",
+        listed="losses",
+    ),
+    Kind(
+        "optimizer", "local.optimizer", _OPTIMIZERS, "optimizer", "the optimizer is",
+        "parameters",
+        "a fedray.methods.Transform, a function of options that makes one, or one ({}, lr=...) -> "
+        "torch.optim.Optimizer",
+        listed="optimizers",
+    ),
+    Kind(
+        "augmentation", "local.augment", _AUGMENTATIONS, "augmentation", "the augmentation is",
+        "inputs, targets",
+        "a function of one input -> the changed input, such as a transform of torchvision, or of a batch, ({}) -> both",
+        argument="augment", listed="augmentations",
+    ),
+    Kind(
+        "metric", "evaluate.metrics", {}, "metric", "the metric is",
+        "scored", "a function ({}) of a fedray.methods.Scored -> a number",
+        argument="metrics", listed="metrics",
+    ),
+    Kind(
+        "callback", "callbacks", {}, "callback", "the callback is",
+        "round, scores, models", "a function ({}) -> whether to stop",
+        argument="callbacks", listed="callbacks",
+    ),
+)  # fmt: skip
+KINDS: Mapping[str, Kind] = {kind.word: kind for kind in _ROWS}
+NAMED: Mapping[tuple[str, ...], Kind] = {  # sections that have a name, and its options beside it
+    tuple(kind.section.split(".")): kind for kind in _ROWS if kind.default
+}
+
+
+class _Own(NamedTuple):
+    """What is known of a name of a user's own: a line, options with their defaults, where it is from, and the thing."""
+
+    text: str
+    options: Mapping[str, Any] | None
+    origin: Origin | None
+    thing: Any
+
+
+_OWN: dict[tuple[str, str], _Own] = {}  # kind and name
 _UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name: no way out of data.root
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 
 
-def known_names(kind: NameKind) -> dict[str, str]:
+def known_names(kind: str) -> dict[str, str]:
     """Every name of a kind with its description, in the order to list them."""
-    return {**{name: spec.text for name, spec in SPECS[kind].items()}, **_OWN[kind]}
+    own = {name: one.text for (other, name), one in _OWN.items() if other == kind}
+    return {**{name: spec.text for name, spec in KINDS[kind].specs.items()}, **own}
 
 
-def is_known(kind: NameKind, name: str) -> bool:
+def is_known(kind: str, name: str) -> bool:
     """Whether a scenario may use the name.
 
     Example:
@@ -76,15 +188,20 @@ def is_known(kind: NameKind, name: str) -> bool:
     """
     if kind == "data" and name.startswith("uci/"):
         return name != "uci/NAME" and _UCI.fullmatch(name) is not None
-    return name in SPECS[kind] or name in _OWN[kind]
+    return name in KINDS[kind].specs or is_own(kind, name)
 
 
-def is_own(kind: NameKind, name: str) -> bool:
+def is_own(kind: str, name: str) -> bool:
     """Whether the name was added by `allow_name`."""
-    return name in _OWN[kind]
+    return (kind, name) in _OWN
 
 
-def declared_options(kind: NameKind, name: str) -> Mapping[str, Any] | None:
+def find_thing(kind: str, name: str) -> Any:
+    """What a user registered under a name; None where the name is none of theirs."""
+    return _OWN[kind, name].thing if (kind, name) in _OWN else None
+
+
+def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
     """The options of an own name with their defaults; None where it declares none, so that any are taken.
 
     Example:
@@ -92,15 +209,15 @@ def declared_options(kind: NameKind, name: str) -> Mapping[str, Any] | None:
         >>> declared_options("method", "noisy"), declared_options("method", "quiet")
         ({'sigma': 0.05}, None)
     """
-    return _DECLARED.get((kind, name))
+    return _OWN[kind, name].options if (kind, name) in _OWN else None
 
 
-def list_unset(kind: NameKind, name: str) -> dict[str, None]:
+def list_unset(kind: str, name: str) -> dict[str, None]:
     """The options of an own name whose default is None: a scenario without them has nothing in their place."""
-    return {key: None for key, default in (_DECLARED.get((kind, name)) or {}).items() if default is None}
+    return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
-def list_own_rules(local: Mapping[str, Any]) -> list[tuple[NameKind, str]]:
+def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Kinds and names of the user's loss, optimizer and augmentations in a section `local`, whose options stand there.
 
     Example:
@@ -108,49 +225,60 @@ def list_own_rules(local: Mapping[str, Any]) -> list[tuple[NameKind, str]]:
         >>> list_own_rules({"augment": ["crop", "blur"], "optimizer": "sgd"})
         [('augmentation', 'blur')]
     """
-    augment = local.get("augment")
-    each: list[tuple[NameKind, Any]] = [("loss", local.get("loss")), ("optimizer", local.get("optimizer"))]
-    each += [("augmentation", one) for one in (augment if isinstance(augment, list | tuple) else [augment])]
-    return [(kind, name) for kind, name in each if isinstance(name, str) and is_own(kind, name)]
+    return [
+        (kind.word, name)
+        for kind in _ROWS
+        if kind.section == "local"
+        for name in as_list(local.get(kind.given))
+        if isinstance(name, str) and is_own(kind.word, name)
+    ]
 
 
-def list_origins() -> dict[tuple[NameKind, str], Origin]:
+def as_list(value: Any) -> list[Any]:
+    """One or several things as a list; nothing is an empty one.
+
+    Example:
+        >>> as_list(None), as_list("crop"), as_list(("crop", "flip"))
+        ([], ['crop'], ['crop', 'flip'])
+    """
+    return [] if value is None else list(value) if type(value) in (list, tuple) else [value]
+
+
+def list_origins() -> dict[tuple[str, str], Origin]:
     """Where each name of a user's own was registered."""
-    return dict(_ORIGINS)
+    return {key: one.origin for key, one in _OWN.items() if one.origin is not None}
 
 
 def allow_name(
-    kind: NameKind,
+    kind: str,
     name: str,
     text: str = "your own",
+    *,
     options: Mapping[str, Any] | None = None,
     origin: Origin | None = None,
+    thing: Any = None,
 ) -> None:
     """Lets scenarios use a name of yours.
 
     Args:
-        kind: one of `NameKind`.
+        kind: one of `KINDS`.
         name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name that fedray has.
         text: one line for `fedray list`.
         options: its options with their defaults; None: any plain values are taken.
         origin: where it was registered, if that is known.
+        thing: what it stands for.
 
     Raises:
         BadInput: the kind, the name or the options cannot be used.
     """
-    if kind not in SPECS:
-        raise BadInput(f"kind = {kind!r} is not one of {', '.join(SPECS)}")
+    if kind not in KINDS:
+        raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("uci/"):
         raise BadInput(f"{kind}.name = {name!r} cannot be a name: use letters, digits, '.', '_' and '-'")
-    if name in SPECS[kind]:
+    if name in KINDS[kind].specs:
         raise BadInput(f"{kind}.name = {name!r} is fedray's own: choose another name")
     if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
         raise BadInput(
             f"{kind}.name = {name!r}: options = {options!r}: give a dict of names and default values, or None"
         )
-    _OWN[kind][name] = text
-    _DECLARED.pop((kind, name), None)
-    if origin is not None:
-        _ORIGINS[kind, name] = origin
-    if options is not None:
-        _DECLARED[kind, name] = dict(options)
+    _OWN[kind, name] = _Own(text, None if options is None else dict(options), origin, thing)

@@ -13,25 +13,12 @@ from fedray.core.errors import BadInput
 from fedray.core.text import quote_value
 from fedray.own_code.user_code import name_type
 from fedray.scenario.methods import trains_one_model
+from fedray.scenario.names import NAMED
 from fedray.scenario.yaml_text import MOST_VALUES
 
 Tree = dict[str, Any]
 KeyPath = tuple[str, ...]
 MOST_DEPTH = 12
-_KEPT: dict[KeyPath, tuple[str, ...]] = {  # what outlives a change of `name` in a section
-    ("method",): (),
-    ("data",): ("root", "fold", "hold_out", "partition"),
-    ("data", "partition"): (),
-    ("participation", "selection"): (),
-    ("model",): ("objective",),
-}
-DEFAULT_NAMES: dict[KeyPath, str] = {  # of a section that does not say its name
-    ("method",): "fed_ensemble",
-    ("data",): "digits",
-    ("data", "partition"): "iid",
-    ("participation", "selection"): "uniform",
-    ("model",): "mlp",
-}
 
 
 def dotted_key(path: KeyPath) -> str:
@@ -91,7 +78,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
     """
     out = dict(base)
     if is_renamed(base, over, path):
-        kept = _KEPT[path]
+        kept = NAMED[path].kept
         if path == ("method",) and not (trains_one_model(base.get("name")) or trains_one_model(over["name"])):
             kept = ("models",)  # K survives between two ensembles
         out = {key: value for key, value in base.items() if key in kept}
@@ -128,8 +115,10 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
         over: the keys that win.
         path: where both stand.
     """
-    names = base.get("name", DEFAULT_NAMES.get(path)), over.get("name")
-    return path in _KEPT and all(isinstance(name, str) for name in names) and names[0] != names[1]
+    if path not in NAMED:
+        return False
+    names = base.get("name", NAMED[path].default), over.get("name")
+    return all(isinstance(name, str) for name in names) and names[0] != names[1]
 
 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:

@@ -21,12 +21,10 @@ from fedray.scenario import names
 from fedray.scenario.classifiers import CLASSIFIERS, read_classifier
 from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.methods import OWN_SPECS, UNKNOWN, method_spec_of
-from fedray.scenario.unknown_keys import KIND_WORDS, explain_unknown_key
+from fedray.scenario.unknown_keys import explain_unknown_key
 
 
-def fold_options(
-    kind: names.NameKind, path: str, section: Mapping[str, Any], fields: tuple[str, ...]
-) -> dict[str, Any]:
+def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """A flat section as `{fields..., "options": {...}}`, its options checked and their defaults filled in.
 
     Args:
@@ -36,7 +34,7 @@ def fold_options(
         fields: the section's keys beside its options.
     """
     name = section["name"]
-    is_object = kind in ("data", "model", "partition", "selection") and section.get("object") is not None
+    is_object = names.KINDS[kind].alone and section.get("object") is not None
     if not is_object and (not isinstance(name, str) or not names.is_known(kind, name)):
         raise BadInput(_explain_unknown_name(kind, path, name))
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
@@ -53,7 +51,7 @@ def fold_options(
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
 
 
-def list_keys(kind: names.NameKind, name: str, fields: tuple[str, ...]) -> tuple[str, ...] | None:
+def list_keys(kind: str, name: str, fields: tuple[str, ...]) -> tuple[str, ...] | None:
     """The keys of a section that names something: its fields and the options of the name; None: any.
 
     Args:
@@ -71,7 +69,7 @@ def list_keys(kind: names.NameKind, name: str, fields: tuple[str, ...]) -> tuple
     return ("name", *(field for field in fields if field not in ("name", "object")), *table)
 
 
-def _explain_unknown_name(kind: names.NameKind, path: str, name: Any) -> str:
+def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
     """The line about a name that fedray does not know, with what was probably meant."""
     if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
         remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
@@ -82,12 +80,12 @@ def _explain_unknown_name(kind: names.NameKind, path: str, name: Any) -> str:
     otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
     remedy = suggest_nearest(name, known, otherwise)
     remedy += "" if remedy == otherwise else " (or --import the module that registers it)"
-    return f"{path}.name = {quote_value(name)} is not a known {KIND_WORDS[kind]}: {remedy}"
+    return f"{path}.name = {quote_value(name)} is not a known {names.KINDS[kind].text}: {remedy}"
 
 
-def _list_options(kind: names.NameKind, name: str) -> tuple[Mapping[str, Option], bool]:
+def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
     """The options that a name has, and whether it takes others too."""
-    spec = names.SPECS[kind].get(name)
+    spec = names.KINDS[kind].specs.get(name)
     if spec is not None:
         return spec.options, isinstance(spec, NameSpec) and spec.more
     declared = names.declared_options(kind, name) or {}

@@ -29,7 +29,7 @@ from fedray.scenario.clients import TierKeys
 from fedray.scenario.data import CLIENT_KINDS, data_spec_of, explain_idle_size
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
-from fedray.scenario.names import SPECS
+from fedray.scenario.names import KINDS
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import Scenario, find_key, section_types
 
@@ -91,7 +91,6 @@ RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed 
 PROFILED = (".seconds_per_step", ".seconds_per_sample", ".uplink", ".downlink", ".latency", ".spread")
 _MEAN = ("server.weighting", "server.coefficients", "server.robust", "server.trim", "server.byzantine")
 _TRAINING = ("rounds", "local.", "compress.", "server.", "model.weight_sd", "model.objective", "predict.noise")
-_OBJECTS = {"data": "the data are a Python object", "model": "the network is a Python object"}
 _POPULATION = ("clients.", "participation.", "schedule.", "data.partition.", *_MEAN)
 
 
@@ -155,7 +154,7 @@ def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     section = key.partition(".")[0]
     if section in own and section != "method":
         option = key.removeprefix(f"{section}.")
-        return _OBJECTS[section] if option in value_at(scenario, section).options else ""
+        return f"{KINDS[section].subject} a Python object" if option in value_at(scenario, section).options else ""
     spec = method_spec_of(None if "method" in own else scenario.method.name)
     return (
         _by_method(key, scenario, spec)
@@ -242,7 +241,7 @@ def _need_of(key: str, scenario: Scenario) -> Needs | None:
     section, _, last = key.rpartition(".")
     named: dict[str, Any] = {one: getattr(scenario, one) for one in ("method", "data", "model")}
     if section in named and last not in {f.name for f in fields(named[section])}:
-        spec = SPECS[section].get(named[section].name)  # type: ignore[index]  # `named` has it
+        spec = KINDS[section].specs.get(named[section].name)
         option = None if spec is None else spec.options.get(last)
         return None if option is None else option.needs
     if section.startswith("clients.tiers") or section not in section_types():

@@ -38,10 +38,10 @@ from fedray.scenario.training import (
     CompressKeys,
     EvaluateKeys,
     LocalKeys,
-    OwnKeys,
     PatienceKeys,
     ServerKeys,
     named,
+    own_names,
 )
 from fedray.scenario.unknown_keys import explain_unknown_key
 
@@ -236,7 +236,7 @@ class Scenario:
     table: list[CellKeys] = section(CellKeys, [])
     published: OptionValues = field(default_factory=dict)
     callbacks: list[str] | None = key(None, maybe(list_of(named("callback"), 100, scalar=True)))
-    own: OwnKeys | None = section(OwnKeys, None)
+    own: dict[str, Any] | None = key(None, maybe(own_names))
 
 
 @cache
@@ -260,7 +260,7 @@ def section_fields(section: str) -> tuple[str, ...]:
 
 def list_sections() -> dict[str, tuple[str, ...]]:
     """The keys of each section that has one place: not those of tiers, cells and objects."""
-    return {name: section_fields(name) for name in section_types() if "*" not in name and name not in ("", "own")}
+    return {name: section_fields(name) for name in section_types() if "*" not in name and name}
 
 
 def find_key(section: str, name: str) -> Option | None:

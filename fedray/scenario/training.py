@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -40,7 +41,7 @@ _FALLS = Needs("local.schedule.kind", ("cosine", "linear"))
 _FALLS_AT = Needs("local.schedule.kind", ("step",))
 
 
-def named(kind: names.NameKind) -> Check:
+def named(kind: str) -> Check:
     """A name of a kind, fedray's or a user's own.
 
     Args:
@@ -250,20 +251,11 @@ class CheckpointKeys:
     best: str | None = key(None, maybe(label))
 
 
-@dataclass(frozen=True)
-class OwnKeys:
-    """What fedray writes where Python objects were passed for training and evaluation.
-
-    Attributes:
-        loss: name of the loss.
-        optimizer: name of the optimizer.
-        augment: names of the augmentations.
-        metrics: names of the metrics.
-        callbacks: names of the callbacks.
-    """
-
-    loss: str | None = key(None, maybe(text))
-    optimizer: str | None = key(None, maybe(text))
-    augment: list[str] | None = key(None, maybe(list_of(text, 100)))
-    metrics: list[str] | None = key(None, maybe(list_of(text, 100)))
-    callbacks: list[str] | None = key(None, maybe(list_of(text, 100)))
+@means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
+def own_names(value: Any) -> dict[str, Any]:
+    """Names of Python objects by what `fedray.run` calls them: one, or a list."""
+    known = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
+    if not isinstance(value, Mapping) or not value.keys() <= known.keys():
+        raise ValueError(f"is no mapping of names: give some of {', '.join(known)}")
+    checks = {key: list_of(text, 100) if kind.argument else text for key, kind in known.items()}
+    return {key: check(value[key]) for key, check in checks.items() if value.get(key) is not None}

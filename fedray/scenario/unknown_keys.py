@@ -8,21 +8,6 @@ from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import names
 
 MOST_PLACES = 3  # that a message offers
-KIND_WORDS: dict[names.NameKind, str] = {  # what messages call a kind
-    "method": "method",
-    "data": "data set",
-    "model": "model",
-    "partition": "partition",
-    "selection": "client selection",
-    "schedule": "schedule",
-}
-_PLACES: dict[names.NameKind, str] = {  # where a section names one of a kind
-    "method": "method",
-    "model": "model",
-    "data": "data",
-    "partition": "data.partition",
-    "selection": "participation.selection",
-}
 _ALIAS = {
     "learning_rate": "local.lr",
     "eta": "local.lr",
@@ -96,7 +81,7 @@ def explain_unknown_key(
     path: str,
     key: str,
     keys: tuple[str, ...],
-    owner: tuple[names.NameKind, str] | None = None,
+    owner: tuple[str, str] | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
     """The line for a key that a section does not have, with the nearest one it has.
@@ -116,7 +101,7 @@ def explain_unknown_key(
     lead = f"{path}." if path else ""
     where = path or "a scenario"
     if owner is not None:
-        where = f"{KIND_WORDS[owner[0]]} {owner[1]}"
+        where = f"{names.KINDS[owner[0]].text} {owner[1]}"
         users = _list_users(owner[0], key)
         if users:
             return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
@@ -143,13 +128,15 @@ def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]
         (['method.mu (of fedprox, moon, shefl)'], [])
     """
     found = [f"{section}.{key}" for section, keys in sections.items() if key in keys and section not in ("", path)]
-    for kind, place in _PLACES.items():
-        users = _list_users(kind, key)
-        if users and place != path:
-            found.append(f"{place}.{key} (of {', '.join(users[:MOST_PLACES])}{', ...' * (len(users) > MOST_PLACES)})")
+    for kind in names.NAMED.values():
+        users = _list_users(kind.word, key)
+        if users and kind.section != path:
+            found.append(
+                f"{kind.section}.{key} (of {', '.join(users[:MOST_PLACES])}{', ...' * (len(users) > MOST_PLACES)})"
+            )
     return found
 
 
-def _list_users(kind: names.NameKind, key: str) -> list[str]:
+def _list_users(kind: str, key: str) -> list[str]:
     """The names of a kind that have an option."""
-    return [name for name, spec in names.SPECS[kind].items() if key in spec.options]
+    return [name for name, spec in names.KINDS[kind].specs.items() if key in spec.options]

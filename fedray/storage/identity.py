@@ -42,26 +42,12 @@ from fedray.scenario.yaml_text import load_yaml, write_yaml
 
 _WHERE_BOTH = ("value ", "bytecode")  # digests that are compared where both have them
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
-_LINES = {
-    "data": "the data are not those the run began with",
-    "network": "the network is not the one the run began with",
-    "method": "the method is not the one the run began with",
-    "partition": "the partition is not the one the run began with",
-    "selection": "the client selection is not the one the run began with",
-    "schedule": "the schedule is not the one the run began with",
-    "training": "a loss, optimizer, augmentation, metric or callback is not the one the run began with",
-    "engine": "the engine is not the one the run began with",
-}
-
-
 FILE_KEY = "its file"  # the digest of the file that a user's function is in
-_KINDS: dict[str, str | tuple[str, ...]] = {
-    "data": "data ",
-    "network": "model ",
-    "method": "method ",
-    "training": ("loss ", "optimizer ", "augmentation ", "metric ", "callback "),
+_PARTS = {  # of the file: how a sentence about each begins
+    **{kind.part: kind.subject for kind in names.KINDS.values()},
+    "training": "a loss, optimizer, augmentation, metric or callback is",
+    "engine": "the engine is",
 }
-_KINDS |= {kind: f"{kind} " for kind in ("partition", "selection", "schedule", "engine")}  # how names begin
 
 
 def confirm_identity(out: Path, digests: Digests) -> None:
@@ -155,7 +141,7 @@ def read_identity(out: Path) -> dict[str, Any]:
         refuse_lost_identity(out, manifest, remedy)
         return {}
     found = read_sealed(path, remedy)
-    if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_LINES)):
+    if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_PARTS)):
         raise Damaged(f"{path} is damaged (a part is missing)", remedy)
     return found
 
@@ -250,12 +236,16 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 def _refuse_changes(out: Path, began: Mapping[str, Any], digests: Digests) -> None:
     """Refuses digests that differ from those a directory began with; a file that has both is no part's own change."""
-    each = {part: _find_differences(began.get(part, {}), digests[part]) for part in _LINES if part in digests}
+    each = {part: _find_differences(began.get(part, {}), digests[part]) for part in _PARTS if part in digests}
     changed = {part: found for part, found in each.items() if found}
     for part, found in sorted(changed.items(), key=lambda one: one[1] == [FILE_KEY]):
-        whose = [f"{name} of {file}" for name, file in _list_names(began) if name.startswith(_KINDS[part])]
-        what = "; ".join([", ".join(found), *whose])
-        raise BadInput(f"{out}: {_LINES[part]} ({what}): restore what it began with, or start a new run")
+        mine = [kind.word for kind in names.KINDS.values() if kind.part == part]
+        whose = [f"{name} of {file}" for name, file in _list_names(began) if name.partition(" ")[0] in mine]
+        what, said = "; ".join([", ".join(found), *whose]), _PARTS[part]
+        which = "those" if said.endswith("are") else "the one"
+        raise BadInput(
+            f"{out}: {said} not {which} the run began with ({what}): restore what it began with, or start a new run"
+        )
 
 
 def refuse_missing_names(out: Path) -> None:
@@ -269,7 +259,7 @@ def refuse_missing_names(out: Path) -> None:
     """
     for name, file in _list_names(read_identity(out)):
         kind, _, known = name.partition(" ")
-        if kind in names.SPECS and not names.is_known(kind, known):  # type: ignore[arg-type]  # one of them
+        if kind in names.KINDS and not names.is_known(kind, known):
             raise BadInput(
                 f"{out}: this run used {kind} {known!r} of {file}: --import {file}, or import it first in Python"
             )

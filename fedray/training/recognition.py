@@ -1,6 +1,6 @@
 """Networks that are written as classes, recognized by what they compute: they get the engines of plain layers.
 
-`trace.py` reads a module's `forward` as a chain of plain layers. Here the chain becomes a network of its own, whose row
+`chain.py` reads a module's `forward` as a chain of plain layers. Here the chain becomes a network of its own, whose row
 holds the same numbers as the module's, in the order in which the layers are applied, and is compared with the module on
 random batches, values and gradients, in double precision. A module that is not recognized trains as it is, and the
 manifest says why.

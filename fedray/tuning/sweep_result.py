@@ -31,9 +31,10 @@ from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.scenario.yaml_text import read_mapping
 from fedray.tuning.objectives import SweepObjective
+from fedray.tuning.places import COPY, has_sweep
 from fedray.tuning.space import Parameter, read_params, read_space
 from fedray.tuning.sweep import read_objectives
-from fedray.tuning.tune import COPY, has_sweep, run_sweep
+from fedray.tuning.tune import run_sweep
 
 TRIALS_FILE = "trials.parquet"
 MODES = {"max": "maximize", "min": "minimize"}

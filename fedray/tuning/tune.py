@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -18,7 +17,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.checksums import has_file, refuse_links
+from fedray.files.checksums import refuse_links
 from fedray.files.tables import table_schema
 from fedray.own_code.user_modules import import_modules
 from fedray.process.session import current_ending
@@ -33,56 +32,11 @@ from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
 from fedray.tuning import optuna_study
 from fedray.tuning.optuna_study import trial_note
+from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
 from fedray.tuning.search import WORDS, Say, SearchState, count_planned_trials, run_search
 from fedray.tuning.space import Parameter, Values, check_producible, format_value, to_overrides
 from fedray.tuning.sweep import Sweep, read_sweep
 from fedray.tuning.trial import end_in_worker, make_workers, refuse_idle_actors, score_models
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a sweep may be written; without torch, so that the command line can say at once that a directory is taken.
-
-COPY = "sweep.yaml"  # in the directory of the sweep
-TRIALS, JOURNAL = "trials", "study.journal"
-_UNFINISHED = re.compile(r"\.[0-9a-f]{24}\.part")
-
-
-def has_sweep(folder: Path) -> bool:
-    """Whether a directory holds a sweep; otherwise `--resume` begins a new one."""
-    return has_file(folder, COPY)
-
-
-def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
-    """Refuses a directory that a sweep cannot be written to.
-
-    Args:
-        folder: the directory.
-        resume: whether the sweep in it goes on.
-
-    Raises:
-        BadInput: it holds a sweep that is not to go on, or something else than a sweep.
-    """
-    if has_sweep(folder):
-        if not resume:
-            raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
-    elif folder.exists() and (not folder.is_dir() or not all(map(_is_unborn, folder.iterdir()))):
-        raise BadInput(f"--out {folder} holds other files: choose another directory")
-
-
-def has_trials(folder: Path) -> bool:
-    """Whether a trial of the sweep in a directory has begun to train."""
-    return (folder / TRIALS).is_dir() and any((folder / TRIALS).iterdir())
-
-
-def _is_unborn(path: Path) -> bool:
-    """Whether an entry of a directory may be all that is left of a sweep that was killed before it had its copy."""
-    if path.is_symlink():
-        return False
-    if path.name == TRIALS:
-        return path.is_dir() and not any(path.iterdir())
-    if path.name == JOURNAL:
-        return path.is_file() and not path.stat().st_size
-    return path.is_file() and (path.name == ".lock" or _UNFINISHED.fullmatch(path.name) is not None)
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a sweep leaves in its directory: the table of trials, the winners as scenarios, the summary, the page.

@@ -36,7 +36,7 @@ def test_registered_functions_are_checked_when_they_are_registered() -> None:
     with forgetting_names("no_module"):
         for kind in ("method", "data", "partition", "selection"):
             with pytest.raises(
-                BadInput, match=rf"^{kind}\.name = 'mine': it does not take \(.*\): give a function {kind}\("
+                BadInput, match=rf"^{kind}\.name = 'mine': it does not take \((.*)\): give a function \(\1\)"
             ):
                 fedray.register(kind, "mine", lambda: None)
         with pytest.raises(BadInput, match=r"it has a yield"):

@@ -14,7 +14,7 @@ from small import copy_run, rows, run_command, scenario
 from torch import Tensor
 
 import fedray
-from fedray.assembly.own_training import check_training
+from fedray.assembly.registry import take_objects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.core.local import RateSchedule
@@ -85,8 +85,8 @@ def test_two_metrics_of_one_name_were_one() -> None:
 
     one, two = make(1.0), make(2.0)
     with pytest.raises(BadInput, match=r"^metrics: two functions are called score: give a mapping \{name: function\}$"):
-        check_training(None, None, None, [one, two], None)
-    assert check_training(None, None, None, {"one": one, "two": two}, None).metrics == {"one": one, "two": two}
+        take_objects({"metrics": [one, two]})
+    assert take_objects({"metrics": {"one": one, "two": two}}).metrics == {"one": one, "two": two}
 
 
 def test_what_no_module_registers_is_one_line(mine: Path) -> None:

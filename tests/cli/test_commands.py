@@ -167,16 +167,17 @@ def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path
 
 
 def test_list_names_everything_a_scenario_may_say() -> None:
-    known = {*CLASSIFIERS, *(name for specs in names.SPECS.values() for name in specs)}
+    known = {*CLASSIFIERS, *(name for kind in names.KINDS.values() for name in kind.specs)}
     result = run_command("list")
     assert result.status == 0
     assert {line.split()[0] for line in result.out.splitlines() if line.startswith("  ")} == known
-    assert {line.split()[0] for line in run_command("list", "models").out.splitlines()[1:]} == set(names.SPECS["model"])
+    listed = run_command("list", "models").out.splitlines()[1:]
+    assert {line.split()[0] for line in listed} == set(names.KINDS["model"].specs)
 
 
 @pytest.mark.parametrize("kind", ["metrics", "callbacks", "losses"])
 def test_a_list_without_names_was_a_title_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_OWN", {one: {} for one in names._OWN})
+    monkeypatch.setattr(names, "_OWN", {})
     title, *lines = run_command("list", kind).out.splitlines()
     assert title == f"{kind}:" and len(lines) == 1 and "--import" in lines[0]
 

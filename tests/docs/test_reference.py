@@ -25,7 +25,7 @@ from fedray.scenario.asynchronous import explain_rounds
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.scenario.names import SPECS, NameKind
+from fedray.scenario.names import KINDS
 from fedray.scenario.nested import flatten
 from fedray.scenario.schema import section_types
 
@@ -71,9 +71,9 @@ def test_the_reference_said_that_epochs_have_no_default() -> None:
 
 
 @pytest.mark.parametrize("kind", ["model", "data", "partition", "selection", "schedule"])
-def test_every_name_and_option_has_an_entry(kind: NameKind) -> None:
+def test_every_name_and_option_has_an_entry(kind: str) -> None:
     text = whole("keys/")
-    for name, spec in SPECS[kind].items():
+    for name, spec in KINDS[kind].specs.items():
         found = re.search(
             rf"^\({kind}-{re.escape(name.replace('/', '-').lower())}\)=\n(.*?)(?=^\(|\Z)", text, re.M | re.S
         )
@@ -134,7 +134,7 @@ def test_formulas_belong_to_methods_and_scores_that_there_are() -> None:
     assert formulas == METHOD_SPECS.keys()
     assert reference_metrics.FORMULAS.keys() == reference_metrics.list_scores().keys() >= SCORES.keys()
     for kind, known in reference_keys.OPTIONS.items():
-        specs = SPECS.get(kind, {})  # type: ignore[call-overload]  # kinds without names of their own are empty
+        specs = KINDS[kind].specs if kind in KINDS else {}
         options = {key for spec in specs.values() for key in spec.options}
         options |= {f"{name}.{key}" for name, spec in specs.items() for key in spec.options}
         options |= {key for _, table in CLASSIFIERS.values() for key in table} if kind == "classifier" else set()

@@ -29,7 +29,7 @@ def words(_root: Path | None) -> Any:
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_OWN", {kind: dict(own) for kind, own in names._OWN.items()})
+    monkeypatch.setattr(names, "_OWN", dict(names._OWN))
     monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
     register("data", "few_words", words)
 

@@ -15,8 +15,8 @@ from fedray.cli.commands import commands
 from fedray.experiments import live as phases
 
 FAST = (  # the command with a clock a hundred times as fast, and no terminal
-    "import sys; from fedray.experiments import phases; from fedray.cli.commands import main; "
-    "phases.SOON, phases.SILENCE = 0.0, 0.3; main(sys.argv[1:])"
+    "import sys; from fedray.experiments import live; from fedray.cli.commands import main; "
+    "live.SOON, live.SILENCE = 0.0, 0.3; main(sys.argv[1:])"
 )
 
 

@@ -7,19 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedray.assembly import own_training
-from fedray.components import schedule, selection
 from fedray.data import catalogue, own_partition
-from fedray.methods import METHODS
 from fedray.models import catalogue as networks
 from fedray.scenario import methods, names
 
 
 def _tables() -> list[dict[Any, Any]]:
     """Where names are kept."""
-    return [*names._OWN.values(), names._DECLARED, names._ORIGINS, catalogue._SOURCES, networks._BUILDERS, METHODS,
-            own_partition._FUNCTIONS, selection._OWN_RULES, schedule.KINDS,
-            own_training._registered, methods.OWN_SPECS]  # fmt: skip
+    return [names._OWN, catalogue._SOURCES, networks._BUILDERS, own_partition._FUNCTIONS, methods.OWN_SPECS]
 
 
 @contextmanager

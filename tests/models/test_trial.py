@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.registry import UserObjects, check_objects
+from fedray.assembly.registry import UserObjects, take_objects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.data.types import Dataset, Split, classification, regression
@@ -135,7 +135,7 @@ def test_a_scripted_module_ended_in_an_error_of_torch_in_training(wrap: Any, wha
     with pytest.raises(BadInput, match=f"its function returns a module {what}: return the module itself"):
         guard_factory(lambda: wrap(nn.Linear(4, 2)), "own")()
     with pytest.raises(BadInput, match=f"model is a module {what}: give a function that makes the module itself"):
-        check_objects(None, wrap(nn.Linear(4, 2)), None)
+        take_objects({"model": wrap(nn.Linear(4, 2))})
     assert isinstance(guard_factory(lambda: nn.Linear(4, 2), "own")(), nn.Linear)
 
 
@@ -221,7 +221,7 @@ def test_a_function_that_makes_no_module_is_refused() -> None:
 
 
 def test_a_registered_network_is_tried_like_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_OWN", {kind: dict(own) for kind, own in names._OWN.items()})
+    monkeypatch.setattr(names, "_OWN", dict(names._OWN))
     monkeypatch.setattr(catalogue, "_BUILDERS", dict(catalogue._BUILDERS))
     one = nn.Linear(4, 2)
     fedray.register("model", "always_one", lambda _input_shape, _outputs: one)

@@ -16,7 +16,7 @@ from fedray.assembly.study import build_study
 from fedray.components.selection import KnownClients
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
-from fedray.methods import METHODS, Setting, federated
+from fedray.methods import Setting, federated
 from fedray.scenario import names
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.names import known_names
@@ -35,9 +35,7 @@ def _registered() -> Iterator[None]:
     fedray.register("method", "reads", compose)
     yield
     for name in ("declares", "reads"):
-        METHODS.pop(name)
-        names._OWN["method"].pop(name)
-        names._DECLARED.pop(("method", name), None)
+        names._OWN.pop(("method", name))
 
 
 def test_a_misspelled_option_of_an_own_method_no_longer_runs_with_the_default() -> None:

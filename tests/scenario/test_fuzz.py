@@ -37,12 +37,7 @@ MEMORY = 300e6  # bytes there are
 SPARE = 300e6  # bytes for what has no estimate: libraries that load, tables of metrics, what malloc keeps
 SECONDS, ENOUGH = 60.0, 2.0  # CPU seconds: more is a hang; so long a training runs
 BUNDLED = ("digits", "sine", "interval", "cubic", "synthetic")
-TABLES = {
-    "method": names.SPECS["method"],
-    "data": names.SPECS["data"],
-    "model": names.SPECS["model"],
-    "partition": names.SPECS["partition"],
-}
+TABLES = {kind: names.KINDS[kind].specs for kind in ("method", "data", "model", "partition")}
 SECTIONS = {"method": "method", "data": "data", "model": "model", "partition": "data.partition"}
 NUMBERS = [
     *(0, 1, -1, 2, 3, 7, 100, 1000, 9999, 10**4, 65_536, 10**5, 10**6, 10**7, 10**9, 10**12, 2**62, 2**63),
@@ -74,7 +69,7 @@ def keys() -> list[Path_]:
     of += [
         f"{at}.{key}"
         for kind, at in SECTIONS.items()
-        for spec in names.SPECS[kind].values()  # type: ignore[index]  # each is a kind
+        for spec in names.KINDS[kind].specs.values()
         for key in spec.options
     ]
     return sorted({tuple(key.replace("*", "hpc").strip(".").split(".")) for key in of})

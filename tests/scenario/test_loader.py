@@ -303,8 +303,8 @@ def test_every_method_and_every_data_set_has_working_defaults(method: str, data:
 
 
 def test_the_default_of_every_option_is_one_of_its_values() -> None:
-    for specs in names.SPECS.values():
-        for spec in specs.values():
+    for kind in names.KINDS.values():
+        for spec in kind.specs.values():
             for default, check, _, _, sections in spec.options.values():
                 more = (SECTIONS,) if sections else ()
                 assert default is None or default is REQUIRED or check(default, *more) == default
@@ -442,7 +442,7 @@ def test_gpu_shares_that_ray_schedules(share: float) -> None:
 
 
 def test_own_names_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_OWN", {kind: {} for kind in names._OWN})
+    monkeypatch.setattr(names, "_OWN", {})
     assert "is not a known model" in line_of("model: {name: mine, depth: 3}")
     names.allow_name("model", "mine", "a network of mine")
     s = read_scenario("model: {name: mine, depth: 3}")

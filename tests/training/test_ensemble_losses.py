@@ -167,11 +167,10 @@ def test_where_clients_cannot_have_all_models_one_line_says_so(change: dict[str,
 
 
 def test_an_actor_gets_all_models() -> None:
-    from fedray.assembly.own_training import OwnTraining
     from fedray.runtime.ray.runtime import reads_all_rows
 
     for loss, whole in ((REPEL, True), (LocalLoss(plain), False)):
-        study = build_study(read_scenario(scenario(FEW)), UserObjects(training=OwnTraining(loss=loss)))
+        study = build_study(read_scenario(scenario(FEW)), UserObjects(loss=loss))
         phase = study.method.phase
         assert reads_all_rows(study, phase, begin_progress(study, phase).state) == whole
 

@@ -307,12 +307,12 @@ class Subclassed(TwoLayers):
 
 
 REFUSED: dict[type[nn.Module], str] = {
-    Gelu: "calls gelu", Residual: "calls add", Twice: "uses a layer twice", Tied: "frozen or shared",
-    Unused: "does not read c.weight", Frozen: "frozen or shared", Buffered: "reads scale", Hooked: "has hooks",
-    Patched: "replaced on an object", Branching: "cannot be traced", Dropping: "calls dropout as a function",
+    Gelu: "calls gelu", Residual: "calls add", Twice: "uses a layer twice", Tied: "uses a layer twice",
+    Unused: "does not read c.weight", Frozen: "frozen or shared", Buffered: "calls mul", Hooked: "has hooks",
+    Patched: "replaced on an object", Branching: "calls sum", Dropping: "calls dropout as a function",
     Modal: "gives other numbers", Throwing: "draws random numbers", Counting: "changes the module",
     Keeping: "changes the module", Stopped: "", Clamping: "", Mixing: "fixed number of samples",
-    ByBatch: "", Subclassed: "calls mul", Mixed: "rounds more than its layers do",
+    ByBatch: "", Subclassed: "calls mul", Mixed: "changes the type of its numbers",
 }  # fmt: skip
 
 
@@ -381,4 +381,4 @@ def test_the_loop_trains_modules_that_flatten_by_view() -> None:
 def test_convolutions_are_not_mapped_over_lanes_where_that_is_slower_than_the_loop() -> None:
     _, engine = choose(Normed, IMAGE)
     assert (engine.name, engine.width) == ("loop", 1)
-    assert "slower than one lane after another; its forward uses GroupNorm" in engine.why
+    assert "slower than one lane after another; its forward calls group_norm" in engine.why

@@ -15,9 +15,8 @@ import ray
 from ray import cloudpickle as untyped
 from ray.exceptions import RayError, RayTaskError
 
-from fedray.assembly.identity import describe_study, list_own_names
-from fedray.assembly.own_training import name_thing
-from fedray.assembly.registry import UserObjects
+from fedray.assembly.identity import describe_study
+from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.own_code.user_code import describe_exception
@@ -68,7 +67,7 @@ def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
     """
     check_sendable(own)
     modules, known = list(own.modules), {Path(name).stem if name.endswith(".py") else name for name in own.modules}
-    for kind, name in list_own_names(scenario, own.training):
+    for kind, name in list_own_names(scenario, own):
         origin = list_origins()[kind, name]
         if origin.module == "__main__" and not own.modules:
             raise BadInput(
