@@ -23,7 +23,7 @@ from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import flatten
-from fedray.scenario.relevance import is_read
+from fedray.scenario.rows import is_read
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
 

@@ -14,7 +14,7 @@ from reference_keys import write_options
 
 from fedray.core.spec import MethodSpec
 from fedray.methods import METHOD_SPECS, METHODS
-from fedray.scenario.asynchronous import explain_rounds
+from fedray.scenario.rows import explain_rounds
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 README = REFERENCE.parents[1] / "README.md"

@@ -46,8 +46,8 @@ from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, list_unset
+from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacks import is_stack
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study, choose_study_engine

@@ -32,7 +32,7 @@ from fedray.scenario import names
 from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.names import KINDS, Kind, as_list
 from fedray.scenario.options import describe_method
-from fedray.scenario.relevance import value_at
+from fedray.scenario.rows import value_at
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.training import LocalKeys
 from fedray.simulation.devices import Devices

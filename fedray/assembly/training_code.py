@@ -18,8 +18,8 @@ from fedray.metrics.scores import PREFIXES, is_fedrays
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.scenario import names
 from fedray.scenario.methods import method_spec_of
+from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacks import is_stack
 from fedray.simulation.study import Study
 from fedray.training.client_code import mixes_targets, try_code
 from fedray.training.windows import check_windows

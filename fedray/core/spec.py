@@ -138,11 +138,6 @@ class NameSpec:
     more: bool = False
 
 
-def never_idle(_method: str, _key: str, _options: Mapping[str, Any]) -> str:
-    """Says of no key that it cannot act."""
-    return ""
-
-
 @dataclass(frozen=True)
 class MethodSpec:
     """What fedray knows of a method by its name; it stands in the method's file, `fedray/methods/`.
@@ -179,8 +174,6 @@ class MethodSpec:
             `prior`, or a client's `site`; empty: it is a network.
         sparse: whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: whether a model is several samples of a client's posterior, whose number is an option.
-        idle: (name of the method, dotted key, options of the method) -> why the key cannot act beside the options;
-            empty: it can, for all that is known here.
         step: the option that is a step beside `local.lr`, with which training can diverge; empty: none.
     """
 
@@ -213,5 +206,4 @@ class MethodSpec:
     mean_field: Literal["", "prior", "site"] = ""
     sparse: bool = True
     sampled: bool = False
-    idle: Callable[[str, str, Mapping[str, Any]], str] = never_idle
     step: str = ""

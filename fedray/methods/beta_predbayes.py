@@ -89,12 +89,6 @@ from fedray.methods.references import assign_own_model
 
 FIT = "fit"  # of `method.beta`: the server finds it
 _IS_FITTED = Needs("method.beta", (FIT,))
-_INVITED = ("participation.per_round", "participation.fraction", "participation.selection")
-
-
-def explain_idle(_method: str, key: str, _options: Mapping[str, Any]) -> str:
-    """Why a key cannot act where every client samples in each round; empty if it can."""
-    return "every client samples in each round" if key.startswith(_INVITED) else ""
 
 
 SPECS = {
@@ -158,7 +152,6 @@ SPECS = {
         downloads=False,
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
-        idle=explain_idle,
         sampled=True,
     ),
 }

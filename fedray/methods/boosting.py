@@ -94,17 +94,6 @@ if TYPE_CHECKING:
 
 _TREE = "sklearn/decision_tree"
 _LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the papers
-_UNREAD = {  # sections that act on gradients, networks or deltas -> why they do not act here
-    "local.": "clients fit method.learner, and nothing descends",
-    "model.": "clients fit method.learner, and no network",
-    "compress.": "a learner is no delta: it travels whole",
-    "server.": "learners are not averaged",
-    "predict.average": "the learners vote",
-    "predict.gamma": "the learners vote, with weights of their own",
-    "lanes": "clients fit method.learner, and no network",
-    "clients.tf32": "clients fit method.learner, and trees multiply no matrices",
-    "vary": "an ensemble of learners begins empty, and has no first models",
-}
 
 
 @means("word or section", "`sklearn/decision_tree`, with its options")
@@ -133,11 +122,6 @@ def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
     return learner
 
 
-def explain_idle(method: str, key: str, _options: Mapping[str, Any]) -> str:
-    """Why a key cannot act where clients fit learners; empty where it can."""
-    return next((f"in {method} {why}" for start, why in _UNREAD.items() if key.startswith(start)), "")
-
-
 _ADABOOST = MethodSpec(
     "AdaBoost.F: each round's best weak learner joins the ensemble; no gradients (Polato et al. 2022)",
     family="stacking and boosting",
@@ -159,7 +143,6 @@ _ADABOOST = MethodSpec(
     schedules=False,
     in_rounds="asks all clients of a round about each other's learners",
     fits="one",
-    idle=explain_idle,
 )
 SPECS = {
     "adaboost_f": _ADABOOST,

@@ -73,22 +73,6 @@ def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
     return checked
 
 
-def explain_idle(_method: str, key: str, options: Mapping[str, Any]) -> str:
-    """Why an option cannot act beside the others; empty if it can.
-
-    Example:
-        >>> explain_idle("feddf", "method.patience", {"validation": 0.0, "inputs": "noise"})
-        'method.validation is 0, so that no row says when to stop'
-        >>> explain_idle("feddf", "method.input_rows", {"validation": 0.1, "inputs": "noise"})
-        ''
-    """
-    if key == "method.patience" and options.get("validation") == 0:
-        return "method.validation is 0, so that no row says when to stop"
-    if key == "method.input_rows" and options.get("inputs") == "withheld":
-        return "method.inputs is withheld: method.server_data says how many rows that are"
-    return ""
-
-
 SPECS = {
     "feddf": MethodSpec(
         "FedDF: the mean of the uploads learns to answer as their ensemble, on server inputs (Lin et al. 2020)",
@@ -130,7 +114,6 @@ SPECS = {
         },
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         robust=False,
-        idle=explain_idle,
         limits=(Limit("distil_steps", 0, "FedAvg (nothing is distilled)"),),
     ),
 }

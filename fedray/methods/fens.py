@@ -81,9 +81,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Needs, Option
@@ -94,22 +92,6 @@ from fedray.methods.references import assign_own_model
 _TRAINED = ("neural", "client_weights", "class_weights")  # aggregators that clients train; the others have no numbers
 FIXED = ("mean", "label_shares", "voting")
 _IS_TRAINED = Needs("method.aggregator", _TRAINED)
-_SECOND = ("server.", "participation.per_round", "participation.fraction", "participation.selection")
-
-
-def explain_idle(_method: str, key: str, options: Mapping[str, Any]) -> str:
-    """Why a key cannot act beside an aggregator that is not trained; empty if it can.
-
-    Example:
-        >>> explain_idle("fens", "server.lr", {"aggregator": "mean"})
-        'method.aggregator is mean, which nobody trains'
-    """
-    kind = options.get("aggregator")
-    if kind not in FIXED:
-        return ""
-    if key.startswith("clients.tiers.") and key.endswith(".downlink"):
-        return f"method.aggregator is {kind}, and nothing is sent to the clients"
-    return f"method.aggregator is {kind}, which nobody trains" if key.startswith(_SECOND) else ""
 
 
 SPECS = {
@@ -169,7 +151,6 @@ SPECS = {
         schedules=False,
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
-        idle=explain_idle,
     ),
 }
 

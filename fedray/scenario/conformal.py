@@ -1,11 +1,10 @@
-"""The keys of conformal prediction sets, and what they need from the rest of a scenario."""
+"""The keys of conformal prediction sets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fedray.core.errors import BadInput
 from fedray.core.spec import Needs, key
 from fedray.core.types import QuantileKind, ScoreKind
 from fedray.core.validators import one_of, real, whole
@@ -31,24 +30,3 @@ class ConformalKeys:
     quantile: QuantileKind = key("exact", one_of(*get_args(QuantileKind)))
     penalty: float = key(0.01, real("[0, inf)"), _RAPS)
     k_reg: int = key(1, whole(0, 10**6), _RAPS)
-
-
-def check_conformal(keys: ConformalKeys | None, hold_out: float) -> None:
-    """Refuses sets without rows that calibrate them.
-
-    Args:
-        keys: the section `predict.conformal`; None: there is none.
-        hold_out: `data.hold_out`.
-
-    Raises:
-        BadInput: no rows are withheld.
-
-    Example:
-        >>> check_conformal(ConformalKeys(), hold_out=0.0)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: data.hold_out = 0, but predict.conformal needs rows ...: set it to 0.2, say
-    """
-    if keys is not None and not hold_out:
-        raise BadInput(
-            "data.hold_out = 0, but predict.conformal needs rows that no model is trained on: set it to 0.2, say"
-        )

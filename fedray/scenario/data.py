@@ -243,22 +243,3 @@ PARTITION_SPECS: Mapping[str, NameSpec] = {
         "by a partitioner of flwr_datasets, with its arguments", more=True, partitioner=Option(REQUIRED, text)
     ),
 }
-
-
-def explain_idle_size(key: str, name: str, options: Mapping[str, object]) -> str:
-    """Why an option of a partition's sizes cannot act; empty if it can.
-
-    Args:
-        key: dotted.
-        name: of the partition.
-        options: of the partition, resolved.
-
-    Example:
-        >>> explain_idle_size("data.partition.skew", "dirichlet_clients", {"sizes": "equal", "skew": 2.0})
-        'data.partition.sizes is equal'
-    """
-    sizes = options.get("sizes") if name == "dirichlet_clients" else None
-    if key == "data.partition.skew" and sizes == "equal":
-        return "data.partition.sizes is equal"
-    listed = isinstance(sizes, list | tuple) and key in ("data.partition.skew", "data.partition.min_rows")
-    return "data.partition.sizes gives the size of each client" if listed else ""

@@ -18,20 +18,15 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
-from fedray.core.spec import MethodSpec, Needs
 from fedray.core.text import quote_value
 from fedray.methods import METHOD_SPECS
-from fedray.scenario.clients import TierKeys
-from fedray.scenario.data import CLIENT_KINDS, data_spec_of, explain_idle_size
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.models import MODEL_SPECS
-from fedray.scenario.names import KINDS
 from fedray.scenario.nested import expand, flatten, merge_keys
-from fedray.scenario.schema import Scenario, find_key, section_types
+from fedray.scenario.rows import explain_idle, value_at
+from fedray.scenario.schema import Scenario
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.
@@ -84,14 +79,9 @@ def is_neutral(key: str, value: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a key needs stands where the key is defined: beside the field (`Needs`), in the option of a method, or in the
-# method's `MethodSpec`. Here they are put together with what the numbers of a scenario say, such as K = 1.
+# Which of the keys that are set cannot act, by the rows of `rows.py`.
 
 RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
-PROFILED = (".seconds_per_step", ".seconds_per_sample", ".uplink", ".downlink", ".latency", ".spread")
-_MEAN = ("server.weighting", "server.coefficients", "server.robust", "server.trim", "server.byzantine")
-_TRAINING = ("rounds", "local.", "compress.", "server.", "model.weight_sd", "model.objective", "predict.noise")
-_POPULATION = ("clients.", "participation.", "schedule.", "data.partition.", *_MEAN)
 
 
 class Idle(NamedTuple):
@@ -125,10 +115,8 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
     recorded = {kind for kind in ("data", "model", "method") if value_at(scenario, f"{kind}.object") is not None}
     found, own = [], {*own, *recorded}
     for key, value in flatten(given).items():
-        if key not in RUNTIME and not says_nothing(key, value):
-            why = _why_idle(key, scenario, own)
-            if why:
-                found.append(Idle(key, value, why))
+        if key not in RUNTIME and not says_nothing(key, value) and (why := explain_idle(key, scenario, own)):
+            found.append(Idle(key, value, why))
     return found
 
 
@@ -147,203 +135,6 @@ def says_nothing(key: str, value: Any) -> bool:
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
         return True
     return (value == 0 and not key.startswith("predict.")) or is_neutral(key, value)
-
-
-def _why_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """Why a key cannot act; empty if it can."""
-    section = key.partition(".")[0]
-    if section in own and section != "method":
-        option = key.removeprefix(f"{section}.")
-        return f"{KINDS[section].subject} a Python object" if option in value_at(scenario, section).options else ""
-    spec = method_spec_of(None if "method" in own else scenario.method.name)
-    return (
-        _by_method(key, scenario, spec)
-        or _by_widths(key, scenario, spec)
-        or _by_need(key, scenario, own)
-        or ("" if "method" in own else _by_one_model(key, scenario, spec))
-        or explain_idle_size(key, scenario.data.partition.name, scenario.data.partition.options)
-        or _by_data(key, scenario, own)
-        or _by_population(key, scenario)
-    )
-
-
-def is_read(key: str, scenario: Scenario) -> bool:
-    """Whether the method of a scenario reads a key at all, whatever the other keys say; for the reference.
-
-    Args:
-        key: dotted, not an option of the method itself.
-        scenario: names the method.
-
-    Example:
-        >>> is_read("server.robust", Scenario()), is_read("graph.kind", Scenario())
-        (True, False)
-    """
-    spec = method_spec_of(scenario.method.name)
-    if key.startswith("graph."):
-        return spec.walks
-    decided = {"method.models": spec.models == "any", "server.robust": spec.robust}
-    decided |= {"clients.tiers.*.width": spec.slices}
-    decided |= dict.fromkeys(("server.optimizer", "server.lr", "server.momentum"), spec.optimizer)
-    return decided.get(key, True) and not _by_method(key, scenario, spec)
-
-
-def _by_method(key: str, scenario: Scenario, spec: MethodSpec) -> str:
-    """What the method does not read, from its specification."""
-    name = scenario.method.name
-    if why := spec.idle(name, key, scenario.method.options):
-        return why
-    if not spec.downloads and key.endswith(".downlink"):
-        return f"{name} sends nothing to its clients"
-    if not spec.trains and key.startswith(_TRAINING):
-        return f"{name} is fitted in closed form, without rounds"
-    wrong_labels = CLIENT_KINDS.keys() & scenario.data.partition.options.keys()
-    generated = scenario.data.name == "synthetic" and key == "clients.number"
-    if spec.pooled and key.startswith(_POPULATION) and not wrong_labels and not generated:
-        return f"{name} trains on the pooled data, as one client"
-    if not spec.averages and key in _MEAN:
-        return f"{name} has no mean of several clients' uploads"
-    if not spec.coefficients and key == "server.coefficients":
-        return f"{name} has a server of its own"
-    if not spec.schedules and (key in ("schedule.kind", "schedule.rows") or key.endswith(".models_per_round")):
-        strata = key == "schedule.rows" and scenario.schedule.rows == "stratum"
-        partial = strata and not _is_full(scenario) and not spec.walks and not spec.pooled
-        return "" if partial else f"{name} says by itself who trains which model"
-    if key == "local.private" and not spec.splits:
-        return f"{name} keeps no layers of its network at the clients"
-    if (spec.own_models or scenario.local.private) and key == "predict.gamma":
-        return f"a known client of {name} answers with {'weights' if spec.all_models else 'a model'} of its own"
-    if key.startswith("model.") and (named := {"bases", "networks"} & scenario.method.options.keys()):
-        listed = [one for one in named if scenario.method.options[one]]
-        return f"method.{listed[0]} names the networks" if listed else ""
-    return ""
-
-
-def _by_widths(key: str, scenario: Scenario, spec: MethodSpec) -> str:
-    """What needs tiers that train parts of the network."""
-    if key.startswith("clients.tiers.") and key.endswith(".width") and not spec.slices:
-        return f"every client of {scenario.method.name} trains the whole network"
-    cuts_nothing = all(tier.width == 1 for tier in scenario.clients.tiers.values())
-    return "no tier has a width below 1" if key == "method.scaler" and cuts_nothing and spec.slices else ""
-
-
-def _by_need(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """What the key's own field or option says it needs."""
-    need = _need_of(key, scenario)
-    if need is None or need.key.partition(".")[0] in own:
-        return ""
-    value = value_at(scenario, need.key)
-    if value in need.values:
-        return ""
-    return f"{need.key} is {value} and only {', '.join(map(str, need.values))} read{'s' * (len(need.values) == 1)} it"
-
-
-def _need_of(key: str, scenario: Scenario) -> Needs | None:
-    section, _, last = key.rpartition(".")
-    named: dict[str, Any] = {one: getattr(scenario, one) for one in ("method", "data", "model")}
-    if section in named and last not in {f.name for f in fields(named[section])}:
-        spec = KINDS[section].specs.get(named[section].name)
-        option = None if spec is None else spec.options.get(last)
-        return None if option is None else option.needs
-    if section.startswith("clients.tiers") or section not in section_types():
-        return None
-    found = find_key(section, last)
-    return None if found is None else found.needs
-
-
-def value_at(scenario: Scenario, key: str) -> Any:
-    """The value of a dotted key in a resolved scenario; None where it is absent.
-
-    Example:
-        >>> value_at(Scenario(), "server.optimizer")
-        'none'
-    """
-    at: Any = scenario
-    for part in key.split("."):
-        options = getattr(at, "options", {})
-        at = options.get(part) if part in options else getattr(at, part, None)
-    return at
-
-
-def _by_one_model(key: str, scenario: Scenario, spec: MethodSpec) -> str:
-    """What needs several models."""
-    several = any(base.get("models", 1) > 1 for base in scenario.method.options.get("bases", ()))
-    if scenario.method.models > 1 or several or spec.models == "clients":
-        return ""
-    why = f"method.models is {scenario.method.models}"
-    if key in ("predict.gamma", "predict.average") and not spec.samples:
-        return why
-    if key == "schedule.kind" or (
-        key == "schedule.rows" and (scenario.schedule.rows != "stratum" or _is_full(scenario))
-    ):
-        return why
-    if key.endswith(".models_per_round") and scenario.compress.kind not in ("topk", "randomk"):
-        return why  # sparse uploads of a tier that trains `all` have a budget of their own
-    return why if key.endswith(".side_by_side") and len(scenario.method.options.get("bases", ())) < 2 else ""
-
-
-def _by_data(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """What needs data of another kind."""
-    name = scenario.data.name
-    network = scenario.model
-    known = "model" not in own and network.name in MODEL_SPECS
-    if key == "predict.dropout_at_test" and known and not network.options.get("dropout"):
-        return f"the network {network.name} has no dropout (model.dropout)"
-    if key == "data.test_fraction" and "test" in scenario.data.options:
-        return "data.test names the test rows"
-    task = "" if "data" in own else "regression" if name.startswith("uci/") else data_spec_of(name).task
-    if key in ("predict.noise", "method.residuals") and task == "classification":
-        return f"{name} has classes"
-    if key == "predict.noise" and scenario.predict.noise == "residual" and scenario.model.objective == "gaussian_nll":
-        return "model.objective is gaussian_nll, whose networks say by themselves how large the noise is"
-    return f"{name} has real targets" if key == "predict.average" and task == "regression" else ""
-
-
-def _by_population(key: str, scenario: Scenario) -> str:
-    """What needs several tiers, other links, a part of the clients or several replicates."""
-    tiers = list(scenario.clients.tiers.values()) or [TierKeys()]
-    keys, full, permuted = scenario.clients, _is_full(scenario), scenario.schedule.kind == "permutation"
-    links = len({one.uplink for one in tiers}) > 1 or keys.trace is not None or keys.profile is not None
-    gpus = any(one.num_gpus for one in tiers)
-    tested = {
-        "server.coefficients": (len(tiers) == 1, "there is one tier of clients"),
-        "compress.adaptive": (not links, "all uplinks are alike"),
-        "compress.resource_ratio": (
-            all(one.models_per_round == 1 for one in tiers) and not method_spec_of(scenario.method.name).pooled,
-            "no tier trains several models a round (clients.tiers.*.models_per_round)",
-        ),
-        "participation.overcommit": (full, "all clients take part in every round"),
-        "participation.selection": (full, "all clients take part in every round"),
-        "participation.staleness_a": (scenario.participation.mode == "sync", "participation.mode is sync"),
-        "evaluate.every": (scenario.evaluate.every_seconds is not None, "evaluate.every_seconds takes its place"),
-        "schedule.rows": (full and not permuted, f"schedule.kind is {scenario.schedule.kind}"),
-        "local.lr": (bool(scenario.local.lr_grid), "local.lr_grid takes its place"),
-        "local.lr_decay_every": (scenario.local.lr_decay == 1, "local.lr_decay is 1"),
-        "vary": (scenario.replicates == 1, "replicates is 1"),
-        "clients.device": (not gpus, "no tier has GPUs (clients.tiers.*.num_gpus)"),
-        "clients.tf32": (
-            not gpus or keys.device == "cpu",
-            "clients.device is cpu" if gpus else "no tier has GPUs (clients.tiers.*.num_gpus)",
-        ),
-    }
-    named = "participation.selection" if key.startswith("participation.selection.") else key
-    idle, why = tested.get(named, (False, ""))
-    if key.startswith("clients.tiers.") and key.endswith(PROFILED) and scenario.clients.profile is not None:
-        idle, why = True, f"clients.profile = {scenario.clients.profile} gives every client figures of its own"
-    if key.endswith(".side_by_side") and not _trains_several_parts(scenario):
-        tier = scenario.clients.tiers.get(key.split(".")[2], TierKeys())
-        idle, why = tier.models_per_round == 1, "the tier trains one model a round"
-    return why if idle else ""
-
-
-def _trains_several_parts(scenario: Scenario) -> bool:
-    """Whether a client may train several models in a round whatever its tier says: walks, bases of a stack."""
-    return scenario.schedule.kind == "walk" or len(scenario.method.options.get("bases", ())) > 1
-
-
-def _is_full(scenario: Scenario) -> bool:
-    """Whether every client takes part in every round."""
-    keys, clients = scenario.participation, scenario.clients
-    return keys.fraction == 1 or (keys.per_round is not None and keys.per_round == clients.number)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

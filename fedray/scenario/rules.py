@@ -9,7 +9,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,70 +18,25 @@ from fedray.core.errors import BadInput
 from fedray.core.rounding import round_to_sum
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
-from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
-from fedray.scenario.asynchronous import check_asynchronous
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
-from fedray.scenario.conformal import check_conformal
 from fedray.scenario.methods import method_spec_of
-from fedray.scenario.random_walk import GraphKeys
+from fedray.scenario.rows import refuse_wrong
 from fedray.scenario.schema import PartitionKeys, Scenario
-from fedray.scenario.stacks import check_stacking, is_stack
 
 
 def check_scenario(scenario: Scenario) -> None:
     """Raises `BadInput` for the first contradiction between keys."""
-    method, local, participation = scenario.method, scenario.local, scenario.participation
-    if method.models > 1 and method_spec_of(method.name).models != "any":
-        raise BadInput(
-            f"method.models = {method.models}, but {method.name} trains one model: leave it out or choose fed_ensemble"
-        )
-    if local.epochs is not None and local.steps is not None:
-        raise BadInput(f"local.steps = {local.steps}, but local.epochs is {local.epochs}: give one of the two")
-    if participation.per_round is not None and participation.fraction is not None:
-        raise BadInput(
-            f"participation.fraction = {participation.fraction}, but participation.per_round is "
-            f"{participation.per_round}: give one of the two"
-        )
-    _check_server(scenario)
-    _check_schedule(scenario)
-    if scenario.clients.profile is not None and scenario.clients.trace is not None:
-        raise BadInput(
-            f"clients.profile = {scenario.clients.profile}, but clients.trace says what the devices are like: leave "
-            "one of the two out"
-        )
-    _check_walk(scenario)
-    check_asynchronous(scenario)
-    _check_selection(scenario)
-    check_stacking(scenario)
-    _check_architectures(method.options.get("networks", ()), scenario.clients.tiers)
-    _check_boosting(scenario)
-    check_conformal(scenario.predict.conformal, scenario.data.hold_out)
-    _check_dropout(scenario)
-    _check_tiers(scenario)
+    kind = scenario.schedule.kind
+    if not names.is_known("schedule", kind):
+        known = names.known_names("schedule")
+        remedy = suggest_nearest(kind, known, "choose one, or --import the module that registers it")
+        raise BadInput(f"schedule.kind = {quote_value(kind)} is not one of {', '.join(known)}: {remedy}")
+    refuse_wrong(scenario)
+    _check_architectures(scenario.method.options.get("networks", ()), scenario.clients.tiers)
+    _check_shares(scenario.clients.tiers)
     if scenario.clients.number is not None:
         check_number(scenario, scenario.clients.number)
-
-
-def _check_selection(scenario: Scenario) -> None:
-    """Refuses a client selection where something else chooses the clients, or keeps the losses.
-
-    Raises:
-        BadInput: One line with the reason.
-    """
-    keys = scenario.participation.selection
-    if keys.name == "uniform" and keys.object is None:
-        return
-    key = f"participation.selection.name = {keys.name}"
-    if scenario.schedule.kind == "walk":
-        raise BadInput(f"{key}, but in a random walk the holders of models take part: leave it out")
-    if scenario.schedule.rows == "stratum":
-        raise BadInput(
-            f"{key}, but schedule.rows is stratum, whose strata choose one client each: set schedule.rows to slot or "
-            "client, or leave the selection at uniform"
-        )
-    if is_stack(scenario) and keys.name != "fair":
-        raise BadInput(f"{key}, but the bases of a stack have losses of their own: choose uniform or fair")
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
@@ -107,122 +62,6 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
     left = [tier for tier in tiers if tier not in named]
     if left:
         raise BadInput(f"method.networks names no network for clients.tiers.{left[0]}: add one with tier: {left[0]}")
-
-
-def _check_boosting(scenario: Scenario) -> None:
-    """Raises `BadInput` for the first key that has no meaning where clients fit learners."""
-    name, selection = scenario.method.name, scenario.participation.selection
-    if not method_spec_of(name).fits:
-        return
-    if not scenario.rounds:
-        raise BadInput(f"rounds = 0, but {name} adds its learners in rounds: give at least 1")
-    if selection.name != "uniform" or selection.object is not None:
-        raise BadInput(
-            f"participation.selection.name = {selection.name}, but {name} counts the bytes of clients that come back, "
-            "and must know who took part before: leave it at uniform"
-        )
-
-
-def _check_dropout(scenario: Scenario) -> None:
-    """Raises `BadInput` where dropout cannot stay on in answers."""
-    name, spec = scenario.method.name, method_spec_of(scenario.method.name)
-    if scenario.predict.dropout_at_test and (spec.asks or spec.parts):
-        why = "whose clients would train by such answers" if spec.asks else "whose networks are parts of a stack"
-        raise BadInput(f"predict.dropout_at_test = true, but method {name}, {why}, cannot use it: leave it out")
-
-
-def _check_tiers(scenario: Scenario) -> None:
-    """Tiers of no clear size, or that train more models in a round than there are."""
-    for name, tier in scenario.clients.tiers.items():
-        key = f"clients.tiers.{name}"
-        if tier.share is not None and tier.number is not None:
-            raise BadInput(f"{key}.share = {tier.share}, but {key}.number is {tier.number}: give one of the two")
-        if isinstance(tier.models_per_round, int) and tier.models_per_round > scenario.method.models:
-            raise BadInput(
-                f"{key}.models_per_round = {tier.models_per_round}, but method.models is {scenario.method.models}: "
-                "lower it or write all"
-            )
-    _check_shares(scenario.clients.tiers)
-
-
-def _check_server(scenario: Scenario) -> None:
-    """Servers that contradict each other, or that the method does not have; uploads that it cannot read."""
-    keys, name, spec = scenario.server, scenario.method.name, method_spec_of(scenario.method.name)
-    for key, value in (("robust", keys.robust), ("optimizer", keys.optimizer)):
-        if value != "none" and not (spec.robust if key == "robust" else spec.optimizer):
-            raise BadInput(f"server.{key} = {value}, but {name} has a server step of its own: leave it at none")
-    kind = scenario.compress.kind
-    if kind in ("topk", "randomk") and not spec.sparse:
-        raise BadInput(
-            f"compress.kind = {kind}, but a part of what clients of {name} send says nothing without the rest: "
-            "set it to int8 or dense"
-        )
-    if keys.coefficients == "paper_eq2" and keys.weighting != "uniform":
-        raise BadInput(
-            f"server.weighting = {keys.weighting}, but server.coefficients is paper_eq2, which weighs every upload by "
-            "its tier: set it to uniform"
-        )
-    if keys.robust == "none":
-        return
-    for key, value, plain in (
-        ("coefficients", keys.coefficients, "fedavg"),
-        ("weighting", keys.weighting, "uniform"),
-    ):
-        if value != plain:
-            raise BadInput(
-                f"server.robust = {keys.robust}, but server.{key} is {value}, and a robust server gives uploads the "
-                f"same weight: set server.{key} to {plain}"
-            )
-
-
-def _check_schedule(scenario: Scenario) -> None:
-    """An unknown kind of schedule."""
-    kind = scenario.schedule.kind
-    if not names.is_known("schedule", kind):
-        known = names.known_names("schedule")
-        remedy = suggest_nearest(kind, known, "choose one, or --import the module that registers it")
-        raise BadInput(f"schedule.kind = {quote_value(kind)} is not one of {', '.join(known)}: {remedy}")
-
-
-def _check_walk(scenario: Scenario) -> None:
-    """Graphs where there is a server, and servers' keys where there is none."""
-    name, keys = scenario.method.name, scenario.participation
-    if scenario.schedule.kind != "walk":
-        if method_spec_of(name).walks:
-            raise BadInput(f"schedule.kind = {scenario.schedule.kind}, but {name} has no server: leave it at walk")
-        changed = [f.name for f in fields(GraphKeys) if getattr(scenario.graph, f.name) != getattr(GraphKeys(), f.name)]
-        if changed:
-            value = getattr(scenario.graph, changed[0])
-            raise BadInput(
-                f"graph.{changed[0]} = {value}, but {name} uses no graph: leave it out, or choose method random_walk"
-            )
-        return
-    if name in METHOD_SPECS and not METHOD_SPECS[name].walks:
-        raise BadInput(f"schedule.kind = walk, but {name} has a server: leave it out, or choose random_walk")
-    everyone = {
-        "fraction": keys.fraction in (None, 1.0),
-        "per_round": keys.per_round in (None, scenario.clients.number),
-        "overcommit": keys.overcommit == 1,
-        "dropout": not keys.dropout,
-        "deadline": keys.deadline is None,
-    }
-    for key, ok in everyone.items():
-        if not ok:
-            raise BadInput(
-                f"participation.{key} = {getattr(keys, key)}, but in a random walk the holders of models take part: "
-                "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)"
-            )
-    if scenario.client_timeout is not None and scenario.runtime == "ray":
-        raise BadInput(
-            f"client_timeout = {scenario.client_timeout:g}, but a random walk on Ray cannot stop a client that takes "
-            "too long: leave it out, or set runtime to inline"
-        )
-    for tier, one in scenario.clients.tiers.items():
-        if one.models_per_round != 1:
-            raise BadInput(
-                f"clients.tiers.{tier}.models_per_round = {one.models_per_round}, but in a random walk a client trains "
-                "the models that it holds: leave it out"
-            )
 
 
 def pool_clients(scenario: Scenario) -> Scenario:

@@ -1,4 +1,4 @@
-"""The client selections and schedules as scenarios know them: text, options, and what they do not combine with."""
+"""The client selections and schedules as scenarios know them: text and options."""
 
 from __future__ import annotations
 

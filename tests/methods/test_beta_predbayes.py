@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a fit of a fixed beta": ({"method": {"beta": 0.5, "beta_lr": 0.1}}, "method.beta_lr = 0.1 cannot act"),
     "a few participants": ({"participation": {"per_round": 2}}, "participation.per_round = 2 cannot act"),
     "clients that drop out": ({"participation": {"dropout": 0.2}}, "participation.dropout = 0.2, but with method.beta"),
-    "clients that sleep": ({"clients": {"availability": "diurnal"}}, "clients.availability = 'diurnal', but with"),
+    "clients that sleep": ({"clients": {"availability": "diurnal"}}, "clients.availability = diurnal, but with"),
     "a server's mean": ({"server": {"weighting": "examples"}}, "server.weighting = 'examples' cannot act"),
     "a server's optimizer": ({"server": {"optimizer": "adam"}}, "server.optimizer"),
     "no rounds": ({"participation": {"mode": "async"}}, "participation.mode = async, but beta_predbayes trains"),

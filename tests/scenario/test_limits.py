@@ -10,8 +10,8 @@ from fedray.core.errors import BadInput
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.relevance import name_limits
+from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
-from fedray.scenario.stacks import is_stack, is_uncounted
 
 LIMITS = [(name, limit) for name, spec in METHOD_SPECS.items() for limit in spec.limits]
 
@@ -47,7 +47,7 @@ def test_what_is_said_of_a_method_was_decided_by_its_name(monkeypatch: pytest.Mo
     assert is_stack(read("other_stacking")) and is_stack(read("other_feddf", networks=networks))
     assert not is_stack(read("other_feddf"))
     late = {"participation": {"overcommit": 1.5}}
-    assert [is_uncounted(read(name, more=late)) for name in ("fedprox", "local_only")] == [False, False]
+    assert all(read(name, more=late).participation.overcommit == 1.5 for name in ("fedprox", "local_only"))
     for more, names in (
         ({"participation": {"mode": "buffered"}}, ("stacking", "fens")),
         ({"predict": {"dropout_at_test": True}}, ("stacking", "fens", "ifca")),

@@ -145,7 +145,7 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("clients: {number: 50, tiers: {a: {number: 30}}}", ["clients.tiers have 30 clients", "raise"]),
     ("clients: {tiers: {a: {share: 0.5}, b: {share: 0.4}}}", ["clients.tiers.*.share = 0.9", "add up to 1"]),
     ("clients: {tiers: {a: {share: 0.7}, b: {share: 0.7}, c: {}}}", ["clients.tiers.*.share = 1.4"]),
-    ("clients: {tiers: {a: {share: 1, number: 3}}}", ["clients.tiers.a.share = 1.0, but clients.tiers.a.number is 3"]),
+    ("clients: {tiers: {a: {share: 1, number: 3}}}", ["clients.tiers.a.share = 1, but clients.tiers.a.number is 3"]),
     ("clients: {tiers: {a: {models_per_round: 6}}}", ["models_per_round = 6, but method.models is 5: lower it"]),
     (
         "participation: {per_round: 101}",

@@ -1,0 +1,527 @@
+"""What cannot act, and what contradicts: one table of rows, each a key, where it is so, and why.
+
+A row refuses a key that a user set and that nothing would read: `KEY = VALUE cannot act, because WHY: leave it out`. A
+row with a `value` refuses a value that is wrong however it came: `KEY = VALUE, but WHY: REMEDY`. What a key needs of
+another one stands where the key is defined (`Needs`), and is one row here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Needs
+from fedray.methods import METHOD_SPECS
+from fedray.methods.beta_predbayes import FIT
+from fedray.methods.fens import FIXED
+from fedray.scenario.clients import TierKeys
+from fedray.scenario.data import CLIENT_KINDS, data_spec_of
+from fedray.scenario.methods import method_spec_of
+from fedray.scenario.models import MODEL_SPECS
+from fedray.scenario.names import KINDS
+from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What rows look at.
+
+
+@dataclass(frozen=True)
+class Case:
+    """A key of a resolved scenario.
+
+    Attributes:
+        scenario: the scenario.
+        key: dotted.
+        own: which of data, model and method are Python objects, of which nothing is known here.
+    """
+
+    scenario: Scenario
+    key: str
+    own: Collection[str] = ()
+
+    @property
+    def value(self) -> Any:
+        """Its value."""
+        return value_at(self.scenario, self.key)
+
+    @property
+    def default(self) -> Any:
+        """Its value where no method says otherwise."""
+        section, _, last = self.key.rpartition(".")
+        found = find_key(section, last)
+        return None if found is None else found.default
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return self.scenario.method.name
+
+    @property
+    def spec(self) -> MethodSpec:
+        """What is known of the method."""
+        return method_spec_of(None if "method" in self.own else self.name)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's own."""
+        return self.scenario.method.options
+
+    @property
+    def tier(self) -> TierKeys:
+        """The tier whose key it is."""
+        return self.scenario.clients.tiers.get(self.key.removeprefix("clients.tiers.").partition(".")[0], TierKeys())
+
+    @property
+    def tiers(self) -> list[TierKeys]:
+        """All tiers; without tiers one."""
+        return list(self.scenario.clients.tiers.values()) or [TierKeys()]
+
+    @property
+    def bases(self) -> int:
+        """The number of a stack's bases that are listed."""
+        return len(self.options.get("bases", ()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every client takes part in every round."""
+        keys = self.scenario.participation
+        return keys.fraction == 1 or (keys.per_round is not None and keys.per_round == self.scenario.clients.number)
+
+    @property
+    def has_one_model(self) -> bool:
+        """Whether there is one model alone, of a method of fedray's."""
+        several = any(base.get("models", 1) > 1 for base in self.options.get("bases", ()))
+        return not ("method" in self.own or self.scenario.method.models > 1 or several or self.spec.models == "clients")
+
+    @property
+    def walks(self) -> bool:
+        """Whether models walk over a graph of clients."""
+        return self.scenario.schedule.kind == "walk"
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether clients wait for rounds."""
+        return self.scenario.participation.mode == "sync"
+
+    @property
+    def selects(self) -> bool:
+        """Whether clients are chosen otherwise than uniformly."""
+        keys = self.scenario.participation.selection
+        return keys.name != "uniform" or keys.object is not None
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a tier has GPUs."""
+        return any(tier.num_gpus for tier in self.tiers)
+
+    @property
+    def task(self) -> str:
+        """What the data are for: classification or regression; empty where it is not known."""
+        name = self.scenario.data.name
+        return "" if "data" in self.own else "regression" if name.startswith("uci/") else data_spec_of(name).task or ""
+
+
+def value_at(scenario: Scenario, key: str) -> Any:
+    """The value of a dotted key in a resolved scenario; None where it is absent.
+
+    Example:
+        >>> value_at(Scenario(), "server.optimizer")
+        'none'
+    """
+    at: Any = scenario
+    for part in key.split("."):
+        options = getattr(at, "options", {})
+        at = at.get(part) if isinstance(at, dict) else options.get(part) if part in options else getattr(at, part, None)
+    return at
+
+
+def is_stack(scenario: Scenario) -> bool:
+    """Whether a model is made of parts: bases and what joins them, or FedDF's several architectures.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> [is_stack(read_scenario({"method": {"name": name}})) for name in ("stacking", "fens", "feddf")]
+        [True, True, False]
+    """
+    spec, options = method_spec_of(scenario.method.name), scenario.method.options
+    return spec.parts or ("networks" in spec.options and bool(options.get("networks")))
+
+
+def explain_rounds(spec: MethodSpec) -> str:
+    """Why a method cannot train without rounds, to be read behind its name; empty if it can.
+
+    Example:
+        >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
+        ('has no server', '')
+    """
+    return (
+        "has no server" if spec.walks
+        else "trains on the pooled data, as one client" if spec.pooled
+        else "trains every client by itself" if spec.models == "clients"
+        else spec.in_rounds
+    )  # fmt: skip
+
+
+def _explain_need(c: Case) -> str:
+    """What the key's own field or option says it needs, where that is not so."""
+    section, _, last = c.key.rpartition(".")
+    needs: Needs | None = None
+    named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
+    if named is not None and last not in section_fields(section):
+        spec = KINDS[section].specs.get(named.name)
+        needs = spec.options[last].needs if spec is not None and last in spec.options else None
+    elif section in section_types() and (found := find_key(section, last)) is not None:
+        needs = found.needs
+    if needs is None or needs.key.partition(".")[0] in c.own:
+        return ""
+    value, values = value_at(c.scenario, needs.key), ", ".join(map(str, needs.values))
+    only = f"{needs.key} is {value} and only {values} read{'s' * (len(needs.values) == 1)} it"
+    return "" if value in needs.values else only
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The table. Of the rows of a key the first that holds is said.
+
+
+class Row(NamedTuple):
+    """Where a key cannot act, or where its value is wrong.
+
+    Attributes:
+        keys: dotted, with spaces between them; `*` is the name of a tier, or at the end everything below.
+        where: whether it is so; what it returns can stand in `why` as `{found}`.
+        why: to be read behind "because" or "but"; `{name}` is the method, `{s}` the scenario, `{o}` the method's
+            options, `{at}` the section of the key and `{tier}` its tier.
+        remedy: what to do about a value that is wrong.
+        value: whether the value is wrong, wherever it comes from; None: it only cannot act.
+    """
+
+    keys: str
+    where: Callable[[Case], Any]
+    why: str
+    remedy: str = "leave it out"
+    value: Callable[[Case], bool] | None = None
+
+
+def _changed(c: Case) -> bool:
+    return bool(c.value != c.default)
+
+
+def _other_than(*plain: Any) -> Callable[[Case], bool]:
+    return lambda c: c.value not in plain
+
+
+def _one_of(*wrong: Any) -> Callable[[Case], bool]:
+    return lambda c: c.value in wrong
+
+
+_MEAN = "server.weighting server.coefficients server.robust server.trim server.byzantine"
+_EVERYBODY = "clients.* participation.* schedule.* data.partition.*"
+_WHO_TRAINS_WHAT = "schedule.kind schedule.rows clients.tiers.*.models_per_round"
+_INVITED = "participation.per_round participation.fraction participation.selection.*"
+_DEVICE = " ".join(
+    f"clients.tiers.*.{key}"
+    for key in ("seconds_per_step", "seconds_per_sample", "uplink", "downlink", "latency", "spread")
+)
+_OWN_STEP = ("a server step of its own", "no server")
+_BOTH = "give one of the two"
+_FITS_NO_NETWORK = "in {name} clients fit method.learner, and no network"
+
+METHOD_ROWS = (  # what the method does not have or read, whatever the other keys say
+    Row("method.models", lambda c: c.spec.models != "any", "{name} trains one model",
+        "leave it out or choose fed_ensemble", lambda c: c.value > 1),
+    Row("server.robust", lambda c: not c.spec.robust and _OWN_STEP[c.spec.walks], "{name} has {found}",
+        "leave it at none", _other_than("none")),
+    Row("server.optimizer", lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}",
+        "leave it at none", _other_than("none")),
+    Row("schedule.kind", lambda c: c.spec.walks, "{name} has no server", "leave it at walk", _other_than("walk")),
+    Row("graph.*", lambda c: not c.walks, "{name} uses no graph", "leave it out, or choose method random_walk",
+        _changed),
+    Row("local.*", lambda c: c.spec.fits, "in {name} clients fit method.learner, and nothing descends"),
+    Row("model.* lanes", lambda c: c.spec.fits, _FITS_NO_NETWORK),
+    Row("compress.*", lambda c: c.spec.fits, "in {name} a learner is no delta: it travels whole"),
+    Row("server.*", lambda c: c.spec.fits, "in {name} learners are not averaged"),
+    Row("predict.average", lambda c: c.spec.fits, "in {name} the learners vote"),
+    Row("predict.gamma", lambda c: c.spec.fits, "in {name} the learners vote, with weights of their own"),
+    Row("clients.tf32", lambda c: c.spec.fits,
+        "in {name} clients fit method.learner, and trees multiply no matrices"),
+    Row("vary", lambda c: c.spec.fits, "in {name} an ensemble of learners begins empty, and has no first models"),
+    Row("clients.tiers.*.downlink", lambda c: not c.spec.downloads, "{name} sends nothing to its clients"),
+    Row("rounds local.* compress.* server.* model.weight_sd model.objective predict.noise",
+        lambda c: not c.spec.trains, "{name} is fitted in closed form, without rounds"),
+    Row(f"{_EVERYBODY} {_MEAN}",
+        lambda c: c.spec.pooled
+        and not (CLIENT_KINDS.keys() & c.scenario.data.partition.options.keys())
+        and (c.key, c.scenario.data.name) != ("clients.number", "synthetic"),
+        "{name} trains on the pooled data, as one client"),
+    Row("server.lr server.momentum", lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks],
+        "{name} has {found}"),
+    Row(_MEAN, lambda c: not c.spec.averages, "{name} has no mean of several clients' uploads"),
+    Row("server.coefficients", lambda c: not c.spec.coefficients, "{name} has a server of its own"),
+    Row(_WHO_TRAINS_WHAT,
+        lambda c: not c.spec.schedules
+        and not (c.key == "schedule.rows" and c.scenario.schedule.rows == "stratum" and not c.is_full
+                 and not c.spec.walks and not c.spec.pooled),
+        "{name} says by itself who trains which model"),
+    Row("local.private", lambda c: not c.spec.splits, "{name} keeps no layers of its network at the clients"),
+    Row("predict.gamma",
+        lambda c: (c.spec.own_models or c.scenario.local.private) and ("weights" if c.spec.all_models else "a model"),
+        "a known client of {name} answers with {found} of its own"),
+    Row("clients.tiers.*.downlink", lambda c: c.options.get("aggregator") in FIXED,
+        "method.aggregator is {o[aggregator]}, and nothing is sent to the clients"),
+    Row(f"server.* {_INVITED}", lambda c: c.options.get("aggregator") in FIXED,
+        "method.aggregator is {o[aggregator]}, which nobody trains"),
+    Row(_INVITED, lambda c: c.spec.sampled, "every client samples in each round"),
+    Row("method.patience", lambda c: "validation" in c.spec.options and c.options.get("validation") == 0,
+        "method.validation is 0, so that no row says when to stop"),
+    Row("method.input_rows", lambda c: "validation" in c.spec.options and c.options.get("inputs") == "withheld",
+        "method.inputs is withheld: method.server_data says how many rows that are"),
+    Row("model.*", lambda c: next((one for one in ("bases", "networks") if c.options.get(one)), ""),
+        "method.{found} names the networks"),
+    Row("clients.tiers.*.width", lambda c: not c.spec.slices, "every client of {name} trains the whole network"),
+)  # fmt: skip
+
+ROWS = (
+    *METHOD_ROWS,
+    Row("method.scaler", lambda c: c.spec.slices and all(tier.width == 1 for tier in c.tiers),
+        "no tier has a width below 1"),
+    Row("*", _explain_need, "{found}"),
+    # One model.
+    Row("predict.gamma predict.average", lambda c: c.has_one_model and not c.spec.samples,
+        "method.models is {s.method.models}"),
+    Row("schedule.kind", lambda c: c.has_one_model, "method.models is {s.method.models}"),
+    Row("schedule.rows", lambda c: c.has_one_model and (c.scenario.schedule.rows != "stratum" or c.is_full),
+        "method.models is {s.method.models}"),
+    Row("clients.tiers.*.models_per_round",  # sparse uploads of a tier that trains `all` have a budget of their own
+        lambda c: c.has_one_model and c.scenario.compress.kind not in ("topk", "randomk"),
+        "method.models is {s.method.models}"),
+    Row("clients.tiers.*.side_by_side", lambda c: c.has_one_model and c.bases < 2,
+        "method.models is {s.method.models}"),
+    # Data, and the network.
+    Row("data.partition.skew", lambda c: c.scenario.data.partition.options.get("sizes") == "equal"
+        and c.scenario.data.partition.name == "dirichlet_clients", "data.partition.sizes is equal"),
+    Row("data.partition.skew data.partition.min_rows",
+        lambda c: isinstance(c.scenario.data.partition.options.get("sizes"), list | tuple)
+        and c.scenario.data.partition.name == "dirichlet_clients",
+        "data.partition.sizes gives the size of each client"),
+    Row("data.test_fraction", lambda c: "test" in c.scenario.data.options, "data.test names the test rows"),
+    Row("predict.dropout_at_test",
+        lambda c: "model" not in c.own and c.scenario.model.name in MODEL_SPECS
+        and not c.scenario.model.options.get("dropout"),
+        "the network {s.model.name} has no dropout (model.dropout)"),
+    Row("predict.noise method.residuals", lambda c: c.task == "classification", "{s.data.name} has classes"),
+    Row("predict.noise",
+        lambda c: c.value == "residual" and c.scenario.model.objective == "gaussian_nll",
+        "model.objective is gaussian_nll, whose networks say by themselves how large the noise is"),
+    Row("predict.average", lambda c: c.task == "regression", "{s.data.name} has real targets"),
+    # Training and the server.
+    Row("local.steps", lambda c: c.scenario.local.epochs is not None, "local.epochs is {s.local.epochs}", _BOTH,
+        _changed),
+    Row("local.lr", lambda c: c.scenario.local.lr_grid, "local.lr_grid takes its place"),
+    Row("local.lr_decay_every", lambda c: c.scenario.local.lr_decay == 1, "local.lr_decay is 1"),
+    Row("vary", lambda c: c.scenario.replicates == 1, "replicates is 1"),
+    Row("compress.kind", lambda c: not c.spec.sparse,
+        "a part of what clients of {name} send says nothing without the rest", "set it to int8 or dense",
+        _one_of("topk", "randomk")),
+    Row("compress.adaptive",
+        lambda c: len({tier.uplink for tier in c.tiers}) == 1
+        and c.scenario.clients.trace is None and c.scenario.clients.profile is None,
+        "all uplinks are alike"),
+    Row("compress.resource_ratio",
+        lambda c: all(tier.models_per_round == 1 for tier in c.tiers) and not c.spec.pooled,
+        "no tier trains several models a round (clients.tiers.*.models_per_round)"),
+    Row("server.coefficients", lambda c: len(c.tiers) == 1, "there is one tier of clients"),
+    Row("server.weighting", lambda c: c.scenario.server.coefficients == "paper_eq2",
+        "server.coefficients is paper_eq2, which weighs every upload by its tier", "set it to uniform",
+        _other_than("uniform")),
+    Row("server.robust", lambda c: c.scenario.server.coefficients != "fedavg",
+        "server.coefficients is {s.server.coefficients}, and a robust server gives uploads the same weight",
+        "set server.coefficients to fedavg", _other_than("none")),
+    Row("server.robust", lambda c: c.scenario.server.weighting != "uniform",
+        "server.weighting is {s.server.weighting}, and a robust server gives uploads the same weight",
+        "set server.weighting to uniform", _other_than("none")),
+    # Devices.
+    Row("clients.profile", lambda c: c.scenario.clients.trace is not None,
+        "clients.trace says what the devices are like", "leave one of the two out", _changed),
+    Row(_DEVICE, lambda c: c.scenario.clients.profile is not None,
+        "clients.profile = {s.clients.profile} gives every client figures of its own"),
+    Row("clients.device clients.tf32", lambda c: not c.has_gpus, "no tier has GPUs (clients.tiers.*.num_gpus)"),
+    Row("clients.tf32", lambda c: c.scenario.clients.device == "cpu", "clients.device is cpu"),
+    Row("clients.tiers.*.side_by_side",  # walks and bases: a client may train several models whatever its tier says
+        lambda c: c.tier.models_per_round == 1 and not c.walks and c.bases < 2, "the tier trains one model a round"),
+    # Who takes part.
+    Row("participation.fraction", lambda c: c.scenario.participation.per_round is not None,
+        "participation.per_round is {s.participation.per_round}", _BOTH, _changed),
+    Row("participation.overcommit participation.selection.*", lambda c: c.is_full,
+        "all clients take part in every round"),
+    Row("participation.staleness_a", lambda c: c.has_rounds, "participation.mode is sync"),
+    Row("evaluate.every", lambda c: c.scenario.evaluate.every_seconds is not None,
+        "evaluate.every_seconds takes its place"),
+    Row("schedule.rows", lambda c: c.is_full and c.scenario.schedule.kind != "permutation",
+        "schedule.kind is {s.schedule.kind}"),
+    # Models that walk.
+    Row("schedule.kind", lambda c: c.name in METHOD_SPECS and not c.spec.walks, "{name} has a server",
+        "leave it out, or choose random_walk", _one_of("walk")),
+    Row("participation.fraction participation.per_round", lambda c: c.walks and not c.is_full,
+        "in a random walk the holders of models take part",
+        "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)", _changed),
+    Row("participation.overcommit participation.dropout participation.deadline", lambda c: c.walks,
+        "in a random walk the holders of models take part",
+        "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)", _changed),
+    Row("participation.selection.name", lambda c: c.walks, "in a random walk the holders of models take part",
+        value=lambda c: c.selects),
+    Row("client_timeout", lambda c: c.walks and c.scenario.runtime == "ray",
+        "a random walk on Ray cannot stop a client that takes too long", "leave it out, or set runtime to inline",
+        _changed),
+    Row("clients.tiers.*.models_per_round", lambda c: c.walks,
+        "in a random walk a client trains the models that it holds", value=_other_than(1)),
+    # No rounds.
+    Row("participation.mode",
+        lambda c: explain_rounds(c.spec) or (is_stack(c.scenario) and "with several networks trains in rounds"),
+        "{name} {found}", "set it to sync", _other_than("sync")),
+    Row("participation.per_round participation.fraction",
+        lambda c: not c.has_rounds and (c.key, c.value) != ("participation.fraction", 1),
+        "participation.mode is {s.participation.mode}, which has no participants of a round",
+        "leave it out: participation.concurrency says how many train at a time", _changed),
+    Row("participation.overcommit", lambda c: not c.has_rounds,
+        "participation.mode is {s.participation.mode}, which has no participants of a round", value=_changed),
+    Row("participation.selection.name", lambda c: not c.has_rounds,
+        "participation.mode is {s.participation.mode}, and idle clients are drawn uniformly",
+        value=lambda c: c.selects),
+    Row("schedule.rows", lambda c: not c.has_rounds,
+        "participation.mode is {s.participation.mode}, and the only rows without rounds are clients",
+        "set it to client", _other_than("client")),
+    Row("schedule.kind", lambda c: not c.has_rounds,
+        "participation.mode is {s.participation.mode}, and it reads the losses of a round", "choose another kind",
+        _one_of("adaptive")),
+    Row("participation.selection.name", lambda c: c.scenario.schedule.rows == "stratum",
+        "schedule.rows is stratum, whose strata choose one client each",
+        "set schedule.rows to slot or client, or leave the selection at uniform", lambda c: c.selects),
+    # Stacks and learners.
+    Row("participation.selection.name", lambda c: is_stack(c.scenario) and c.value != "fair",
+        "the bases of a stack have losses of their own", "choose uniform or fair", lambda c: c.selects),
+    Row("predict.gamma", lambda c: is_stack(c.scenario), "method {name} cannot use it", "leave it at .inf",
+        _other_than(float("inf"))),
+    Row("schedule.kind", lambda c: is_stack(c.scenario), "method {name} cannot use it", "leave it at permutation",
+        _one_of("walk")),
+    Row("local.lr_grid", lambda c: is_stack(c.scenario), "method {name} cannot use it", "leave it at an empty list",
+        _changed),
+    Row("participation.overcommit", lambda c: is_stack(c.scenario) and c.spec.models == "clients",
+        "method {name} cannot use it", "leave it at 1", lambda c: c.value > 1),
+    Row("predict.average", lambda c: is_stack(c.scenario), "method {name} cannot use it",
+        "leave it at probabilities", _other_than("probabilities")),
+    Row("clients.availability", lambda c: is_stack(c.scenario) and c.options.get("beta") == FIT,
+        "with method.beta = fit the server works where client 0 would",
+        "set it to always, or method.beta to a number", _other_than("always")),
+    Row("participation.dropout participation.deadline", lambda c: is_stack(c.scenario) and c.options.get("beta") == FIT,
+        "with method.beta = fit the server works where client 0 would",
+        "leave it out, or set method.beta to a number", _changed),
+    Row("participation.dropout participation.deadline",
+        lambda c: is_stack(c.scenario) and c.options.get("meta_data") == "pooled",
+        "with method.meta_data = pooled the server needs the answers of every client",
+        "leave it out, or set method.meta_data to federated", _changed),
+    Row("rounds", lambda c: c.spec.fits, "{name} adds its learners in rounds", "give at least 1", _one_of(0)),
+    Row("participation.selection.name", lambda c: c.spec.fits,
+        "{name} counts the bytes of clients that come back, and must know who took part before",
+        "leave it at uniform", lambda c: c.selects),
+    # Answers, and tiers.
+    Row("data.hold_out", lambda c: c.scenario.predict.conformal is not None,
+        "predict.conformal needs rows that no model is trained on", "set it to 0.2, say", _one_of(0)),
+    Row("predict.dropout_at_test", lambda c: c.spec.asks,
+        "method {name}, whose clients would train by such answers, cannot use it", value=_one_of(True)),
+    Row("predict.dropout_at_test", lambda c: c.spec.parts,
+        "method {name}, whose networks are parts of a stack, cannot use it", value=_one_of(True)),
+    Row("clients.tiers.*.share", lambda c: c.tier.number is not None, "{at}.number is {tier.number}", _BOTH,
+        lambda c: c.value is not None),
+    Row("clients.tiers.*.models_per_round", lambda c: c.tier.models_per_round != "all",
+        "method.models is {s.method.models}", "lower it or write all",
+        lambda c: c.value != "all" and c.value > c.scenario.method.models),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The loops.
+
+
+def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
+    """Why a key that is set cannot act; empty if it can.
+
+    Args:
+        key: dotted.
+        scenario: resolved.
+        own: which of data, model and method are Python objects, of which nothing is known here.
+    """
+    section, _, option = key.partition(".")
+    if section in own and section != "method":
+        return f"{KINDS[section].subject} a Python object" if option in value_at(scenario, section).options else ""
+    case = Case(scenario, key, own)
+    return next((why for row in _rows_of(key) if row.value is None and (why := _explain(row, case))), "")
+
+
+def refuse_wrong(scenario: Scenario) -> None:
+    """Refuses the first value that is wrong beside the others.
+
+    Raises:
+        BadInput: key, value, reason and remedy.
+    """
+    for row in ROWS:
+        for key in _list_keys(row, scenario) if row.value is not None else ():
+            case = Case(scenario, key)
+            if row.value is not None and row.value(case) and (why := _explain(row, case)):
+                raise BadInput(f"{key} = {_show(case.value)}, but {why}: {row.remedy}")
+
+
+def is_read(key: str, scenario: Scenario) -> bool:
+    """Whether the method of a scenario reads a key at all, whatever the other keys say; for the reference.
+
+    Args:
+        key: dotted, not an option of the method itself.
+        scenario: names the method.
+
+    Example:
+        >>> is_read("server.robust", Scenario()), is_read("graph.kind", Scenario())
+        (True, False)
+    """
+    rows = set(METHOD_ROWS).intersection(_rows_of(key))
+    return not any(_explain(row, Case(scenario, key)) for row in rows)
+
+
+def _explain(row: Row, c: Case) -> str:
+    """Why a row holds; empty where it does not."""
+    found = row.where(c)
+    if not found:
+        return ""
+    at = c.key.rpartition(".")[0]
+    return row.why.format(found=found, name=c.name, s=c.scenario, o=c.options, at=at, tier=c.tier)
+
+
+@lru_cache(4096)
+def _rows_of(key: str) -> tuple[Row, ...]:
+    """The rows of a key, in their order."""
+    return tuple(row for row in ROWS if any(_pattern(one).fullmatch(key) for one in row.keys.split()))
+
+
+@lru_cache
+def _pattern(keys: str) -> re.Pattern[str]:
+    return re.compile(re.escape(keys).replace(r"\*\.", r"[^.]+\.").replace(r"\*", ".+"))
+
+
+def _list_keys(row: Row, scenario: Scenario) -> Iterator[str]:
+    """The keys of a row that a scenario has."""
+    for key in row.keys.split():
+        if key.startswith("clients.tiers.*."):
+            yield from (key.replace("*", tier) for tier in scenario.clients.tiers)
+        elif key.endswith(".*"):
+            yield from (f"{key[:-1]}{last}" for last in section_fields(key[:-2]))
+        else:
+            yield key
+
+
+def _show(value: Any) -> str:
+    """A value as a user would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
