@@ -30,6 +30,7 @@ BASES = {
     "Composer",
     "CParser",
     "SafeConstructor",
+    "TorchDispatchMode",
     "Resolver",
     "yaml.SafeDumper",
 }
