@@ -20,9 +20,9 @@ from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import Net
 from fedray.data.proxy import ProxyShards
 from fedray.data.stacking import FeatureShards
+from fedray.methods.fens import FIXED
 from fedray.models.aggregators import build_aggregator
 from fedray.models.stacking import Base, Stack
-from fedray.scenario.fens import FIXED
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 
