@@ -41,6 +41,7 @@ components  training  report
 methods  simulation
 assembly  evaluation  storage
 runtime
+advice
 experiments
 api  tuning  bench
 cli
