@@ -52,6 +52,10 @@ RETIRED = {  # what took their place -> the names
         *("check_objects", "record_training", "require_training", "refuse_training", "_list_own_rules", "_OWN_RULES"),
         *("register_schedule", "register_selection", "find_selection", "find_code", "keep_code", "find_section"),
     ),
+    "`own_code.contract.contract` and `check_fields`, for each function and each part of a user's own": (
+        *("require_function", "require_number", "check_course", "_guard_fields", "_guard_server", "_guard_compress"),
+        *("_guard_local", "_guard_rule", "_check_curvature", "_blame"),
+    ),
 }
 
 

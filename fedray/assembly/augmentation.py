@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.assembly.own_results import require, require_function
 from fedray.assembly.registry import find_function, name_thing
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -24,6 +23,7 @@ from fedray.core.types import Net
 from fedray.data.augmentation import AUGMENTATIONS, PADDED
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
+from fedray.own_code.contract import contract
 from fedray.own_code.source_code import list_nested
 from fedray.own_code.user_code import describe_exception, name_type, takes_positional
 from fedray.scenario import names
@@ -176,8 +176,7 @@ def check_augmentations(where: str, rules: Any) -> None:
         BadInput: says what to give.
     """
     wanted = "give a tuple of fedray.methods.Augmentation"
-    require(where, "local.augment", rules, tuple)
     for one in rules:
         if not isinstance(one, Augmentation) or one.form not in get_args(AugmentationForm):
             raise BadInput(f"{where}: local.augment has {name_type(one)}: {wanted}, of form rows, row or batch")
-        require_function(where, "local.augment", one.function, _TAKEN[one.form])
+        contract(f"{where}: local.augment", one.function, arguments=_TAKEN[one.form])

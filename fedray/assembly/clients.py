@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,9 +28,9 @@ from fedray.core.types import Clients, FloatArray, IntArray
 from fedray.data.shards import Shards
 from fedray.files.plain import expand_user_path
 from fedray.models.slices import TierNet
+from fedray.own_code.contract import contract
 from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
 from fedray.scenario.selection import READS_LOSSES
@@ -135,7 +134,7 @@ def make_participation(
     if function is None and keys.name == "round_robin":
         return rules.draw_in_turn(clients, sum(counts))
     if function is not None:
-        rule = _guard_rule(function, keys.options, declared_options("selection", keys.name) is not None)
+        rule = _hold_rule(function, keys.options, declared_options("selection", keys.name) is not None)
     elif keys.name == "power_of_choice":
         rule = _share_candidates(keys.options.get("candidates"), clients, counts)
     else:
@@ -229,30 +228,16 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
     return remember_clients(method, worlds, shards.number, measure_sizes(shards))
 
 
-def _guard_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
+def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
     """A user's rule, whose choice is checked; an option that it neither declares nor reads is refused."""
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
-    where, given = f"participation.selection.name = {name}", options if declares else cast(Mapping[str, Any], recorded)
+    given = options if declares else cast(Mapping[str, Any], recorded)
 
-    def ask(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
-        with blame_user_code(where):
-            found = function(known, number, generator, given)
-        wrong = rules.check_chosen(found, known, number)
-        if wrong is not None:
-            raise BadInput(f"{where} returned {wrong}")
-        return np.sort(np.asarray(found, dtype=np.int64))
-
-    def choose(known: rules.KnownClients, number: int, generator: np.random.Generator) -> IntArray:
-        again = None if tried else copy.deepcopy(generator)
-        chosen = ask(known, number, generator)
+    def returns(found: Any, known: rules.KnownClients, number: int, *_: Any) -> str | None:
         if not (declares or tried):
             refuse_unread("participation.selection", name, recorded)
         tried.append(True)
-        if again is not None and not np.array_equal(chosen, ask(known, number, again)):
-            raise BadInput(
-                f"{where}: asked again it chooses others, so that no run could be repeated: draw with its generator "
-                "alone, and keep nothing from call to call"
-            )
-        return chosen
+        return rules.check_chosen(found, known, number)
 
-    return choose
+    ask = contract(f"participation.selection.name = {name}", function, returns, again=True)
+    return lambda *about: np.sort(np.asarray(ask(*about, given), dtype=np.int64))

@@ -38,8 +38,8 @@ from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
+from fedray.own_code.contract import contract
 from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
-from fedray.own_code.user_code import blame_user_code
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of
@@ -181,8 +181,8 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
         return compose(pieces)
     recorded = RecordedOptions(pieces.options)
     is_open = own.method is None and declared_options("method", name) is None
-    with blame_user_code(f"{where}: its function"):
-        method = compose(replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces)
+    given = replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces
+    method = contract(f"{where}: its function", compose)(given)
     if is_open:
         refuse_unread("method", name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))

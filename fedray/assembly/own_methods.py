@@ -29,27 +29,20 @@ from torch import Tensor
 
 from fedray.assembly import own_results as results
 from fedray.assembly.augmentation import check_augmentations
-from fedray.assembly.own_results import (
-    check_course,
-    guard_combine,
-    require,
-    require_function,
-    require_number,
-    watch_shared,
-)
+from fedray.assembly.own_results import guard_combine, watch_shared
 from fedray.assembly.registry import check_code, functions_of
 from fedray.components.schedule import invite_all
 from fedray.core.errors import BadInput, FedrayError, warn_user
-from fedray.core.local import Correction, LocalLoss, Transform
-from fedray.core.measured import ClientSums, Curvature
-from fedray.core.method import Compress, Local, Method, Phase, Server
+from fedray.core.measured import ClientSums
+from fedray.core.method import Local, Method, Phase
 from fedray.core.text import quote_value
 from fedray.core.types import Clients, State
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.stacking import Stack
+from fedray.own_code.contract import Returns, check_fields, contract
 from fedray.own_code.read_values import reach
 from fedray.own_code.source_code import read_closure
-from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.own_code.user_code import name_type
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import MethodKeys, Scenario
 from fedray.scenario.training import ServerKeys
@@ -304,13 +297,13 @@ def check_measure(phase: Phase, where: str) -> None:
     how = phase.measure
     if how is None:
         return
-    if isinstance(how, Curvature):
-        _check_curvature(phase, how, where)
-    elif isinstance(how, ClientSums):
-        require_function(where, "measure.function", how.function, "seen")
-        require_number(where, "measure.numbers", how.numbers, least=1, whole=True)
-    else:
-        raise BadInput(f"{where}: measure is {name_type(how)}: give a Curvature or ClientSums")
+    check_fields(where, how, "measure.")
+    if isinstance(how, ClientSums):
+        contract(f"{where}: measure.function", how.function, arguments="seen")
+    elif phase.up_vectors < 1:
+        raise BadInput(
+            f"{where}: curvature is sent, but up_vectors = {phase.up_vectors}: set it to 1, so that it is counted"
+        )
     if phase.local.correction is not None:
         raise BadInput(f"{where}: measure and local.correction are both sent beside the delta: leave one of them out")
     if phase.walk is not None:
@@ -319,24 +312,10 @@ def check_measure(phase: Phase, where: str) -> None:
         raise BadInput(f"{where}: measure reads whole networks, but tiers train slices: leave it out")
 
 
-def _check_curvature(phase: Phase, how: Curvature, where: str) -> None:
-    if how.kind not in ("model", "empirical"):
-        raise BadInput(f"{where}: measure.kind = {how.kind!r}: choose model or empirical")
-    if how.rows is not None and (not isinstance(how.rows, int) or isinstance(how.rows, bool) or how.rows < 1):
-        raise BadInput(f"{where}: measure.rows = {how.rows!r}: give a whole number of at least 1, or None")
-    if phase.up_vectors < 1:
-        raise BadInput(
-            f"{where}: curvature is sent, but up_vectors = {phase.up_vectors}: set it to 1, so that it is counted"
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # A user's own method with a check around each of its functions: a wrong result is one line that names the function.
 
-Check = Callable[..., str | None]  # (what a function returned, its arguments) -> what is wrong with it
-
-
-ARGUMENTS = {  # of the functions of a method and of a phase
+ARGUMENTS = {  # of the functions of a method, of a phase and of its parts
     "answer": "state",
     "prepare": "state, pooled",
     "join": "t, steps",
@@ -348,7 +327,16 @@ ARGUMENTS = {  # of the functions of a method and of a phase
     "traffic": "t, plan",
     "remember": "t, state, plan, loss",
     "ask": "state, stats",
+    "init": "models",
+    "reduce": "uploads",
+    "step": "state, stats, t",
+    "bytes": "client, tier",
+    "apply": "uploads",
+    "finish": "start, final",
+    "offset": "own, shared",
+    "update": "own, shared, delta, length",
 }
+_NEEDED = ("schedule", "init", "reduce", "step", "bytes", "apply", "offset", "update")
 _OF_NONE = {"schedule": ": its state is None where a run is planned and not begun: return the jobs of round 0 there"}
 
 
@@ -386,11 +374,11 @@ def guard_method(
         raise BadInput(f"{where} returned {name_type(method)}: return a fedray.methods.Method")
     if not isinstance(method.name, str) or not method.name:
         raise BadInput(f"{where}: name = {method.name!r}: give the method a name")
-    require(where, "phase", method.phase, Phase)
-    require(where, "parts", method.parts, tuple)
+    check_fields(where, method)
     about = _Method(where, worlds, clients.number, layers)
     for i, part in enumerate(method.parts):
-        require(where, f"parts[{i}]", part, Phase)
+        if not isinstance(part, Phase):
+            raise BadInput(f"{where}: parts[{i}] is {name_type(part)}: give a Phase")
     fitted: Method = fit_parts(method, stack, where)
     if method.one_model_per_client and method.phase.models != clients.number:
         raise BadInput(
@@ -401,13 +389,13 @@ def guard_method(
     own = phase.is_personal or phase.mixture or fitted.one_model_per_client
     each = clients.number if fitted.one_model_per_client else 0
     checks = method_checks(worlds, phase.models, len(clients.tiers), own=own, each=each)
-    fields = _guard_fields(fitted, where, checks)
+    fields = _hold(fitted, where, checks)
     if "answer" in fields:
         fields["answer"] = guard_combine(fields["answer"], where)
     return replace(fitted, phase=phase, parts=parts, **fields)
 
 
-def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0) -> dict[str, Check]:
+def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0) -> dict[str, Returns]:
     """For each function of a method: (what it returned, its arguments) -> what is wrong with it, or None.
 
     Args:
@@ -427,7 +415,7 @@ def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False
     }
 
 
-def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Check]:
+def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns]:
     """The same for each function of a phase.
 
     Args:
@@ -452,42 +440,27 @@ def _check_next(found: Any, state: State) -> str | None:
     return results.check_state(found, len(state.models), state)
 
 
-def _guard_fields(thing: Any, where: str, checks: Mapping[str, Check]) -> dict[str, Any]:
-    """The functions of a method or a phase that are there, each guarded by its check."""
-    there = {name: getattr(thing, name) for name in checks if getattr(thing, name) is not None}
-    for name, function in there.items():
-        require_function(where, name, function, ARGUMENTS[name])
-    return {name: _guard(where, name, function, checks[name]) for name, function in there.items()}
-
-
-def _guard(where: str, part: str, function: Callable[..., Any], check: Check) -> Callable[..., Any]:
-    """A function of the user's whose exceptions and results are one line.
+def _hold(thing: Any, where: str, checks: Mapping[str, Returns], path: str = "") -> dict[str, Any]:
+    """The functions of a part of a method that are there, each held to its contract.
 
     Args:
-        where: The method, for messages.
-        part: What the function is of it.
-        function: The user's.
-        check: (result, *arguments) -> what is wrong with it, or None.
+        thing: a method, a phase, or what a phase has.
+        where: how messages call the method.
+        checks: for each function, what is wrong with what it returned.
+        path: where the part stands, with a dot at its end.
     """
-
-    def call(*arguments: Any) -> Any:
-        with blame_user_code(f"{where}: {part}", _OF_NONE.get(part, "")):
-            found = function(*arguments)
-        wrong = check(found, *arguments)
-        if wrong is not None:
-            raise BadInput(f"{where}: {part} returned {wrong}")
-        return found
-
-    return call
+    found: dict[str, Any] = {}
+    for name, returns in checks.items():
+        if (function := getattr(thing, name)) is not None or name in _NEEDED:
+            what, remedy = f"{where}: {path}{name}", _OF_NONE.get(name, "")
+            found[name] = contract(what, function, returns, arguments=ARGUMENTS[name], again=True, remedy=remedy)
+    return found
 
 
 def _guard_phase(phase: Phase, about: _Method) -> Phase:
-    """A phase whose fields can be used and whose functions are checked."""
+    """A phase whose fields can be used and whose functions are held to their contracts."""
     where = about.where
-    require_number(where, "models", phase.models, least=1, whole=True)
-    require_number(where, "down_vectors", phase.down_vectors, whole=True)
-    require_number(where, "up_vectors", phase.up_vectors, whole=True)
-    require(where, "private", phase.private, tuple)
+    check_fields(where, phase)
     for layer in phase.private:
         if layer not in about.layers:
             known = ", ".join(about.layers)
@@ -496,111 +469,71 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
             )
     if not set(phase.memory) <= set(phase.private):
         raise BadInput(f"{where}: memory = {phase.memory!r}: name layers of private, {phase.private!r}")
-    require(where, "personal", phase.personal, tuple)
-    _check_local(where, phase.local)
-    for local in phase.personal:
+    for local in (phase.local, *phase.personal):
         _check_local(where, local)
         if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
             raise BadInput(f"{where}: personal has a loss or transformations that local has not: give both the same")
     check_measure(phase, where)
-    require_function(where, "schedule", phase.schedule, ARGUMENTS["schedule"])
-    guarded: dict[str, Any] = {
-        **_guard_fields(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
-        "local": _guard_local(phase.local, where),
-        "server": _guard_server(phase.server, where, phase.local.correction),
-        "compress": _guard_compress(phase.compress, where),
-    }
-    return watch_shared(replace(phase, **guarded), where)
+    return watch_shared(replace(phase, **_hold_phase(phase, about)), where)
 
 
-def _guard_server(server: Server, where: str, correction: Correction | None) -> Server:
-    """A server whose three functions are checked."""
-    require(where, "server", server, Server)
-    for name, arguments in (("init", "models"), ("reduce", "uploads"), ("step", "state, stats, t")):
-        require_function(where, f"server.{name}", getattr(server, name), arguments)
-    shared = None if correction is None else correction.shared
+def _hold_phase(phase: Phase, about: _Method) -> dict[str, Any]:
+    """The functions of a phase, of its server, its compression and its local training, held to their contracts."""
+    where, server, compress, local = about.where, phase.server, phase.compress, phase.local
+    shared = None if local.correction is None else local.correction.shared
 
     def check_init(found: Any, _models: Any) -> str | None:
         if isinstance(found, Mapping) and shared is not None and shared not in found:
             return f"no {shared!r}, which local.correction.shared names: return it, one row for each model"
         return results.check_tensors(found)
 
-    return server._replace(
-        init=_guard(where, "server.init", server.init, check_init),
-        reduce=_guard(where, "server.reduce", server.reduce, lambda found, _: results.check_stats(found)),
-        step=_guard(where, "server.step", server.step, lambda found, state, *_: _check_next(found, state)),
-        on_device=False,  # somebody's own function reads tensors in main memory
-    )
-
-
-def _guard_compress(compress: Compress, where: str) -> Compress:
-    """A compression whose two functions are checked."""
-    require(where, "compress", compress, Compress)
-    for name, arguments in (("bytes", "client, tier"), ("apply", "uploads")):
-        require_function(where, f"compress.{name}", getattr(compress, name), arguments)
-
-    def check_bytes(found: Any, client: Any, _tier: Any) -> str | None:
-        return results.check_counts(found, len(client), "bytes")
-
-    def check_apply(found: Any, uploads: Any) -> str | None:
-        return results.check_compressed(found, uploads, compress.own)
-
-    return compress._replace(
-        bytes=_guard(where, "compress.bytes", compress.bytes, check_bytes),
-        apply=_guard(where, "compress.apply", compress.apply, check_apply),
-        on_device=False,
-    )
-
-
-def _guard_local(local: Local, where: str) -> Local:
-    """Local training whose correction, and whose end, are checked."""
-
-    def check(found: Any, own: Tensor, *_: Any) -> str | None:
+    def check_vector(found: Any, own: Tensor, *_: Any) -> str | None:
         return results.check_tensor(found, tuple(own.shape))
 
-    if local.finish is not None:
-        local = replace(local, finish=_guard(where, "local.finish", local.finish, check))
-    correction = local.correction
-    if correction is None:
-        return local
-    guarded = correction._replace(
-        offset=_guard(where, "local.correction.offset", correction.offset, check),
-        update=_guard(where, "local.correction.update", correction.update, check),
-    )
-    return replace(local, correction=guarded)
+    serves: dict[str, Returns] = {
+        "init": check_init,
+        "reduce": lambda found, _: results.check_stats(found),
+        "step": lambda found, state, *_: _check_next(found, state),
+    }
+    sends: dict[str, Returns] = {
+        "bytes": lambda found, client, _: results.check_counts(found, len(client), "bytes"),
+        "apply": lambda found, uploads: results.check_compressed(found, uploads, compress.own),
+    }
+    check_fields(where, server, "server.")
+    check_fields(where, compress, "compress.")
+    ends = _hold(local, where, {"finish": check_vector}, "local.")
+    if local.correction is not None:
+        check_fields(where, local.correction, "local.correction.")
+        corrects = {"offset": check_vector, "update": check_vector}
+        held = _hold(local.correction, where, corrects, "local.correction.")
+        ends["correction"] = local.correction._replace(**held)
+    return {
+        **_hold(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
+        "local": replace(local, **ends),  # somebody's own function reads tensors in main memory
+        "server": server._replace(**_hold(server, where, serves, "server."), on_device=False),
+        "compress": compress._replace(**_hold(compress, where, sends, "compress."), on_device=False),
+    }
 
 
 def _check_local(where: str, local: Any) -> None:
     """How clients train, as engines can read it."""
-    require(where, "local", local, Local)
-    if local.optimizer not in ("sgd", "adam"):
-        raise BadInput(f"{where}: local.optimizer = {local.optimizer!r}: choose sgd or adam")
-    for name in ("lr", "lr_decay", "momentum", "weight_decay", "pull"):
-        require_number(where, f"local.{name}", getattr(local, name))
-    require_number(where, "local.lr_decay_every", local.lr_decay_every, least=1, whole=True)
-    for name in ("batch_size", "epochs", "steps"):
-        if getattr(local, name) is not None:
-            require_number(where, f"local.{name}", getattr(local, name), least=1, whole=True)
+    if not isinstance(local, Local):
+        raise BadInput(f"{where}: local is {name_type(local)}: give a Local")
+    check_fields(where, local, "local.")
     if (local.epochs is None) == (local.steps is None):
         both = f"local.epochs = {local.epochs} and local.steps = {local.steps}"
         raise BadInput(f"{where}: {both}: give one of them, and None for the other")
-    if local.correction is not None:
-        require(where, "local.correction", local.correction, Correction)
-        require_function(where, "local.correction.offset", local.correction.offset, "own, shared")
-        require_function(where, "local.correction.update", local.correction.update, "own, shared, delta, length")
-    if local.schedule is not None:
-        check_course(where, local.schedule)
+    if (rule := local.schedule) is not None:
+        check_fields(where, rule, "local.schedule.")
+        if rule.kind in ("cosine", "linear") and rule.rounds < 1:
+            raise BadInput(f"{where}: local.schedule.rounds = {rule.rounds!r}: give a whole number of at least 1")
     if local.loss is not None:
-        require(where, "local.loss", local.loss, LocalLoss)
         check_code("loss", f"{where}: local.loss", local.loss)
     if local.gradient is not None:
-        require(where, "local.gradient", local.gradient, Transform)
         check_code("optimizer", f"{where}: local.gradient", local.gradient)
     if local.step is not None:
         check_code("optimizer", f"{where}: local.step", local.step)
     check_augmentations(where, local.augment)
-    if local.finish is not None:
-        require_function(where, "local.finish", local.finish, "start, final")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

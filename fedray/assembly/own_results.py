@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core.errors import BadInput
-from fedray.core.local import RateKind, RateSchedule
-from fedray.core.method import Answer, Combine, Compressed, Phase
+from fedray.core.method import Answer, Compressed, Phase
 from fedray.core.parts import PartStep
 from fedray.core.sums import Counts, ExactSum, Kept, Largest
 from fedray.core.types import FloatArray, Plan, State, Uploads
 from fedray.methods.setting import Setting
+from fedray.own_code.contract import contract
 from fedray.own_code.read_values import find_changeable, is_changed, mark
-from fedray.own_code.user_code import blame_user_code, explain_uncallable, name_type
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks of what the functions of a user's own method return: each gives the error in words, or None.
@@ -281,18 +281,23 @@ def guard_combine(answer: Callable[[State], Answer], where: str) -> Callable[[St
 
     def call(*arguments: State) -> Answer:
         found = answer(*arguments)
-        return found if found.combine is None else found._replace(combine=_guard(found.combine, where))
+        if found.combine is None:
+            return found
+        held = contract(f"{where}: combine", found.combine, check_joined_answer, again=True)
+        return found._replace(combine=held)
 
     return call
 
 
-def check_joined_answer(found: Any, members: FloatArray) -> str | None:
+def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | None:
     """What is wrong with what a rule has made of the members' probabilities `[A, n, C]`; None: nothing.
 
     Example:
-        >>> check_joined_answer(np.array([[0.5, 0.6]]), np.zeros((3, 1, 2)))
+        >>> check_joined_answer(np.array([[0.5, 0.6]]), 0, np.zeros((3, 1, 2)))
         'probabilities that sum to 1.1 in a row: divide them by their sum over the classes'
     """
+    if np.isnan(members).any():  # of a diverged model
+        return None
     if not isinstance(found, np.ndarray) or found.shape != members.shape[1:]:
         kind = f"shape {list(found.shape)}" if isinstance(found, np.ndarray) else name_type(found)
         return f"{kind}: return an array of probabilities, {list(members.shape[1:])}"
@@ -303,20 +308,6 @@ def check_joined_answer(found: Any, members: FloatArray) -> str | None:
         worst = total[np.abs(total - 1).argmax()]
         return f"probabilities that sum to {worst:.4g} in a row: divide them by their sum over the classes"
     return None
-
-
-def _guard(combine: Combine, where: str) -> Combine:
-    def call(world: int, members: FloatArray) -> FloatArray:
-        with blame_user_code(f"{where}: combine"):
-            found = combine(world, members)
-        if np.isnan(members).any():  # of a diverged model
-            return found
-        wrong = check_joined_answer(found, members)
-        if wrong is not None:
-            raise BadInput(f"{where}: combine returned {wrong}")
-        return found
-
-    return call
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -367,51 +358,3 @@ def watch_shared(phase: Phase, where: str) -> Phase:
     named = {name: getattr(phase, name) for name in ("choose", "remember") if getattr(phase, name) is not None}
     watching: dict[str, Any] = {name: watched(function) for name, function in named.items()}
     return replace(phase, server=server._replace(step=watched(step)), **watching)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Fields of a user's own method: what is no number, no function or no part of the kind that is needed is one line.
-
-
-def require(where: str, part: str, value: Any, kind: type) -> None:
-    """Refuses a field of another type."""
-    if not isinstance(value, kind):
-        raise BadInput(f"{where}: {part} is {name_type(value)}: give a {kind.__name__}")
-
-
-def require_function(where: str, part: str, value: Any, arguments: str) -> None:
-    """Refuses a field that cannot be called with some arguments, such as "state, stats, t".
-
-    Example:
-        >>> require_function("method mine", "sizes", lambda: 3, "plan")
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: method mine: sizes does not take (plan): give a function (plan)
-    """
-    wrong = explain_uncallable(value, arguments)
-    if wrong is not None:
-        raise BadInput(f"{where}: {part} {wrong}: give a function ({arguments})")
-
-
-def require_number(where: str, part: str, value: Any, *, least: float = 0, whole: bool = False) -> None:
-    """Refuses a field that is no finite number of at least `least`."""
-    kinds = int if whole else int | float
-    fits = isinstance(value, kinds) and not isinstance(value, bool)
-    if not fits or not bool(torch.isfinite(torch.tensor(float(value)))) or value < least:
-        raise BadInput(f"{where}: {part} = {value!r}: give a {'whole ' if whole else ''}number of at least {least:g}")
-
-
-def check_course(where: str, rule: Any) -> None:
-    """A course of the learning rate that is known, has its length, and turns no step around."""
-    require(where, "local.schedule", rule, RateSchedule)
-    kinds = get_args(RateKind)
-    if rule.kind not in kinds:
-        raise BadInput(f"{where}: local.schedule.kind = {rule.kind!r}: choose {', '.join(kinds)}")
-    if rule.kind in ("cosine", "linear"):
-        require_number(where, "local.schedule.rounds", rule.rounds, least=1, whole=True)
-    for name in ("floor", "gamma"):
-        require_number(where, f"local.schedule.{name}", getattr(rule, name))
-    require_number(where, "local.schedule.warmup", rule.warmup, whole=True)
-    if not isinstance(rule.at, tuple | list):
-        raise BadInput(f"{where}: local.schedule.at is {name_type(rule.at)}: give a tuple of rounds")
-    for number in rule.at:
-        require_number(where, "local.schedule.at", number, whole=True)

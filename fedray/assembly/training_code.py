@@ -15,7 +15,8 @@ from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
 from fedray.data.types import Dataset
 from fedray.metrics.scores import PREFIXES, is_fedrays
-from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.own_code.contract import contract
+from fedray.own_code.user_code import name_type
 from fedray.scenario import names
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.rows import is_stack
@@ -71,7 +72,7 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
     """
     loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
     function = partial(loss.function, **options) if options else loss.function
-    return loss._replace(function=_blame(function, f"local.loss = {name}", _explain_unread(loss)), name=name)
+    return loss._replace(function=contract(f"local.loss = {name}", function, remedy=_explain_unread(loss)), name=name)
 
 
 def _explain_unread(loss: LocalLoss) -> str:
@@ -89,15 +90,17 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
     where = f"local.optimizer = {name}"
     if not isinstance(thing, Transform):
         if not makes_transform(thing, options):
-            return named_factory(_blame(partial(thing, **options), where), name)
-        with blame_user_code(where):
-            thing = thing(**options)
-        if not isinstance(thing, Transform):
-            raise BadInput(f"{where} returned {name_type(thing)}: return a fedray.methods.Transform")
+            return named_factory(contract(where, partial(thing, **options)), name)
+        thing = contract(where, thing, _check_transform)(**options)
     elif options:
         raise BadInput(f"{where} has options, but it is no function of them: register a function that makes it")
-    at = None if thing.at is None else _blame(thing.at, where)
-    return thing._replace(init=_blame(thing.init, where), update=_blame(thing.update, where), name=name, at=at)
+    at = None if thing.at is None else contract(where, thing.at)
+    return thing._replace(init=contract(where, thing.init), update=contract(where, thing.update), name=name, at=at)
+
+
+def _check_transform(found: Any) -> str | None:
+    """What is wrong with what a function of options has made."""
+    return None if isinstance(found, Transform) else f"{name_type(found)}: return a fedray.methods.Transform"
 
 
 def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -108,16 +111,6 @@ def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     make.__name__ = name
     return make
-
-
-def _blame(function: Callable[..., Any], where: str, remedy: str = "") -> Callable[..., Any]:
-    """A function of the user's whose exceptions are one line, with the remedy behind it."""
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        with blame_user_code(where, remedy):
-            return function(*arguments, **keywords)
-
-    return call
 
 
 def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[..., Any]]:
@@ -145,7 +138,7 @@ def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Cal
     """Names and functions that are called after each round; what they raise is one line."""
     named = [(name, names.find_thing("callback", name)) for name in scenario.callbacks or ()]
     passed = [(name_thing(one), one) for one in own.callbacks]
-    return tuple((name, _blame(one, f"callbacks = {name}")) for name, one in [*named, *passed])
+    return tuple((name, contract(f"callbacks = {name}", one)) for name, one in [*named, *passed])
 
 
 def _check_ensemble(study: Study, phase: Phase) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 
 from fedray.components.memory import find_odds
 from fedray.core import rng
-from fedray.core.errors import BadInput, warn_user
+from fedray.core.errors import warn_user
 from fedray.core.method import Schedule
 from fedray.core.rounding import round_to_sum
 from fedray.core.types import Clients, IntArray, Members, Plan, State
+from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
@@ -319,18 +320,15 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
     where = where or f"schedule.kind = {name_callable(function)}"
 
     def make(models: int, rows: str) -> Assignment:
-        with blame_user_code(where):
-            assign = function(models, rows)
-        if not callable(assign):
-            raise BadInput(f"{where}: it returned {name_type(assign)}: return a function of (round, drawn, m, state)")
+        assign = contract(where, function, _check_kind)(models, rows)
+
+        def returns(found: Any, _now: WorldRound, drawn: Drawn, *_: Any) -> str | None:
+            return _find_wrong(found, len(drawn.client), models)
+
+        ask = contract(f"{where}: its assignment", assign, returns, again=True)
 
         def checked(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
-            with blame_user_code(where):
-                found = assign(now, drawn, m, state)
-            wrong = _find_wrong(found, len(drawn.client), models)
-            if wrong:
-                raise BadInput(f"{where}: its assignment returned {wrong}")
-            who, model = (np.asarray(part, dtype=np.int64) for part in found)
+            who, model = (np.asarray(part, dtype=np.int64) for part in ask(now, drawn, m, state))
             over = np.flatnonzero(np.bincount(who, minlength=len(m)) > m)
             if len(over) and not told:
                 told.append(True)
@@ -340,6 +338,11 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
         return checked
 
     return make
+
+
+def _check_kind(found: Any, *_: Any) -> str | None:
+    """What is wrong with what a kind of schedule has made."""
+    return None if callable(found) else f"{name_type(found)}: return a function of (round, drawn, m, state)"
 
 
 def _explain_excess(where: str, client: int, trained: int, most: int) -> str:

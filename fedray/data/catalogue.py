@@ -31,8 +31,9 @@ from fedray.data.named import (
 from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
 from fedray.data.types import Dataset
 from fedray.data.users import find_leaf_place, load_leaf
+from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.own_code.user_code import name_type
 
 
 class Source(NamedTuple):
@@ -183,14 +184,14 @@ def _load_own(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
         ) from None
     except ValueError:  # a built-in function does not say what it takes
         pass
-    with blame_user_code(f"{where}: its loader"):
-        data: Any = load(root, **options)
-    if not isinstance(data, Dataset):
-        raise BadInput(
-            f"{where}: its loader {name_callable(load)} returned {name_type(data)}: return what "
-            "fedray.data.classification or fedray.data.regression makes"
-        )
+    data: Dataset = contract(f"{where}: its loader", load, _check_loaded)(root, **options)
     return check_dataset(data)
+
+
+def _check_loaded(found: Any, *_: Any) -> str | None:
+    """What is wrong with what a loader has returned."""
+    wanted = "return what fedray.data.classification or fedray.data.regression makes"
+    return None if isinstance(found, Dataset) else f"{name_type(found)}: {wanted}"
 
 
 def download_data(name: str, root: Path | None = None) -> Path:

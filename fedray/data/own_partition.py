@@ -15,9 +15,10 @@ from fedray.core.text import suggest_nearest
 from fedray.core.types import IntArray
 from fedray.data.cut import Cut, Generator, check_rows
 from fedray.data.types import Array, Dataset
+from fedray.own_code.contract import contract
 from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
+from fedray.own_code.user_code import describe_exception, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A user's own partition: a function that says which rows each client gets, called with a generator of its address.
@@ -60,22 +61,12 @@ def deal_by_function(
     """
     where = f"data.partition.name = {name_callable(function)}"
     check_rows(len(labels), clients, 0)
-    again, more = copy.deepcopy(generator), {} if columns is None else {"columns": columns}
-    recorded = RecordedOptions(options)
+    more, recorded = {} if columns is None else {"columns": columns}, RecordedOptions(options)
     given = options if declares else cast(Mapping[str, Any], recorded)
-    with blame_user_code(where):
-        found = function(labels, clients, generator, given, **more)
+    found = contract(where, function, again=True)(labels, clients, generator, given, **more)
     if not declares:
         refuse_unread("data.partition", name_callable(function), recorded)
-    made = _cut(found, clients, len(labels), where)
-    with blame_user_code(where):
-        repeated = function(labels, clients, again, given, **more)
-    other = _cut(repeated, clients, len(labels), where)
-    if not (np.array_equal(made.rows, other.rows) and np.array_equal(made.offsets, other.offsets)):
-        raise BadInput(
-            f"{where}: asked again it deals other rows, so that no run could be repeated: draw with its generator alone"
-        )
-    return made
+    return _cut(found, clients, len(labels), where)
 
 
 def _cut(found: Any, clients: int, rows: int, where: str) -> Cut:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core import scores
-from fedray.core.errors import BadInput
 from fedray.core.scores import find_score
 from fedray.core.types import FloatArray
 from fedray.files.tables import COLUMNS, Column, ColumnKind
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
-from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.own_code.contract import contract
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What the name of a score says: which task has it, and whether lower values are better.
@@ -172,10 +172,14 @@ def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) ->
         FedrayError: It raises.
         BadInput: It returns no number.
     """
-    with blame_user_code(f"metric {name}"):
-        found = function(scored)
+    return float(contract(f"metric {name}", function, _check_number)(scored))
+
+
+def _check_number(found: Any, _scored: Scored) -> str | None:
+    """What is wrong with the value of a metric."""
     try:
-        return float(found)
+        float(found)
     except (TypeError, ValueError):
         made = f"shape {list(found.shape)}" if isinstance(found, np.ndarray) else name_type(found)
-        raise BadInput(f"metric {name} returned {made}: return a number") from None
+        return f"{made}: return a number"
+    return None

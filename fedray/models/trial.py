@@ -15,6 +15,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.types import Net
 from fedray.models.net import layout_of
+from fedray.own_code.contract import contract
 from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -181,19 +182,15 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
     Example:
         >>> guard_factory(lambda: None, "own")()
         Traceback (most recent call last):
-        fedray.core.errors.BadInput: model.name = own: its function returns None: let it return an nn.Module
+        fedray.core.errors.BadInput: model.name = own: its function returned None: let it return an nn.Module
     """
 
-    def make_module() -> nn.Module:
-        with blame_user_code(f"model.name = {name}: its function"):
-            module = make()
+    def returns(module: Any) -> str | None:
         if not isinstance(module, nn.Module):
-            raise BadInput(f"model.name = {name}: its function returns {name_type(module)}: let it return an nn.Module")
-        if what := name_wrapper(module):
-            raise BadInput(f"model.name = {name}: its function returns a module {what}: return the module itself")
-        return module
+            return f"{name_type(module)}: let it return an nn.Module"
+        return f"a module {what}: return the module itself" if (what := name_wrapper(module)) else None
 
-    return make_module
+    return contract(f"model.name = {name}: its function", make, returns)
 
 
 def try_factory(make: Callable[[], nn.Module], name: str, models: int, worlds: int = 1) -> None:

@@ -15,7 +15,7 @@ from small import scenario
 from torch import nn
 
 import fedray
-from fedray.assembly.own_methods import ARGUMENTS, phase_checks
+from fedray.assembly.own_methods import ARGUMENTS, method_checks, phase_checks
 from fedray.core.errors import BadInput
 from fedray.core.local import Correction
 from fedray.methods import LocalLoss, Method, Setting, Transform, federated, start_empty
@@ -168,11 +168,11 @@ def test_an_optimizer_whose_second_argument_is_not_called_lr_is_told_so() -> Non
             fedray.run(KEYS, optimizer=rule)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", [*phase_checks(1, 1, 1), *method_checks(1, 1)])
 def test_a_part_of_a_method_with_other_arguments_was_found_out_in_its_round(name: str) -> None:
     def of(setting: Setting) -> Method:
         phase = federated(setting)
-        if name in (*phase_checks(1, 1, 1), "schedule"):
+        if name in phase_checks(1, 1, 1):
             return Method("mine", replace(phase, **{name: taking("a, b, c")}))
         return replace(Method("mine", phase), **{name: taking("a, b, c")})
 
@@ -232,7 +232,7 @@ def drawn_selection(known: Any, number: int, _generator: Any, _options: Any) -> 
 @pytest.mark.parametrize(("kind", "thing"), [("partition", drawn_partition), ("selection", drawn_selection)])
 def test_a_rule_that_draws_outside_its_generator_made_a_run_that_nobody_could_repeat(kind: str, thing: Any) -> None:
     with pytest.raises(
-        BadInput, match=rf"{kind}\.name = .*: asked again it .* could be repeated: draw with its generator"
+        BadInput, match=rf"{kind}\.name = .*, asked again, returns .* could be repeated: draw from its generator"
     ):
         run(kind, thing)
 

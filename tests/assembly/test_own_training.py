@@ -206,7 +206,7 @@ def test_a_constant_schedule_changes_no_bit() -> None:
         (RateSchedule("step", at=(1,), gamma=-0.5), r"gamma = -0\.5: give a number of at least 0"),
         (RateSchedule("linear", rounds=2, floor=float("nan")), "floor = nan: give a number of at least 0"),
         (RateSchedule("step", at=(1, -2)), "at = -2: give a whole number of at least 0"),
-        (RateSchedule("step", at=3), "at is an int: give a tuple of rounds"),  # type: ignore[arg-type]
+        (RateSchedule("step", at=3), "at is an int: give a tuple"),  # type: ignore[arg-type]
     ],
 )
 def test_a_schedule_of_ones_own_method_turns_no_step_around(course: RateSchedule, says: str) -> None:

@@ -58,8 +58,8 @@ def test_the_loss_that_a_client_tells_is_that_of_its_first_step() -> None:
     seen: list[torch.Tensor] = []
     run = fedray.run(KEYS, method=telling(seen, asks=True))
     jobs = run.clients.to_pandas()
-    assert len(jobs) == 3 * 3 * 2 and len(seen) == 3
-    told = [seen[j["round"] - 1][j["replicate"], j["client"], j["model"]].item() for _, j in jobs.iterrows()]
+    assert len(jobs) == 3 * 3 * 2 and len(seen) == 4  # the first step is asked for twice
+    told = [seen[j["round"]][j["replicate"], j["client"], j["model"]].item() for _, j in jobs.iterrows()]
     np.testing.assert_allclose(told, jobs["loss"], rtol=1e-5)
 
 

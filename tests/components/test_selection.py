@@ -256,7 +256,7 @@ def test_own_rules_choose_deal_and_assign_and_are_in_the_identity_of_the_run(tmp
         ("partition", lambda y, n, *_: [[len(y)]] * n, "there are rows 0 to 239"),
         ("selection", lambda _k, n, *_: [0] * n, "returned clients twice, or others than the 6 of the tier"),
         ("selection", lambda *_: [0], "return the ids of 3 clients"),
-        ("schedule", lambda *_: None, "it returned None: return a function"),
+        ("schedule", lambda *_: None, "returned None: return a function"),
         ("schedule", lambda *_: lambda *_: ([0, 0], [1, 1]), "its assignment returned a job twice"),
         ("partition", lambda *_: 1 / 0, "raised ZeroDivisionError"),
         ("partition", 3, "partition: it is an int: give a function"),

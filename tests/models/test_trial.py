@@ -132,7 +132,7 @@ def test_a_token_below_zero_ended_the_run_in_its_first_round() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_scripted_module_ended_in_an_error_of_torch_in_training(wrap: Any, what: str) -> None:
     """`The stateless API can't be used with Jitted modules`."""
-    with pytest.raises(BadInput, match=f"its function returns a module {what}: return the module itself"):
+    with pytest.raises(BadInput, match=f"its function returned a module {what}: return the module itself"):
         guard_factory(lambda: wrap(nn.Linear(4, 2)), "own")()
     with pytest.raises(BadInput, match=f"model is a module {what}: give a function that makes the module itself"):
         take_objects({"model": wrap(nn.Linear(4, 2))})
@@ -217,7 +217,7 @@ def test_outputs_of_mixed_precision_are_refused_in_one_line() -> None:
 
 
 def test_a_function_that_makes_no_module_is_refused() -> None:
-    assert "returns an int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]  # wrong on purpose
+    assert "returned an int: let it return an nn.Module" in refusal(TWO, lambda: 3)  # type: ignore[arg-type, return-value]  # wrong on purpose
 
 
 def test_a_registered_network_is_tried_like_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
