@@ -37,7 +37,6 @@ exclude_patterns = [
     "_build",
     "_ext",
     "_static",
-    "reference/algorithms",
     "reference/*_intro.md",
     "reference/*_notation.md",
     "**/.ipynb_checkpoints",

@@ -23,6 +23,7 @@ from fedray.assembly.posterior_samples import count_distinct_samples
 from fedray.core import rng
 from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.method import Local, Phase
+from fedray.core.spec import MethodSpec
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net
 from fedray.data.proxy import ProxyShards
 from fedray.data.shards import Shards
@@ -33,7 +34,6 @@ from fedray.runtime.session import Snapshot, Watch
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import is_own
 from fedray.scenario.schema import Scenario
-from fedray.scenario.spec import MethodSpec
 from fedray.simulation.rounds import WITHHELD, list_choosing_keys
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import count_steps

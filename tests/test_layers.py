@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import resource
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import fedray
+from fedray.methods import METHODS
 
 PACKAGE = Path(fedray.__file__).parent
 MODULES = {
@@ -28,6 +30,7 @@ BASES = {
     "Composer",
     "CParser",
     "SafeConstructor",
+    "TorchDispatchMode",
     "Resolver",
     "yaml.SafeDumper",
 }
@@ -36,9 +39,11 @@ BASES = {
 ROOMS = """
 core
 files  own_code  process
-scenario  data  models  metrics
-components  training  report
-methods  simulation
+data  models  metrics
+components  training
+methods
+scenario
+report  simulation
 assembly  evaluation  storage
 runtime
 advice
@@ -66,16 +71,14 @@ def names_of(node: ast.AST) -> list[str]:
 
 
 @cache
-def imports(module: str, inside: bool = False) -> frozenset[str]:
-    """Modules that a module imports at its top level; with `inside`, in its functions and for types too."""
+def imports(module: str, types: bool = True) -> frozenset[str]:
+    """Modules that a module imports: at its top, in its functions, by the rows of its stub, and for types."""
     found: set[str] = set()
-    todo: list[ast.AST] = [tree_of(module)]
+    stub = MODULES[module].with_suffix(".pyi")
+    todo: list[ast.AST] = [tree_of(module), *([ast.parse(stub.read_text())] if stub.is_file() else [])]
     while todo:
         node = todo.pop()
-        lazy = isinstance(node, ast.FunctionDef) or (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        )
-        if lazy and not inside:
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         found.update(names_of(node))
         todo += ast.iter_child_nodes(node)
@@ -92,11 +95,11 @@ def test_every_folder_and_file_of_the_package_is_in_the_list() -> None:
 
 
 def test_a_folder_imports_only_from_folders_on_lines_above_it() -> None:
-    """Also inside functions and for types."""
+    """Also inside functions, by the rows of a stub, and for types."""
     wrong = [
         f"{module} imports {other}"
         for module in MODULES
-        for other in imports(module, inside=True) & MODULES.keys()
+        for other in imports(module) & MODULES.keys()
         if room(module) not in TOP
         and room(other) not in {*TOP, room(module)}
         and LEVEL[room(other)] >= LEVEL[room(module)]
@@ -105,6 +108,7 @@ def test_a_folder_imports_only_from_folders_on_lines_above_it() -> None:
 
 
 def test_there_are_no_import_circles() -> None:
+    """Imports inside functions and the rows of a stub count; those for types alone do not."""
     open_: list[str] = []
     done: set[str] = set()
 
@@ -113,7 +117,7 @@ def test_there_are_no_import_circles() -> None:
         if module in done:
             return
         open_.append(module)
-        for other in sorted(imports(module) & MODULES.keys()):
+        for other in sorted(imports(module, types=False) & MODULES.keys()):
             visit(other)
         done.add(open_.pop())
 
@@ -127,15 +131,15 @@ def outsiders(allowed: set[str], wanted: set[str]) -> list[str]:
         module
         for module in MODULES
         if module not in allowed
-        and any(name == w or name.startswith(f"{w}.") for name in imports(module, inside=True) for w in wanted)
+        and any(name == w or name.startswith(f"{w}.") for name in imports(module) for w in wanted)
     ]
 
 
 def test_one_place_each() -> None:
     """Ray, names that meet functions, batched clients and YAML: one folder for each."""
     assert [m for m in outsiders(set(), {"ray"}) if not m.startswith("fedray.runtime.ray")] == []
-    outside = [m for m in outsiders(set(), {"fedray.methods"}) if not m.startswith("fedray.methods")]
-    assert {room(m) for m in outside} == {"assembly"}
+    compose = re.compile(r"^from fedray\.methods import .*\bMETHODS\b", re.MULTILINE)
+    assert {room(m) for m, path in MODULES.items() if compose.search(path.read_text())} == {"assembly"}
     assert [m for m in outsiders(set(), {"yaml"}) if not m.startswith(("fedray.scenario", "fedray.report"))] == []
     engines = {f"fedray.training.{name}" for name in ("mlp", "conv", "vmap", "loop")}
     assert [m for m in outsiders(set(), engines) if not m.startswith("fedray.training")] == []
@@ -152,7 +156,7 @@ def test_only_rng_makes_random_numbers() -> None:
     """No generator, seed or draw outside `rng.py`, so that every random number has an address."""
     wrong = []
     for module in MODULES.keys() - {"fedray.core.rng"}:
-        if "random" in imports(module, inside=True) or "numpy.random" in imports(module, inside=True):
+        if "random" in imports(module) or "numpy.random" in imports(module):
             wrong.append(f"{module} imports a random module")
         for node in ast.walk(tree_of(module)):
             name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
@@ -203,6 +207,13 @@ def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
     heavy = {"torch", "ray", "pandas", "pyarrow", "matplotlib", "sklearn", "scipy", "torchvision", "optuna"}
     assert heavy & set(modules.split()) == set()
     assert min(seconds) < 0.5
+
+
+def test_a_file_of_a_method_imports_no_torch() -> None:
+    """So the names, texts and options of all methods are read at once."""
+    code = "import sys; import fedray.methods; print('torch' in sys.modules, len(fedray.methods.METHODS))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", str(len(METHODS))]
 
 
 def test_a_command_that_only_reads_text_imports_no_torch() -> None:

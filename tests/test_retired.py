@@ -11,12 +11,30 @@ import fedray
 
 TEXTS = {path: path.read_text() for path in Path(fedray.__file__).parent.rglob("*.py")}
 RETIRED = {  # what took their place -> the names
-    "fields of a section carry their checks (scenario/spec.py), and one builder makes it": (
+    "fields of a section carry their checks (core/spec.py), and one builder makes it": (
         "pydantic",
         "PlainValidator",
         "TypeAdapter",
         "error_line",
         "_hints_of",
+    ),
+    "a method is one file, whose SPECS say what scenarios know of it": (
+        "BOOSTING_SPECS",
+        "CLUSTER_SPECS",
+        "CURVATURE_SPECS",
+        "FEDBE_OPTIONS",
+        "FEDDF_OPTIONS",
+        "FENS_SPECS",
+        "MEAN_FIELD_SPECS",
+        "ONE_SHOT_SPECS",
+        "POSTERIOR_SPECS",
+        "SAMPLE_SPECS",
+        "SLICE_SPECS",
+        "STACKING_SPECS",
+        "methods_table",
+        "scenario.method_options",
+        "scenario.spec",
+        "scenario.validators",
     ),
     "rows of what cannot act, and of what contradicts (scenario/rows.py)": (
         "check_asynchronous",
@@ -47,9 +65,17 @@ RETIRED = {  # what took their place -> the names
         "lone_rows",
     ),
     "a row of `scenario.names.KINDS` for each kind of a user's own object": (
-        *("NameKind", "SPECS", "_DECLARED", "_ORIGINS", "KIND_WORDS", "_PLACES", "DEFAULT_NAMES", "_OBJECT_SECTIONS"),
-        *("OBJECT_KINDS", "WANTED", "OwnTraining", "OwnKeys", "check_training", "take_training", "take_rules"),
-        *("check_objects", "record_training", "require_training", "refuse_training", "_list_own_rules", "_OWN_RULES"),
+        *("NameKind", "names.SPECS", "_DECLARED", "_ORIGINS", "KIND_WORDS", "_PLACES", "DEFAULT_NAMES"),
+        *("_OBJECT_SECTIONS", "OBJECT_KINDS", "WANTED", "OwnTraining", "OwnKeys", "check_training", "take_training"),
+        *(
+            "take_rules",
+            "check_objects",
+            "record_training",
+            "require_training",
+            "refuse_training",
+            "_list_own_rules",
+            "_OWN_RULES",
+        ),
         *("register_schedule", "register_selection", "find_selection", "find_code", "keep_code", "find_section"),
     ),
     "`own_code.contract.contract` and `check_fields`, for each function and each part of a user's own": (

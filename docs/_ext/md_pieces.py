@@ -66,7 +66,7 @@ def cut_docstring(text: str) -> dict[str, str]:
     found = {"": ""}
     name = ""
     for line in inspect.cleandoc(text).splitlines():
-        if start := re.fullmatch(r"(Deviations|Example|Note|Args|Attributes|Raises|Returns):", line):
+        if start := re.fullmatch(r"(Formulas of \w+|Deviations|Example|Note|Args|Attributes|Raises|Returns):", line):
             name = start[1]
             found[name] = ""
         else:

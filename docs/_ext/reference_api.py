@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 
-from fedray.scenario.methods import METHOD_SPECS
+from fedray.methods import METHOD_SPECS
 
 MODULES = {
     "fedray": "Running scenarios, reading results, sweeps.",

@@ -1,7 +1,7 @@
 """The pages of the scenario keys: one for each section, from the schema and the tables that `fedray check` uses.
 
 What the schema does not say stands in `docs/reference/units.yaml` (units) and in `docs/reference/options.yaml` (what an
-option means that stands beside a name).
+option means that stands beside the name of data, a network, ...). A method's options say it themselves.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 import yaml
 from md_pieces import begin_sentence, read_attributes, write_table, write_value
 
+from fedray.core.spec import REQUIRED, Needs, Option
+from fedray.core.validators import Meaning, describe_check
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import flatten
 from fedray.scenario.rows import is_read
 from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
-from fedray.scenario.spec import REQUIRED, Needs, Option
-from fedray.scenario.validators import Meaning, describe_check
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 OPTIONS: dict[str, dict[str, str]] = yaml.safe_load((REFERENCE / "options.yaml").read_text())
@@ -148,11 +148,13 @@ def _page_of(key: str) -> str:
 
 
 def option_text(kind: str, name: str, option: str) -> str:
-    """What an option means.
+    """What an option means: a method's spec says it, and of others `options.yaml`.
 
     Raises:
         KeyError: `options.yaml` has no line for it.
     """
+    if kind == "method":
+        return METHOD_SPECS[name].options[option].text
     known = OPTIONS[kind]
     return known[f"{name}.{option}"] if f"{name}.{option}" in known else known[option]
 
@@ -160,7 +162,7 @@ def option_text(kind: str, name: str, option: str) -> str:
 def write_options(kind: str, name: str, options: Mapping[str, Option]) -> str:
     """The table of the options of a name."""
     rows = []
-    for option, (default, check, needs) in options.items():
+    for option, (default, check, _, needs, _) in options.items():
         text = begin_sentence(option_text(kind, name, option))
         if needs:
             text += f" Acts {write_needs(needs)}."

@@ -1,6 +1,6 @@
 """The pages of the methods: one for each file of `fedray/methods/`, from its docstring and its specifications.
 
-The algorithm of a method in formulas stands in `docs/reference/algorithms/NAME.md`.
+`python docs/_ext/reference_methods.py` writes the table of methods into the README.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ import yaml
 from md_pieces import begin_sentence, cut_docstring, write_table
 from reference_keys import write_options
 
-from fedray.scenario.methods import METHOD_SPECS
+from fedray.core.spec import MethodSpec
+from fedray.methods import METHOD_SPECS, METHODS
 from fedray.scenario.rows import explain_rounds
-from fedray.scenario.spec import MethodSpec
 
-ALGORITHMS = Path(__file__).parents[1] / "reference" / "algorithms"
+REFERENCE = Path(__file__).parents[1] / "reference"
+README = REFERENCE.parents[1] / "README.md"
 MODELS = {"any": "any number K", "one": "one", "clients": "one for each of the N clients"}
-NOTATION = (ALGORITHMS.parent / "methods_notation.md").read_text().strip()
+NOTATION = (REFERENCE / "methods_notation.md").read_text().strip()
 
 
 def module_of(name: str) -> str:
     """The file of a method, without `.py`."""
-    return METHOD_SPECS[name].module or name
+    return METHODS[name].__module__.rpartition(".")[2]
 
 
 def read_algorithm(name: str) -> str:
     """The formulas of a method.
 
     Raises:
-        FileNotFoundError: nobody has written them.
+        KeyError: nobody has written them.
     """
-    return (ALGORITHMS / f"{name}.md").read_text().strip()
+    return cut_docstring(import_module(METHODS[name].__module__).__doc__ or "")[f"Formulas of {name}"]
 
 
 def write_method(name: str, title: str) -> str:
@@ -100,3 +101,25 @@ def write_pages() -> dict[str, str]:
     intro = "Each method is a composition in one file of `fedray/methods/`. Deviations say where it leaves its paper."
     index = ["# Methods", intro, write_table(["method", "what it does", "models"], rows), NOTATION, toctree]
     return {**pages, "methods/index.md": "\n\n".join(index) + "\n"}
+
+
+def write_readme(text: str) -> str:
+    """The README with the table of all methods, family by family.
+
+    Args:
+        text: the README as it is.
+    """
+    head = ["method", "what it does", "K", "robust", "optimizer", "private client state"]
+    numbers, yes, rows = {"any": "any", "one": "1", "clients": "N"}, {True: "yes", False: "no"}, []
+    for family in dict.fromkeys(spec.family for spec in METHOD_SPECS.values()):
+        rows.append([f"**{family}**", *[""] * 5])
+        for name, spec in METHOD_SPECS.items():
+            if spec.family == family:
+                about = [numbers[spec.models], yes[spec.robust], yes[spec.optimizer], spec.private or "none"]
+                rows.append([f"`{name}`", spec.text, *about])
+    before, title, after = text.partition("## Methods\n\n")
+    return before + title + write_table(head, rows) + "\n\n" + after.partition("\n\n")[2]
+
+
+if __name__ == "__main__":
+    README.write_text(write_readme(README.read_text()))

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
+from fedray.methods.fens import FIXED
 from fedray.models.aggregators import build_aggregator
 from fedray.models.stacking import Base, Stack
-from fedray.scenario.fens import FIXED
 from fedray.scenario.schema import Scenario
 
 MOST_CLIENTS = 1000  # whose networks one process keeps and asks

@@ -21,11 +21,10 @@ from fedray.assembly.fens import MOST_CLIENTS
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
-from fedray.methods.beta_predbayes import read_cycles
+from fedray.methods.beta_predbayes import FIT, read_cycles
 from fedray.models.aggregators import build_interpolation
 from fedray.models.stacking import Base, Stack
 from fedray.models.weights import Samples, wrap_networks
-from fedray.scenario.method_options import FIT
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 

@@ -31,6 +31,7 @@ from fedray.own_code.user_code import describe_exception, explain_uncallable, fi
 from fedray.scenario import names
 from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.names import KINDS, Kind, as_list
+from fedray.scenario.options import describe_method
 from fedray.scenario.rows import value_at
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.training import LocalKeys
@@ -88,7 +89,7 @@ def register(
     if kind in ("method", "model") and (taken := sorted({"name", *section_fields(kind)} & set(options or ()))):
         raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of every {kind}: choose another name")
     if kind == "method":
-        names.describe_method(name, models, options if isinstance(options, Mapping) else None)
+        describe_method(name, models, options if isinstance(options, Mapping) else None)
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
     text += "" if models is None else f"; method.models: {models}"

@@ -37,9 +37,9 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     if kind == "columns":
         _print_columns()
         return
+    from fedray.methods import METHOD_SPECS
     from fedray.scenario import names
     from fedray.scenario.classifiers import CLASSIFIERS
-    from fedray.scenario.methods import METHOD_SPECS
 
     import_modules(modules)
     own = {name: text for name, text in names.known_names("method").items() if name not in METHOD_SPECS}

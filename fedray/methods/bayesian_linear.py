@@ -1,10 +1,22 @@
-"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
+r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
 Weights `w ~ N(0, I / alpha)` (the bias among them), targets `y ~ N(w^T x, 1 / beta)`. The posterior is Gaussian with
 covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`; a prediction is `N(mean^T x, 1 / beta + x^T S x)`.
 `precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4); `evidence`
 maximizes the marginal likelihood over both (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2, the fixed point
 `gamma = sum l / (l + alpha)`, `alpha = gamma / |mean|^2`, `1 / beta = |y - X mean|^2 / (n - gamma)`).
+
+Formulas of bayesian_linear:
+    With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled rows $X, y$:
+
+    $$
+    S = (\alpha I + \beta X^\top X)^{-1}, \qquad m = \beta \, S X^\top y, \qquad
+    y \mid x \sim N\bigl(m^\top x,\; \beta^{-1} + x^\top S \, x\bigr).
+    $$
+
+    `unit` takes $\alpha = 1$ and $\beta^{-1}$ = the variance of the target. `evidence` iterates $\gamma = \sum_l
+    \frac{\lambda_l}{\lambda_l + \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m \rVert^2
+    / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
 
 Deviations:
     1. There are no rounds: the state is the posterior from the start, and nothing is sent.
@@ -22,14 +34,35 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedray.core.errors import BadInput
-from fedray.core.method import Answer, Method, Phase, Pooled
-from fedray.core.types import FloatArray, Plan, State
-from fedray.methods.base import make_compressor, make_server
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import one_of
+from fedray.methods import kit
+
+SPECS = {
+    "bayesian_linear": MethodSpec(
+        "Bayesian linear regression on the pooled data, in closed form",
+        family="references",
+        models="one",
+        options={
+            "precisions": Option(
+                "unit",
+                one_of("unit", "evidence"),
+                "the precisions of prior and noise: fixed (`unit`), or by the marginal likelihood (`evidence`)",
+            ),
+        },
+        defaults={"method": {"models": 1}, "rounds": 0, "model": {"name": "linear"}},
+        robust=False,
+        optimizer=False,
+        pooled=True,
+        trains=False,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+        own_models=True,
+    ),
+}
 
 STEPS, TOLERANCE = 1000, 1e-10  # of the fixed point
 
@@ -37,13 +70,13 @@ STEPS, TOLERANCE = 1000, 1e-10  # of the fixed point
 class Posterior(NamedTuple):
     """mean `[d]`, covariance `[d, d]`, and the precisions of weights and noise."""
 
-    mean: FloatArray
-    covariance: FloatArray
+    mean: kit.types.FloatArray
+    covariance: kit.types.FloatArray
     alpha: float
     beta: float
 
 
-def bayesian_linear(setting: Setting) -> Method:
+def bayesian_linear(setting: kit.Setting) -> kit.Method:
     """One linear model `[1, d]`, its posterior covariance `[d, d]` and noise variance in the state."""
     if setting.features is None:
         raise BadInput(
@@ -52,28 +85,31 @@ def bayesian_linear(setting: Setting) -> Method:
         )
     read, worlds = setting.features, len(setting.seeds)
     has_bias = len(setting.layout.names) > 1
-    nobody = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
+    nobody = kit.Plan(*(np.empty(0, dtype=np.int64) for _ in kit.Plan._fields))
 
-    def init(models: Tensor) -> dict[str, Tensor]:
+    def init(models: kit.torch.Tensor) -> dict[str, kit.torch.Tensor]:
         d = models.shape[1]
-        return {"covariance": torch.zeros(worlds, d, d, dtype=torch.float64), "noise": torch.zeros(worlds).double()}
+        return {
+            "covariance": kit.torch.zeros(worlds, d, d, dtype=kit.torch.float64),
+            "noise": kit.torch.zeros(worlds).double(),
+        }
 
-    def prepare(state: State, pooled: Pooled) -> State:
+    def prepare(state: kit.State, pooled: kit.Pooled) -> kit.State:
         found = [_fit(setting.options, read, has_bias, *pooled(world)) for world in range(worlds)]
-        mean = torch.from_numpy(np.stack([one.mean for one in found])).to(state.models.dtype)
-        covariance = torch.from_numpy(np.stack([one.covariance for one in found]))
-        noise = torch.tensor([1.0 / one.beta for one in found], dtype=torch.float64)
+        mean = kit.torch.from_numpy(np.stack([one.mean for one in found])).to(state.models.dtype)
+        covariance = kit.torch.from_numpy(np.stack([one.covariance for one in found]))
+        noise = kit.torch.tensor([1.0 / one.beta for one in found], dtype=kit.torch.float64)
         return state._replace(models=mean, extra={"covariance": covariance, "noise": noise})
 
-    def answer(state: State) -> Answer:
-        return Answer(state, 1, None, state.extra["covariance"], state.extra["noise"].numpy())
+    def answer(state: kit.State) -> kit.Answer:
+        return kit.Answer(state, 1, None, state.extra["covariance"], state.extra["noise"].numpy())
 
-    server = make_server(setting)._replace(init=init)
-    phase = Phase(1, lambda _t, _state: nobody, setting.local, server, make_compressor(setting))
-    return Method("bayesian_linear", phase, answer, prepare)
+    server = kit.base.make_server(setting)._replace(init=init)
+    phase = kit.Phase(1, lambda _t, _state: nobody, setting.local, server, kit.base.make_compressor(setting))
+    return kit.Method("bayesian_linear", phase, answer, prepare)
 
 
-def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Posterior:
+def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.torch.Tensor) -> Posterior:
     design, target = read(x).double().numpy(), y.double().numpy().reshape(len(y), -1)
     if target.shape[1] != 1:
         raise BadInput(f"data: bayesian_linear predicts one target, but there are {target.shape[1]}: choose one")
@@ -83,7 +119,7 @@ def _fit(options: Any, read: Any, has_bias: bool, x: Tensor, y: Tensor) -> Poste
     return evidence_precisions(design, target[:, 0]) if wanted == "evidence" else unit_precisions(design, target[:, 0])
 
 
-def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Posterior:
+def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, beta: float) -> Posterior:
     """The posterior for given precisions: design `[n, d]`, targets `[n]`.
 
     Args:
@@ -98,12 +134,12 @@ def posterior(x: FloatArray, y: FloatArray, alpha: float, beta: float) -> Poster
     return Posterior(mean, covariance, alpha, beta)
 
 
-def unit_precisions(x: FloatArray, y: FloatArray) -> Posterior:
+def unit_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Posterior:
     """A standard normal prior, and the noise variance of the targets themselves."""
     return posterior(x, y, 1.0, 1.0 / max(float(y.var()), 1e-12))
 
 
-def evidence_precisions(x: FloatArray, y: FloatArray) -> Posterior:
+def evidence_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Posterior:
     """The precisions that maximise the marginal likelihood.
 
     Example:

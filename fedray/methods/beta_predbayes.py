@@ -1,4 +1,4 @@
-"""β-Predictive Bayes: clients send samples of their posterior once; beta says how far their answers multiply.
+r"""β-Predictive Bayes: clients send samples of their posterior once; beta says how far their answers multiply.
 
 Source: Hasan, Zhang, Guo, Chen, Poupart, *Calibrated One Round Federated Learning with Bayesian Inference in the
 Predictive Space*, AAAI 2024, arXiv 2312.09817; details are those of the authors' code (hasanmohsin/betaPredBayesFL).
@@ -7,6 +7,45 @@ A client samples M networks by cyclical SGHMC. The mean of their probabilities i
 (BCM) is right where clients have different rows of one kind, and too sure where they have seen other labels; their
 mean Q is too unsure. Between the two lies `log p_beta = beta log P + (1 - beta) log Q + const`, and the server finds
 the beta of least log loss on labelled rows of its own.
+
+Formulas of beta_predbayes:
+    Client $k$ starts at weights of its own and samples its posterior by SGHMC, with the friction $a = 1 -$
+    `local.momentum`, the rate $\ell_s$ and the gradient $g$ of the mean loss of a batch, weight decay included:
+
+    $$
+    b \leftarrow (1 - a) \, b - \ell_s \, g + \mathbb{1}_s \sqrt{\frac{2 a \, \ell_s T}{n_k}} \; \varepsilon, \qquad w
+    \leftarrow w + b,
+    \qquad \ell_s = \frac{\ell}{2} \left(1 + \cos \pi r_s\right).
+    $$
+
+    $n_k$ are the client's training rows, without those that the server took. $\varepsilon$ is a standard normal number
+    for each weight. $b$ is 0 at the start of a local training, and goes on from cycle to cycle. A training of $L$
+    steps, $s = 0, \dots, L - 1$, has $c =$ `cycles` of equal length, also where $L / c$ is no whole number: $r_s \in
+    [0, 1)$ is the fraction that $s c / L$ has behind the point. $\mathbb{1}_s$ is 1 where $r_s \ge e =$ `exploration`.
+    Of the $q$ samples of a cycle (`samples_per_cycle`), number $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
+    behind $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps; the last one is at the end.
+
+    On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$, that of
+    the posterior for the `temperature` $T = 1$. The client sends its last $M$ samples (`samples`), once:
+
+    $$
+    p_k(y \mid x) = \frac1M \sum_m p(y \mid x, w_{km}), \qquad
+    P(y \mid x) \propto \prod_{k=1}^N p_k(y \mid x), \qquad Q(y \mid x) = \frac1N \sum_k p_k(y \mid x).
+    $$
+
+    The answer lies between the product and the mixture,
+
+    $$
+    \log p_\beta(y \mid x) = \beta \log P(y \mid x) + (1 - \beta) \log Q(y \mid x) - \log \sum_{y'} e^{\beta \log P(y'
+    \mid x) + (1 - \beta) \log Q(y' \mid x)}
+    $$
+
+    (no share is below 0: beyond 1, $1 - \beta$ counts as 0). `beta: fit` finds the $\beta$ of least $-\sum \log
+    p_\beta(y \mid x)$ on the server's rows by Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), from 0.5 on, in `beta_epochs`
+    passes in batches of `beta_batch` rows; between 0 and 1 that is a convex function. It may find more than 1: the
+    answer is then $P^\beta$, made to sum to 1. A step of Adam moves $\beta$ by about `beta_lr`: few rows at the server
+    need a larger one, or more `beta_epochs`. With `beta` a number nobody fits it. One client with one sample answers as
+    its network, whatever $\beta$ is.
 
 Deviations:
     1. The noise has `temperature` 1 by default, so that samples are those of the client's posterior, with n its own
@@ -42,17 +81,83 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.components.one_shot import Cycles, sample_posterior
-from fedray.components.schedule import invite_all, schedule
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.core.types import Layout
-from fedray.methods.base import federated
+from fedray.core.spec import MethodSpec, Needs, Option
+from fedray.core.validators import either, real, whole
+from fedray.methods import kit
 from fedray.methods.references import assign_own_model
-from fedray.methods.setting import Optimizer, Robust, Setting
+
+FIT = "fit"  # of `method.beta`: the server finds it
+_IS_FITTED = Needs("method.beta", (FIT,))
 
 
-def beta_predbayes(setting: Setting) -> Method:
+SPECS = {
+    "beta_predbayes": MethodSpec(
+        "β-Predictive Bayes: clients sample their posteriors; answers lie between the product and the mean of theirs "
+        "(Hasan et al. 2024)",
+        family="one shot",
+        models="clients",
+        options={
+            "samples": Option(6, whole(1, 1000), "M, how many samples each client sends: the last ones that it takes"),
+            "cycles": Option(
+                5,
+                whole(1, 10**4),
+                "cycles of the learning rate in a local training, each of which begins anew with the whole rate",
+            ),
+            "samples_per_cycle": Option(
+                2, whole(1, 10**4), "samples that a client takes in each cycle, the last one at its end"
+            ),
+            "exploration": Option(
+                0.6,
+                real("[0, 1)"),
+                "share of a cycle before its noise begins; samples are taken at equal distances behind it",
+            ),
+            "temperature": Option(
+                1.0,
+                real("[0, inf)"),
+                "T, by which the variance of the noise is multiplied: with 1 samples are the "
+                "posterior's, with 0 it is SGD",
+            ),
+            "beta": Option(
+                FIT,
+                either(FIT, real("[0, 1]")),
+                "where the answer lies: at the product of the clients' answers (1), at their mean (0), "
+                "between them, or where the server's rows say (`fit`)",
+            ),
+            "server_data": Option(
+                0.2,
+                real("[0, 1)"),
+                "share of the training rows that the server holds instead of the clients, with labels, to find beta",
+            ),
+            "beta_epochs": Option(
+                10,
+                whole(1, 10**6),
+                "passes over the server's rows to find beta, from 0.5 on",
+                _IS_FITTED,
+            ),
+            "beta_lr": Option(0.01, real("(0, inf)"), "learning rate of Adam for beta", _IS_FITTED),
+            "beta_batch": Option(100, whole(1, 10**6), "rows of a batch for beta", _IS_FITTED),
+        },
+        defaults={
+            "method": {"models": 1},
+            "rounds": 1,
+            "local": {"lr": 0.1, "momentum": 0.1, "weight_decay": 0.0005, "batch_size": 100, "epochs": 25},
+        },
+        clients=5,
+        robust=False,
+        optimizer=False,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+        downloads=False,
+        in_rounds="trains its parts one after another, in rounds",
+        parts=True,
+        sampled=True,
+    ),
+}
+
+
+def beta_predbayes(setting: kit.Setting) -> kit.Method:
     """N times M samples `[N, M p]`, those of client i in row i; then beta `[1, 1]`, which the server fits.
 
     `fedray.simulation.stacking` makes one study of the two.
@@ -65,27 +170,37 @@ def beta_predbayes(setting: Setting) -> Method:
     if stack is None or stack.meta is None:
         raise BadInput("method.name = beta_predbayes: its samples come from a scenario: run it by fedray.run")
     _check(setting.local, setting.layout)
-    alone = replace(setting, models=setting.clients.number, optimizer=Optimizer(), robust=Robust(), coefficients=None)
-    own = schedule(setting.clients, 1, setting.seeds, invite_all(setting.clients), assign_own_model)
-    samples = federated(alone, local=_sample(setting))  # steps 1 and 2: cSGHMC, one upload
+    alone = replace(
+        setting,
+        models=setting.clients.number,
+        optimizer=kit.setting.Optimizer(),
+        robust=kit.setting.Robust(),
+        coefficients=None,
+    )
+    own = kit.schedule.schedule(
+        setting.clients, 1, setting.seeds, kit.schedule.invite_all(setting.clients), assign_own_model
+    )
+    samples = kit.federated(alone, local=_sample(setting))  # steps 1 and 2: cSGHMC, one upload
     epochs, batch = (setting.options[key] for key in ("beta_epochs", "beta_batch"))
-    descent = Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)
+    descent = kit.Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)
     plain = replace(alone, models=1, layout=stack.meta.layout, compress=None)
-    fit = federated(plain, local=descent)  # step 5: beta by the server's rows; steps 3 and 4 are its network
+    fit = kit.federated(plain, local=descent)  # step 5: beta by the server's rows; steps 3 and 4 are its network
     parts = (replace(samples, schedule=own), fit)
-    return Method("beta_predbayes", parts[0], parts=parts)
+    return kit.Method("beta_predbayes", parts[0], parts=parts)
 
 
-def read_cycles(options: Mapping[str, Any]) -> Cycles:
+def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
     """When chains take samples, from the options.
 
     Args:
         options: of the method.
     """
-    return Cycles(options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"])
+    return kit.one_shot.Cycles(
+        options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
+    )
 
 
-def _sample(setting: Setting) -> Local:
+def _sample(setting: kit.Setting) -> kit.Local:
     """Local training by SGHMC."""
     local, cycles = setting.local, read_cycles(setting.options)
     if cycles.samples > cycles.number * cycles.per_cycle:
@@ -94,10 +209,10 @@ def _sample(setting: Setting) -> Local:
             "method.samples_per_cycle): lower it, or raise one of these"
         )
     p, temperature = setting.layout.trainable // cycles.samples, setting.options["temperature"]
-    return replace(local, step=sample_posterior(cycles, local.momentum, temperature, p), momentum=0.0)
+    return replace(local, step=kit.one_shot.sample_posterior(cycles, local.momentum, temperature, p), momentum=0.0)
 
 
-def _check(local: Local, layout: Layout) -> None:
+def _check(local: kit.Local, layout: kit.Layout) -> None:
     """Refuses what the sampler would leave out, or share among samples."""
     if local.optimizer_name != "sgd":
         raise BadInput(f"local.optimizer = {local.optimizer_name}, but beta_predbayes samples by SGHMC: set it to sgd")

@@ -1,4 +1,4 @@
-"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, and no gradients.
+r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, and no gradients.
 
 Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
 IJCNN 2022. Client i holds n_i rows with weights D_i, all of which add up to 1; at first they are equal. In each round:
@@ -14,6 +14,45 @@ IJCNN 2022. Client i holds n_i rows with weights D_i, all of which add up to 1; 
 
 Federated bagging has no weights: client i fits a learner on n_i rows drawn with equal odds, and every learner has a
 vote (Breiman 1996, client by client).
+
+Formulas of adaboost_f:
+    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+
+    $$
+    \begin{aligned}
+    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
+    h_t &= h_j \text{ of the least } e_j,\\
+    \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
+    y]},
+    \end{aligned}
+    $$
+
+    and the answer is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 / C$.
+
+Formulas of distboost_f:
+    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+
+    $$
+    \begin{aligned}
+    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
+    h_t &= \text{the vote of all } h_j \text{, with the error } e \text{ of that vote},\\
+    \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
+    y]},
+    \end{aligned}
+    $$
+
+    and the answer is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 / C$.
+
+Formulas of preweak_f:
+    As AdaBoost.F, but in the first round every client runs AdaBoost on its own rows for $T$ rounds and sends all its
+    learners. Later rounds choose among these and fit none. A client's own AdaBoost counts the classes of its own rows
+    as $C$.
+
+Formulas of federated_bagging:
+    In each round client $i$ fits $h_i$ on $n_i$ of its rows, drawn with equal odds and with replacement. Every learner
+    has one vote: $\operatorname*{argmax}_c \sum_{t, i} [h_{ti}(x) = c]$.
 
 Deviations:
     1. The authors' code never stops where e >= 1 - 1 / C; the weight of such a learner is negative there.
@@ -41,62 +80,128 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.boosting import (
-    Candidates,
-    Sizes,
-    as_committee,
-    ask_about,
-    bagging_server,
-    boosting_server,
-    each_alone,
-    explain_stop,
-    until_chance,
-)
-from fedray.components.boosting_traffic import Sent, bagging_traffic, boosting_traffic
-from fedray.components.compression import dense
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 from fedray.core.errors import BadInput
-from fedray.core.fitting import Draw, Fitting
-from fedray.core.method import Local, Method, Phase
-from fedray.methods.base import make_schedule
-from fedray.methods.setting import Setting
-from fedray.models.boosting import Ensemble
+from fedray.core.spec import MethodSpec, Option, ReadSections
+from fedray.core.validators import means, one_of
+from fedray.methods import kit
 
-ONE_PASS = Local(batch_size=None, epochs=1)  # what a round costs in virtual time; nothing descends
+if TYPE_CHECKING:
+    from fedray.models.boosting import Ensemble
+
+_TREE = "sklearn/decision_tree"
+_LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the papers
 
 
-def adaboost_f(setting: Setting) -> Method:
+@means("word or section", "`sklearn/decision_tree`, with its options")
+def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
+    """The learner, by name or as a section; only what has a form in plain numbers that predicts the same.
+
+    Raises:
+        ValueError: the value is neither.
+        BadInput: the learner has no such form, or an option is wrong; the line names its key.
+    """
+    given = {"name": value} if isinstance(value, str) else value
+    if not isinstance(given, Mapping):
+        raise ValueError(f"is no learner: write it as {{name: {_TREE}, max_leaf_nodes: 10}}")
+    section = {**_LEARNER, **given}
+    name = section["name"]
+    if name in read.classifiers and name != _TREE:
+        raise BadInput(
+            f"method.learner.name = {name}: only a tree has a form in plain numbers that predicts exactly what "
+            f"scikit-learn's does, and nothing is sent or saved as a pickle: choose {_TREE}"
+        )
+    learner = read.classifier("method.learner", section)
+    if learner is None:
+        raise BadInput(f"method.learner.name = {name} is a network, but clients fit learners: choose {_TREE}")
+    if "max_leaf_nodes" not in learner:
+        raise BadInput("method.learner.max_leaf_nodes is missing: give 2 to 1000, so that a learner has a size")
+    return learner
+
+
+_ADABOOST = MethodSpec(
+    "AdaBoost.F: each round's best weak learner joins the ensemble; no gradients (Polato et al. 2022)",
+    family="stacking and boosting",
+    models="one",
+    options={
+        "learner": Option(_LEARNER, check_learner, "the weak learner of a client", sections=True),
+        "draw": Option(
+            "rows",
+            one_of("rows", "weights"),
+            "whether a learner gets rows that are drawn by their weights, or the weights themselves",
+        ),
+    },
+    defaults={"method": {"models": 1}, "rounds": 300},
+    clients=10,
+    robust=False,
+    optimizer=False,
+    averages=False,
+    coefficients=False,
+    schedules=False,
+    in_rounds="asks all clients of a round about each other's learners",
+    fits="one",
+)
+SPECS = {
+    "adaboost_f": _ADABOOST,
+    "distboost_f": replace(
+        _ADABOOST,
+        text="DistBoost.F: each round's weak learners join the ensemble as one committee (Polato et al. 2022)",
+        fits="committee",
+    ),
+    "preweak_f": replace(
+        _ADABOOST,
+        text="PreWeak.F: clients boost by themselves, then each round takes the best learner (Polato et al. 2022)",
+    ),
+    "federated_bagging": replace(
+        _ADABOOST,
+        text="federated bagging: every round's weak learners vote, without weights",
+        options={"learner": _ADABOOST.options["learner"]},
+        downloads=False,
+        in_rounds="adds the learners of a whole round at once",
+        fits="each",
+    ),
+}
+
+
+def adaboost_f(setting: kit.Setting) -> kit.Method:
     """Every learner of a round is a candidate, and the best one joins the ensemble."""
-    return Method("adaboost_f", _boost(setting, each_alone), explain_end=explain_stop)  # 3: argmin_j e_j
+    phase = _boost(setting, kit.boosting.each_alone)  # 3: argmin_j e_j
+    return kit.Method("adaboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
-def distboost_f(setting: Setting) -> Method:
+def distboost_f(setting: kit.Setting) -> kit.Method:
     """The learners of a round join the ensemble as one committee."""
-    return Method("distboost_f", _boost(setting, as_committee), explain_end=explain_stop)  # 3: the vote of all h_j
+    phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
+    return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
-def preweak_f(setting: Setting) -> Method:
+def preweak_f(setting: kit.Setting) -> kit.Method:
     """Clients boost by themselves first; then each round takes the best learner of all."""
-    return Method("preweak_f", _boost(setting, each_alone, prepared=True), explain_end=explain_stop)  # 3: of a pool
+    phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: of a pool
+    return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
 
-def federated_bagging(setting: Setting) -> Method:
+def federated_bagging(setting: kit.Setting) -> kit.Method:
     """Learners of rows drawn with equal odds, each with a vote."""
     size = _ensemble(setting)
-    return Method(
+    return kit.Method(
         "federated_bagging",
-        Phase(
+        kit.Phase(
             models=1,
-            schedule=make_schedule(setting),
-            local=ONE_PASS,
+            schedule=kit.base.make_schedule(setting),
+            local=_one_pass(),
             fitting=_fitting(setting, size, draw="bootstrap"),  # 1
-            server=bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
-            compress=dense(setting.layout),
-            traffic=bagging_traffic(4 * size.tree_numbers),
+            server=kit.boosting.bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
+            compress=kit.dense(setting.layout),
+            traffic=kit.boosting_traffic.bagging_traffic(4 * size.tree_numbers),
         ),
     )
 
 
-def _boost(setting: Setting, candidates: Candidates, *, prepared: bool = False) -> Phase:
+def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepared: bool = False) -> kit.Phase:
     """The rounds of boosting.
 
     Args:
@@ -107,32 +212,39 @@ def _boost(setting: Setting, candidates: Candidates, *, prepared: bool = False) 
     size = _ensemble(setting)
     worlds, number = len(setting.seeds), setting.clients.number
     series = size.rounds if prepared else 1
-    sent = Sent(4 * size.tree_numbers, series, size.seats, asked=candidates is each_alone, pool=prepared)
-    schedule = make_schedule(setting)
+    sent = kit.boosting_traffic.Sent(
+        4 * size.tree_numbers, series, size.seats, asked=candidates is kit.boosting.each_alone, pool=prepared
+    )
+    schedule = kit.base.make_schedule(setting)
     fitting = _fitting(setting, size, draw=setting.options["draw"])
-    return Phase(
+    return kit.Phase(
         models=1,
-        schedule=until_chance(schedule),  # 4: the rounds end where e >= 1 - 1 / C
-        local=ONE_PASS,
+        schedule=kit.boosting.until_chance(schedule),  # 4: the rounds end where e >= 1 - 1 / C
+        local=_one_pass(),
         fitting=fitting._replace(series=series),  # 1
-        ask=ask_about(worlds, candidates),  # 2
-        server=boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
-        compress=dense(setting.layout),
-        traffic=boosting_traffic(schedule, worlds, number, sent),
+        ask=kit.boosting.ask_about(worlds, candidates),  # 2
+        server=kit.boosting.boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
+        compress=kit.dense(setting.layout),
+        traffic=kit.boosting_traffic.boosting_traffic(schedule, worlds, number, sent),
     )
 
 
-def _ensemble(setting: Setting) -> Ensemble:
+def _one_pass() -> kit.Local:
+    """What a round costs in virtual time; nothing descends."""
+    return kit.Local(batch_size=None, epochs=1)
+
+
+def _ensemble(setting: kit.Setting) -> Ensemble:
     if setting.ensemble is None:
         raise BadInput("method: boosting is composed from method.learner only: choose another method")
     return setting.ensemble
 
 
-def _sizes(setting: Setting, size: Ensemble) -> Sizes:
-    return Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
+def _sizes(setting: kit.Setting, size: Ensemble) -> kit.boosting.Sizes:
+    return kit.boosting.Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
 
 
-def _fitting(setting: Setting, size: Ensemble, *, draw: Draw) -> Fitting:
+def _fitting(setting: kit.Setting, size: Ensemble, *, draw: kit.fitting.Draw) -> kit.fitting.Fitting:
     """What a client fits: one decision tree."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
-    return Fitting(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)
+    return kit.fitting.Fitting(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

@@ -1,8 +1,15 @@
-"""Ditto: beside FedAvg every client keeps a personal model that is pulled towards the global one.
+r"""Ditto: beside FedAvg every client keeps a personal model that is pulled towards the global one.
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
 `lambda` is one number or a list; of a list every client trains one personal model each and answers with the one that is
 best on its own held-out rows, by accuracy or RMSE (the paper's section 3.3), so `data.hold_out` must be above 0.
+
+Formulas of ditto:
+    Beside FedAvg's model $w$ each client keeps a model $v_i$ of its own, which is pulled to $w$, and answers with it:
+
+    $$
+    v_i \leftarrow \mathrm{Train}\Bigl(v_i;\; F_i(v) + \frac{\lambda}{2} \lVert v - w \rVert^2\Bigr).
+    $$
 
 Deviations:
     1. A personal model starts from the broadcast model of the first round in which its client takes part.
@@ -24,21 +31,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import list_of, real
+from fedray.methods import kit
+
+SPECS = {
+    "ditto": MethodSpec(
+        "Ditto: FedAvg, and a personal model for each client that is pulled towards it (Li et al. 2021)",
+        family="personal models",
+        options={
+            "lambda": Option(
+                [0.1],
+                list_of(real("[0, inf)"), 20, scalar=True),
+                "weight of the pull of a personal model to the global one, or a list to choose from on held-out rows",
+            ),
+        },
+        defaults={"method": {"models": 1}},
+        own_models=True,
+        private="personal model",
+    ),
+}
 
 
-def ditto(setting: Setting) -> Method:
+def ditto(setting: kit.Setting) -> kit.Method:
     """FedAvg, and passes with pull `lambda (v - w)` on each client's own `v` `[d]`."""
     pulls = setting.options["lambda"]
     if not pulls:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")
     if len(pulls) > 1 and not setting.hold_out:
         raise BadInput("method.lambda is a list, but data.hold_out is 0: hold rows out to choose by, or give one value")
-    phase = federated(setting, assign=permutation, merge=mean)  # lines 3-5, 8: FedAvg solves the global problem
+    # lines 3-5, 8: FedAvg solves the global problem
+    phase = kit.federated(setting, assign=kit.permutation, merge=kit.mean)
     personal = tuple(replace(setting.local, pull=pull, correction=None) for pull in pulls)  # line 6
-    return Method("ditto", replace(phase, personal=personal))
+    return kit.Method("ditto", replace(phase, personal=personal))

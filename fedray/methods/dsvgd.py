@@ -1,4 +1,4 @@
-"""DSVGD: particles of the posterior travel from client to client, and each client replaces its own factor of it.
+r"""DSVGD: particles of the posterior travel from client to client, and each client replaces its own factor of it.
 
 Source: Kassab, Simeone, *Federated Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent*,
 IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2; names and numbers as in kclip/DSVGD.
@@ -7,6 +7,49 @@ The K models are particles of `q(w) = p_0(w) prod_k t_k(w)`. In each round one c
 together, by SVGD, to `q / t_k exp(-losses / temperature)`: its old factor is divided out, and its rows are put in. What
 has changed goes to its new factor, `t_k <- t_k q_new / q`, by SVGD of particles of its own, which never leave it. As
 in the authors' code these stand for `t_k p_0` and begin as the first particles, so that `t_k = 1` needs no other form.
+
+Formulas of dsvgd:
+    The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all rows, which is a product of the prior and of
+    a factor for each client:
+
+    $$
+    q(w) = p_0(w) \prod_i t_i(w), \qquad p_0 = \mathcal N(0, 1/c), \qquad t_i = 1 \text{ at first}.
+    $$
+
+    In each round one client $i$ gets them. It divides its old factor out and puts its rows in. With $\alpha$ the
+    `temperature`, $c$ the `precision`, $n_i$ its rows and $\ell_i$ their mean loss, the particles move together to
+
+    $$
+    \log \tilde p_i(w) = \log q(w) - \log \bigl(t_i p_0\bigr)(w) + \log p_0(w) - \frac{n_i}{\alpha} \, \ell_i(w),
+    $$
+
+    in `local.steps` steps by Stein variational gradient descent:
+
+    $$
+    \phi(w_m) = \frac1K \sum_j k(w_j, w_m) \, \nabla \log \tilde p_i(w_j) + \nabla_{w_j} k(w_j, w_m), \qquad
+    k(v, w) = e^{-\lVert v - w \rVert^2 / 2h}, \qquad h = \frac{\operatorname{median} \lVert w_j - w_m \rVert^2}{2 \log
+    (K + 1)} .
+    $$
+
+    Densities that are known by particles alone stand for Gaussian kernels of width $\lambda$ (`bandwidth`) at them, so
+    that
+
+    $$
+    \nabla \log q(w) = \frac{1}{\lambda^2} \Bigl( \sum_j s_j w_j - w \Bigr), \qquad s = \operatorname{softmax}_j
+    \bigl( - \lVert w - w_j
+    \rVert^2 / 2 \lambda^2 \bigr) .
+    $$
+
+    The client keeps $t_i p_0$ as $K$ particles of its own, which begin as the first models. Behind its training they
+    make `factor_steps` steps by SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$: what has changed in $q$ is now
+    in its factor. It sends the $K$ models, and the next client goes on. A step is divided by $10^{-6} + \sqrt g$ with
+    $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`), which is $\phi^2$ in the first step of each training, and begins
+    anew for the client's own particles. The median is that of all $K^2$ pairs.
+
+    At a client's first visit as the first of all, $q = t_i p_0$, and its training is plain SVGD. For weights that are
+    near one particle each, $\nabla \log q - \nabla \log (t_i p_0)$ is the way from the client's own particle to the
+    received one, over $\lambda^2$: a constant force by which the others' changes count. With $K = 1$ nothing but this
+    is left of the densities.
 
 Deviations:
     1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density, and those
@@ -35,17 +78,55 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.clusters import every_model
-from fedray.components.compression import dense
-from fedray.components.particles import Target, approach, divide_by_root
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.methods.base import check_own_prior, federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import either, real, whole
+from fedray.methods import kit
+
+SPECS = {
+    "dsvgd": MethodSpec(
+        "DSVGD: particles of the posterior go from client to client; each renews its factor (Kassab, Simeone 2022)",
+        family="Bayesian",
+        options={
+            "temperature": Option(
+                1.0,
+                real("(0, inf)"),
+                "alpha, by which the losses of all rows are divided: 1 is the posterior, below 1 it is narrower",
+            ),
+            "precision": Option(
+                2.718, real("[0, inf)"), "precision of the prior in each number (c), e in the authors' code; 0 has none"
+            ),
+            "bandwidth": Option(
+                0.55, real("(0, inf)"), "width lambda of the Gaussian kernels by which particles stand for a density"
+            ),
+            "factor_steps": Option(200, whole(0, 10**6), "steps of a client's own particles behind its training"),
+            "decay": Option(
+                0.9,
+                either("none", real("[0, 1)")),
+                "share of the earlier squares in the running mean by whose root a step is divided; "
+                "`none`: steps of `local.optimizer`",
+            ),
+        },
+        defaults={
+            "method": {"models": 20},
+            "participation": {"per_round": 1, "selection": {"name": "round_robin"}},
+            "local": {"optimizer": "sgd", "lr": 0.001, "batch_size": 100, "steps": 200},
+        },
+        clients=2,
+        robust=False,
+        optimizer=False,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+        all_models=True,
+        in_rounds="trains one client after another",
+        private="particles of its factor",
+        limits=(Limit("models", 1, "an estimate of the posterior's mode (one particle has no neighbours)"),),
+    ),
+}
 
 
-def dsvgd(setting: Setting) -> Method:
+def dsvgd(setting: kit.Setting) -> kit.Method:
     """K particles `[K, d]`, one client a round; traffic of each of its K jobs: d numbers down, d up.
 
     Raises:
@@ -55,22 +136,23 @@ def dsvgd(setting: Setting) -> Method:
     options, decay = setting.options, setting.options["decay"]
     _check_rounds(setting)
     _check_local(setting.local, decay)
-    target = Target(options["temperature"], options["precision"], options["bandwidth"])
-    phase = federated(
+    target = kit.particles.Target(options["temperature"], options["precision"], options["bandwidth"])
+    phase = kit.federated(
         replace(setting, assign=None),
-        assign=every_model,  # the scheduled client downloads all particles
+        assign=kit.clusters.every_model,  # the scheduled client downloads all particles
         local=replace(
             setting.local,
-            particles=approach(target, setting.models, options["factor_steps"]),  # L steps of q, L' of t_k
-            step=None if decay == "none" else divide_by_root(decay),
+            # L steps of q, L' of t_k
+            particles=kit.particles.approach(target, setting.models, options["factor_steps"]),
+            step=None if decay == "none" else kit.particles.divide_by_root(decay),
         ),
-        compress=dense,
-        merge=mean,  # of one client: what it sends is what the next one gets
+        compress=kit.dense,
+        merge=kit.mean,  # of one client: what it sends is what the next one gets
     )
-    return Method("dsvgd", phase)
+    return kit.Method("dsvgd", phase)
 
 
-def _check_rounds(setting: Setting) -> None:
+def _check_rounds(setting: kit.Setting) -> None:
     """Refuses what would make q another one than the product of the factors that clients keep."""
     if setting.participants > 1:
         raise BadInput(
@@ -84,9 +166,9 @@ def _check_rounds(setting: Setting) -> None:
         )
 
 
-def _check_local(local: Local, decay: float | str) -> None:
+def _check_local(local: kit.Local, decay: float | str) -> None:
     """Refuses other optimizers and other priors than the method's own."""
-    check_own_prior(local, "DSVGD", "method.precision")
+    kit.base.check_own_prior(local, "DSVGD", "method.precision")
     if decay != "none" and (local.optimizer != "sgd" or local.momentum):
         key, value = ("momentum", local.momentum) if local.optimizer == "sgd" else ("optimizer", local.optimizer)
         raise BadInput(

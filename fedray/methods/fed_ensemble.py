@@ -1,7 +1,28 @@
-"""Fed-ensemble (FE Alg. 1): K models from K random starts; in every round a client trains exactly one of them.
+r"""Fed-ensemble (FE Alg. 1): K models from K random starts; in every round a client trains exactly one of them.
 
 Compute and traffic equal FedAvg's. Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble: Ensemble Models in Federated
 Learning for Improved Generalization and Uncertainty Quantification*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639.
+
+Formulas of fed_ensemble:
+    The $K$ models start from $K$ random draws. Row $P_i$ of the schedule is a permutation of the models that lasts $K$
+    rounds, so that in every $K$ rounds client $i$ trains each model once:
+
+    $$
+    \begin{aligned}
+    k_i &= P_i[t \bmod K] && \text{the model of client } i \text{ in round } t,\\
+    u_i &= \mathrm{Train}(w_{k_i}; F_i) && \text{at the client},\\
+    w_k &\leftarrow w_k + \sum_{i \in S_k} p_i \, (u_i - w_k) && \text{at the server, with } S_k = \{i \in S : k_i =
+    k\}.
+    \end{aligned}
+    $$
+
+    A new client gets the plain average of the models' answers. A known client weighs them by its own training losses,
+    with the temperature $\gamma$ = `predict.gamma`:
+
+    $$
+    p(y \mid x) = \sum_k a_{ik} \, p_{w_k}(y \mid x), \qquad
+    a_{ik} = \frac{\exp(-F_i(w_k) / \gamma)}{\sum_j \exp(-F_i(w_j) / \gamma)}.
+    $$
 
 Deviations:
     1. The personal weights of eq. 4 are `softmax(-loss / gamma)`. The paper's printed closed form `exp(-gamma * loss)`
@@ -18,21 +39,26 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import Limit, MethodSpec
+from fedray.methods import kit
+
+SPECS = {
+    "fed_ensemble": MethodSpec(
+        "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)",
+        family="ensembles",
+        splits=True,
+        limits=(Limit("models", 1, "FedAvg (fed_ensemble of one model)"),),
+    ),
+}
 
 
-def fed_ensemble(setting: Setting) -> Method:
+def fed_ensemble(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` over N clients."""
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # lines 2-5: P_r is drawn anew at every age, then row r trains model P_r[t mod K]
+        assign=kit.permutation,  # lines 2-5: P_r is drawn anew at every age, then row r trains model P_r[t mod K]
         local=setting.local,  # line 7: local_update
-        compress=dense,  # line 8: the whole model is sent
-        merge=mean,  # line 9, Remark 1: the mean of the uploads that started from w_k; without any, w_k stays
+        compress=kit.dense,  # line 8: the whole model is sent
+        merge=kit.mean,  # line 9, Remark 1: the mean of the uploads that started from w_k; without any, w_k stays
     )
-    return Method("fed_ensemble", phase)
+    return kit.Method("fed_ensemble", phase)

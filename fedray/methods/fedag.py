@@ -1,8 +1,29 @@
-"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights, and predicts with a sample of it.
+r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights and predicts with a sample of it.
 
 Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. Clients
 restart from the mean; the sample is the uploads themselves (`bootstrap`, the paper's choice) or draws from the Gaussian
 (`omc`). With K > 1 under the permutation schedule there is one Gaussian a model: a mixture of K.
+
+Formulas of fedag:
+    The server keeps a Gaussian over each weight, with the mean and the variance of the uploads:
+
+    $$
+    \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
+    $$
+
+    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights answers: the uploads themselves (`bootstrap`) or
+    draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`),
+
+    $$
+    \mathrm{E}[y \mid x] = \frac{1}{M} \sum_m f_{v_m}(x), \qquad
+    \mathrm{Var}[y \mid x] = \beta^{-1} + \frac{1}{M} \sum_m \bigl(f_{v_m}(x) - \mathrm{E}[y \mid x]\bigr)^2 .
+    $$
+
+    For a network $\beta^{-1}$ is 0, or the mean squared training residual: of each upload on its own client's rows
+    (`residuals: uploads`) or of $f_\mu$ on all clients' rows (`residuals: mean`).
+
+    A linear model needs no sample: $y \mid x \sim N\bigl(\mu^\top x,\; \beta^{-1} + x^\top
+    \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
     1. Observation noise: the paper prints none for networks; `predict.noise: residual` adds the clients' mean training
@@ -32,20 +53,61 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import torch
 
-from fedray.components import gaussians
-from fedray.components.schedule import permutation
 from fedray.core.errors import BadInput
-from fedray.core.method import Answer, Method, Pooled
-from fedray.core.types import FloatArray, State
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Needs, Option
+from fedray.core.validators import either, one_of, whole
+from fedray.methods import kit
+
+SPECS = {
+    "fedag": MethodSpec(
+        "FedAG: FedAvg whose server keeps a Gaussian over the weights (Thorgeirsson and Gauterin 2021)",
+        family="Bayesian",
+        options={
+            "sampling": Option(
+                "bootstrap",
+                one_of("bootstrap", "omc"),
+                "what answers: the uploads (`bootstrap`; of one linear model the closed form), or draws "
+                "from the Gaussian (`omc`)",
+            ),
+            "samples": Option(
+                "clients",
+                either("clients", whole(1, 10**4)),
+                "how many models are drawn from the Gaussian",
+                Needs("method.sampling", ("omc",)),
+            ),
+            "beta": Option(
+                "residual",
+                one_of("residual", "target"),
+                "the noise of a linear model: the variance of its training residuals, or of the target",
+                Needs("model.name", ("linear", "rbf")),
+            ),
+            "residuals": Option(
+                "uploads",
+                one_of("uploads", "mean"),
+                "whose training residuals are measured (`predict.noise: residual`): each upload's at "
+                "its own client, or the mean model's at all clients",
+                Needs("method.sampling", ("bootstrap",)),
+            ),
+        },
+        defaults={
+            "method": {"models": 1},
+            "rounds": 5,
+            "local": {"lr": 0.01, "batch_size": 1, "epochs": 40},
+            "predict": {"noise": "residual"},
+        },
+        clients=10,
+        robust=False,
+        optimizer=False,
+        coefficients=False,
+        samples=True,
+    ),
+}
 
 TARGET = "target_variance"
 
 
-def fedag(setting: Setting) -> Method:
+def fedag(setting: kit.Setting) -> kit.Method:
     """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation).
 
     Raises:
@@ -53,10 +115,10 @@ def fedag(setting: Setting) -> Method:
     """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
-    how = gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
+    how = kit.gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
-        federated(setting, assign=permutation),  # Alg. 1: every worker restarts from mu and trains E epochs
-        server=gaussians.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
+        kit.federated(setting, assign=kit.permutation),  # Alg. 1: every worker restarts from mu and trains E epochs
+        server=kit.gaussians.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
         down_vectors=2,  # mu and sigma
     )
     of_mean, linear = setting.options["residuals"] == "mean", setting.features is not None
@@ -65,14 +127,14 @@ def fedag(setting: Setting) -> Method:
     if linear and setting.models == 1 and sampling == "bootstrap":
         if of_mean:
             raise BadInput("method.residuals = mean cannot act, because those of a linear model are: leave it out")
-        return Method("fedag", phase, answer_in_closed_form, prepare)
+        return kit.Method("fedag", phase, answer_in_closed_form, prepare)
     answer = partial(answer_with_sample, models=setting.models, clients=setting.clients.number, of_mean=of_mean)
-    return Method("fedag", phase, answer, prepare)
+    return kit.Method("fedag", phase, answer, prepare)
 
 
 def answer_with_sample(
-    state: State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
-) -> Answer:
+    state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
+) -> kit.Answer:
     """Every member of every model's sample answers (eqs. 4-5).
 
     Args:
@@ -86,16 +148,16 @@ def answer_with_sample(
     slots = sample.shape[1]
     per_world = models * slots
     counters = state.counters.repeat_interleave(slots, 0)
-    rows = State(sample.flatten(0, 1), counters, {})
+    rows = kit.State(sample.flatten(0, 1), counters, {})
     owner = None
     if name == "sample":  # a second upload of client i in a buffer is kept as that of i + N
         sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
         owner = np.full_like(sender, -1) if of_mean else np.where(sender < 0, sender, sender % clients)
     weights = weight.numpy().reshape(-1, per_world).astype(np.float64)
-    return Answer(rows, per_world, weights, noise=_read_noise(state), owner=owner)
+    return kit.Answer(rows, per_world, weights, noise=_read_noise(state), owner=owner)
 
 
-def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State:
+def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
     """The state with beta^-1, the variance of each world's training target (`method.beta: target`), `[R]`.
 
     Args:
@@ -103,15 +165,15 @@ def remember_target_variance(worlds: int, state: State, pooled: Pooled) -> State
         state: the first state.
         pooled: gives all training rows of a world.
     """
-    target = torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
+    target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
 
 
-def answer_in_closed_form(state: State) -> Answer:
+def answer_in_closed_form(state: kit.State) -> kit.Answer:
     """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed."""
-    return Answer(state, 1, None, state.extra["variance"], _read_noise(state))
+    return kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
 
-def _read_noise(state: State) -> FloatArray | None:
+def _read_noise(state: kit.State) -> kit.types.FloatArray | None:
     """beta^-1 of each world where it is the variance of the target, `[R]`; None where `predict.noise` says it."""
     return state.extra[TARGET].numpy() if TARGET in state.extra else None

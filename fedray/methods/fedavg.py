@@ -1,7 +1,22 @@
-"""FedAvg: one model, everyone trains it. FedProx: the same with a proximal term.
+r"""FedAvg: one model, everyone trains it. FedProx: the same with a proximal term.
 
 Sources: McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS 2017,
 Alg. 1; Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020, Alg. 2.
+
+Formulas of fedavg:
+    $$
+    \begin{aligned}
+    u_i &= \mathrm{Train}(w; F_i) && i \in S,\\
+    w &\leftarrow w + \sum_{i \in S} p_i \, (u_i - w), && p_i = \frac{n_i}{\sum_{j \in S} n_j}.
+    \end{aligned}
+    $$
+
+Formulas of fedprox:
+    FedAvg, whose clients minimize the loss with a proximal term to the broadcast model $w$:
+
+    $$
+    u_i = \mathrm{Train}\Bigl(w;\; F_i(v) + \frac{\mu}{2} \lVert v - w \rVert^2\Bigr).
+    $$
 
 Deviations:
     1. Uploads are weighted by the examples of their clients, as in FedAvg's line 7; `server.weighting: uniform` is the
@@ -23,32 +38,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Local, Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import real
+from fedray.methods import kit
+
+SPECS = {
+    "fedavg": MethodSpec(
+        "federated averaging: one model that every client trains (McMahan et al. 2017)",
+        family="averaging",
+        models="one",
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+    ),
+    "fedprox": MethodSpec(
+        "FedProx: FedAvg with a proximal term that pulls clients to the broadcast model (Li et al. 2020)",
+        family="averaging",
+        models="one",
+        options={
+            "mu": Option(0.01, real("[0, inf)"), "weight of the proximal term `mu / 2 |w - w_start|^2`"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+        limits=(Limit("mu", 0, "FedAvg (fedprox without its pull)"),),
+    ),
+}
 
 
-def fedavg(setting: Setting) -> Method:
+def fedavg(setting: kit.Setting) -> kit.Method:
     """One model `[1, d]` over N clients."""
-    phase = federated(
+    phase = kit.federated(
         replace(setting, models=1),  # server, line 1: one w_0
-        assign=permutation,  # lines 3-4: S_t, the participants, all train it (a permutation of one model)
+        assign=kit.permutation,  # lines 3-4: S_t, the participants, all train it (a permutation of one model)
         local=setting.local,  # ClientUpdate: E epochs of SGD over batches of B
-        compress=dense,
-        merge=mean,  # line 7: w_{t+1} <- sum of n_k / n w^k_{t+1}
+        compress=kit.dense,
+        merge=kit.mean,  # line 7: w_{t+1} <- sum of n_k / n w^k_{t+1}
     )
-    return Method("fedavg", phase)
+    return kit.Method("fedavg", phase)
 
 
-def fedprox(setting: Setting) -> Method:
+def fedprox(setting: kit.Setting) -> kit.Method:
     """FedAvg whose local gradient has the extra term `mu (w - w_start)`."""
     prox = add_proximal_term(setting.local, setting.options["mu"])  # line 5: h_k(w; w_t) = F_k(w) + mu / 2 |w - w_t|^2
     return replace(fedavg(replace(setting, local=prox)), name="fedprox")
 
 
-def add_proximal_term(local: Local, mu: float) -> Local:
+def add_proximal_term(local: kit.Local, mu: float) -> kit.Local:
     """Local training whose objective is pulled to the broadcast model: `mu / 2 |w - w_start|^2` more, mu >= 0."""
     return replace(local, pull=local.pull + mu)

@@ -1,9 +1,34 @@
-"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
+r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
 teachers of a round are the mean, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the uploads
 themselves; their average is the prediction. `fedbe` distils them, on unlabelled inputs that the server holds, into the
 model of the next round; `fedbe_nokd` sends one of the samples instead.
+
+Formulas of fedbe:
+    $\bar w = \sum_i p_i u_i$ is the mean of the uploads and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ their variance.
+    The teachers of a round are the mean, $S$ draws $v_s$ and the uploads themselves,
+
+    $$
+    T = \{\bar w\} \cup \{v_1, \dots, v_S\} \cup \{u_i : i \in S\}, \qquad v_s \sim N(\bar w, \operatorname{diag}
+    \sigma^2)
+    \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1),
+    $$
+
+    and the average of their probabilities $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$ is the answer.
+
+    The next model starts from $\bar w$ and learns $\bar p$ on inputs $x$ that the server holds, sharpened by the
+    temperature $\tau$:
+
+    $$
+    w \leftarrow \operatorname*{argmin}_v \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr), \qquad
+    q_c(x) \propto \bar p_c(x)^{1 / \tau},
+    $$
+
+    as the average of its weights at the ends of the later epochs.
+
+Formulas of fedbe_nokd:
+    As FedBE, but the next model is one of the draws $v_s$, and nothing is distilled.
 
 Deviations:
     1. The server's inputs are a share (`server_data`) of the training rows, taken from the clients at random (every
@@ -24,43 +49,72 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
-from fedray.components.gaussians import (
-    Follow,
-    Sampling,
-    TeacherSampler,
-    follow_random_sample,
-    gaussian_server,
-    teacher_server,
-)
-from fedray.components.schedule import permutation
-from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import one_of, real, whole
+from fedray.methods import kit
 from fedray.methods.fedag import answer_with_sample
-from fedray.methods.setting import Setting
+
+_SAMPLER = {
+    "sampler": Option("gaussian", one_of("gaussian", "dirichlet"), "the distribution from which models are drawn"),
+    "samples": Option(10, whole(1, 10**4), "S, the models that are drawn"),
+}
+SPECS = {
+    "fedbe": MethodSpec(
+        "FedBE: a Bayesian ensemble at the server, distilled into the next model (Chen and Chao 2021)",
+        family="Bayesian",
+        options={
+            **_SAMPLER,
+            "temperature": Option(
+                0.5, real("(0, inf)"), "temperature of the teachers' probabilities; below 1 it sharpens them"
+            ),
+            "server_data": Option(
+                0.1, real("(0, 1)"), "share of the training rows that the server holds instead of the clients"
+            ),
+            "distil_epochs": Option(20, whole(0, 10**6), "passes over the server's inputs"),
+            "distil_lr": Option(0.01, real("(0, inf)"), "learning rate of the student"),
+            "distil_batch": Option(32, whole(1, 10**6), "inputs of a batch of distillation"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        robust=False,
+        optimizer=False,
+        coefficients=False,
+        samples=True,
+        limits=(Limit("distil_epochs", 0, "FedAvg with FedBE's teachers (nothing is distilled)"),),
+    ),
+    "fedbe_nokd": MethodSpec(
+        "FedBE without distillation: the next model is a random sample",
+        family="Bayesian",
+        options=_SAMPLER,
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        robust=False,
+        optimizer=False,
+        coefficients=False,
+        samples=True,
+    ),
+}
 
 
-def fedbe(setting: Setting) -> Method:
+def fedbe(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1), 1 + S + clients teachers each; traffic is FedAvg's."""
     learn = setting.distil
     if learn is None:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
 
-    def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
-        return learn(world, teachers[0], teachers, rng.keys(setting.seeds[world], "distil", t, model))
+    def follow(world: int, model: int, t: int, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
+        return learn(world, teachers[0], teachers, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
     return with_teachers(setting, "fedbe", follow)
 
 
-def fedbe_nokd(setting: Setting) -> Method:
+def fedbe_nokd(setting: kit.Setting) -> kit.Method:
     """FedBE without distillation: the next model is a random sample."""
-    return with_teachers(setting, "fedbe_nokd", follow_random_sample(setting.seeds, setting.options["samples"]))
+    return with_teachers(
+        setting, "fedbe_nokd", kit.gaussians.follow_random_sample(setting.seeds, setting.options["samples"])
+    )
 
 
-def with_teachers(setting: Setting, name: str, follow: Follow) -> Method:
+def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow) -> kit.Method:
     """FedAvg with FedBE's server; every teacher answers.
 
     Args:
@@ -68,13 +122,16 @@ def with_teachers(setting: Setting, name: str, follow: Follow) -> Method:
         name: of the method.
         follow: makes the next model of the teachers.
     """
-    sampler = TeacherSampler(setting.options["sampler"], setting.options["samples"], setting.layout.trainable)
-    kept = Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
-    fitted = gaussian_server(setting.state_rows, kept, setting.weighting)  # line 8: N(mean, diag variance)
-    phase = replace(
-        federated(setting, assign=permutation),  # lines 2-6: clients train from the global model
-        server=teacher_server(fitted, setting.state_rows, setting.seeds, sampler, follow),  # lines 7-13
+    sampler = kit.gaussians.TeacherSampler(
+        setting.options["sampler"], setting.options["samples"], setting.layout.trainable
     )
-    return Method(
+    kept = kit.gaussians.Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
+    # line 8: N(mean, diag variance)
+    fitted = kit.gaussians.gaussian_server(setting.state_rows, kept, setting.weighting)
+    phase = replace(
+        kit.federated(setting, assign=kit.permutation),  # lines 2-6: clients train from the global model
+        server=kit.gaussians.teacher_server(fitted, setting.state_rows, setting.seeds, sampler, follow),  # lines 7-13
+    )
+    return kit.Method(
         name, phase, lambda state: answer_with_sample(state, setting.models, setting.clients.number, "teachers")
     )

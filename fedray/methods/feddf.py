@@ -1,4 +1,4 @@
-"""FedDF: FedAvg whose server trains its mean to answer as the ensemble of the uploads, on inputs that no client has.
+r"""FedDF: FedAvg whose server trains its mean to answer as the ensemble of the uploads, on inputs that no client has.
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1; `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
@@ -7,6 +7,22 @@ withheld`), the rows of another data set of the same shape, or noise.
 
 `networks` gives the clients several architectures. Each is trained and averaged by its own clients (Alg. 3 of the
 paper), and has a student of its own; all students aim at the mean of all uploads' logits, whatever their architecture.
+
+Formulas of feddf:
+    FedAvg, whose mean is then trained to answer as the ensemble of the uploads, on inputs $x$ that no client has:
+
+    $$
+    \bar w = \sum_{i \in S} p_i u_i, \qquad
+    w \leftarrow \operatorname*{argmin}_{v \text{ from } \bar w} \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr),
+    \qquad
+    q(x) = \mathrm{softmax}\Bigl(\sum_{i \in S} a_i(x) \, f_{u_i}(x)\Bigr),
+    $$
+
+    where $f$ are logits. With `teacher: mean_logits` all $a_i$ are alike; with `confidence` they are in proportion to
+    the variance of the logits $f_{u_i}(x)$ over the classes.
+
+    With `networks` each architecture has a mean $\bar w$ of its own clients' uploads and a student of its own, and $S$
+    in $q(x)$ are the participants of all architectures. The answer is the mean of the students' probabilities.
 
 Deviations:
     1. With several architectures (`networks`) the answer is the mean of their students' probabilities, and a client
@@ -28,21 +44,82 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from torch import Tensor
-
-from fedray.components.distillation import Student, distilling_server, join_architectures, keeping_server
-from fedray.components.schedule import permutation
-from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated, federated_each
-from fedray.methods.setting import Setting
-from fedray.models.stacking import Stack
+from fedray.core.spec import Limit, MethodSpec, Needs, Option, ReadSections
+from fedray.core.validators import flag, means, one_of, real, text, whole
+from fedray.methods import kit
 
 
-def feddf(setting: Setting) -> Method:
+@means("list of sections", "like `model`, with the `tier` of its clients")
+def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
+    """Several architectures, each a section like `model` that may also name the `tier` of the clients that have it.
+
+    One with `answers: false` is trained like the others, and has no part in the answer.
+
+    Raises:
+        ValueError: the value is no list of sections.
+        BadInput: a section is wrong; the line names its key.
+    """
+    if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(one, Mapping) for one in value):
+        raise ValueError("is not a list of models: write it as [{name: mlp}, {name: linear}]")
+    more = {"tier": text, "answers": flag}
+    checked = [read.network(f"method.networks[{i}]", one, more) for i, one in enumerate(value)]
+    if checked and not any(one.get("answers", True) for one in checked):
+        raise ValueError("has no network that answers: leave answers out in one of them")
+    return checked
+
+
+SPECS = {
+    "feddf": MethodSpec(
+        "FedDF: the mean of the uploads learns to answer as their ensemble, on server inputs (Lin et al. 2020)",
+        family="distillation",
+        options={
+            "networks": Option(
+                [],
+                check_networks,
+                "several architectures, each a section like `model` with the `tier` of the clients that "
+                "have it; without tiers client i has number i modulo their number. One with `answers: "
+                "false` has no part in the answer",
+                sections=True,
+            ),
+            "inputs": Option(
+                "withheld",
+                text,
+                "the inputs of the server: `withheld` training rows, `noise`, or the name of a data set "
+                "of the same shape",
+            ),
+            "server_data": Option(
+                0.1,
+                real("(0, 1)"),
+                "share of the training rows that the server holds instead of the clients",
+                Needs("method.inputs", ("withheld",)),
+            ),
+            "input_rows": Option(10**4, whole(1, 10**7), "how many inputs the server takes of a data set, or of noise"),
+            "validation": Option(
+                0.05,
+                real("[0, 1)"),
+                "share of the training rows with whose labels the server says when the student stops",
+            ),
+            "teacher": Option(
+                "mean_logits", one_of("mean_logits", "confidence"), "how the uploads' answers become one"
+            ),
+            "distil_steps": Option(10**4, whole(0, 10**7), "batches of distillation in a round, at most"),
+            "distil_lr": Option(0.001, real("(0, inf)"), "learning rate of the student"),
+            "distil_batch": Option(128, whole(1, 10**6), "inputs of a batch of distillation"),
+            "patience": Option(1000, whole(1, 10**7), "steps without a better score after which the student stops"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        robust=False,
+        limits=(Limit("distil_steps", 0, "FedAvg (nothing is distilled)"),),
+    ),
+}
+
+
+def feddf(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1), each taught by the clients that trained it; traffic is FedAvg's."""
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
@@ -50,14 +127,18 @@ def feddf(setting: Setting) -> Method:
     if learn is None:
         raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
 
-    def fuse(world: int, model: int, t: int, start: Tensor, teachers: Tensor) -> Tensor:
-        return learn(world, start, teachers, rng.keys(setting.seeds[world], "distil", t, model))
+    def fuse(world: int, model: int, t: int, start: kit.torch.Tensor, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
+        return learn(world, start, teachers, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
-    phase = federated(setting, assign=permutation)  # lines 3-5: clients train from the global model; line 6: the mean
-    return Method("feddf", replace(phase, server=distilling_server(phase.server, setting.state_rows, fuse)))  # 7-10
+    # lines 3-5: clients train from the global model; line 6: the mean
+    phase = kit.federated(setting, assign=kit.permutation)
+    # 7-10
+    return kit.Method(
+        "feddf", replace(phase, server=kit.distillation.distilling_server(phase.server, setting.state_rows, fuse))
+    )
 
 
-def _feddf_of_several(setting: Setting, stack: Stack) -> Method:
+def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
     """One federated training for each architecture (Alg. 3), and what the students learn from all of them.
 
     `fedray.simulation.stacking` makes one study of these parts.
@@ -66,10 +147,13 @@ def _feddf_of_several(setting: Setting, stack: Stack) -> Method:
     if learn is None:
         raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
 
-    def fuse(world: int, model: int, t: int, students: list[Student]) -> list[Tensor]:
-        return learn(world, students, rng.keys(setting.seeds[world], "distil", t, model))
+    def fuse(world: int, model: int, t: int, students: list[kit.distillation.Student]) -> list[kit.torch.Tensor]:
+        return learn(world, students, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
-    each = federated_each(setting, assign=permutation)  # the clients of one architecture and their mean, as above
-    parts = tuple(replace(phase, server=keeping_server(phase.server)) for phase in each)
+    # the clients of one architecture and their mean, as above
+    each = kit.federated_each(setting, assign=kit.permutation)
+    parts = tuple(replace(phase, server=kit.distillation.keeping_server(phase.server)) for phase in each)
     nets = [base.net for base in stack.bases]
-    return Method("feddf", parts[0], parts=parts, join=join_architectures(nets, setting.state_rows, fuse))
+    return kit.Method(
+        "feddf", parts[0], parts=parts, join=kit.distillation.join_architectures(nets, setting.state_rows, fuse)
+    )

@@ -1,10 +1,25 @@
-"""FedDyn adds a linear and a quadratic term to each client's loss.
+r"""FedDyn adds a linear and a quadratic term to each client's loss.
 
 With these terms a minimum of the global loss is also a minimum of every client's.
 
 Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, *Federated Learning Based on Dynamic Regularization*,
 ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (FE Table III): one correction `[d]` per
 client and model, one server vector per model.
+
+Formulas of feddyn:
+    Client $i$ keeps a vector $h_i$, and the server $h$; both start at 0.
+
+    $$
+    \begin{aligned}
+    u_i &= \mathrm{Train}\Bigl(w;\; F_i(v) - \langle h_i, v \rangle + \frac{\alpha}{2} \lVert v - w \rVert^2\Bigr),\\
+    h_i &\leftarrow h_i - \alpha \, (u_i - w),\\
+    h &\leftarrow h - \frac{\alpha}{N} \sum_{i \in S} (u_i - w),\\
+    w &\leftarrow \frac{1}{|S|} \sum_{i \in S} u_i - \frac{1}{\alpha} h .
+    \end{aligned}
+    $$
+
+Formulas of feddyn_ensemble:
+    FedDyn for each of $K$ models, with one $h_{ik}$ for each client and model, under the schedule of Fed-ensemble.
 
 Deviations:
     1. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
@@ -26,34 +41,54 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.corrections import feddyn_server, zero_buffers
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.local import Correction
-from fedray.core.method import Local, Method, Server
-from fedray.methods.base import federated, merge_uploads
-from fedray.methods.setting import Setting
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import real
+from fedray.methods import kit
+
+_ALPHA = {"alpha": Option(0.01, real("(0, inf)"), "weight of the regularization")}
+CORRECTED = "has corrections that are made of rounds in which clients and server meet"
+SPECS = {
+    "feddyn": MethodSpec(
+        "FedDyn: dynamic regularization, one linear correction for each client (Acar et al. 2021)",
+        family="averaging",
+        models="one",
+        options=_ALPHA,
+        defaults={"method": {"models": 1}},
+        optimizer=False,
+        in_rounds=CORRECTED,
+        private="correction",
+    ),
+    "feddyn_ensemble": MethodSpec(
+        "FedDyn under the schedule of Fed-ensemble, one correction for each client and model",
+        family="ensembles",
+        options=_ALPHA,
+        optimizer=False,
+        in_rounds=CORRECTED,
+        private="correction",
+        limits=(Limit("models", 1, "FedDyn (feddyn_ensemble of one model)"),),
+    ),
+}
 
 
-def feddyn(setting: Setting) -> Method:
+def feddyn(setting: kit.Setting) -> kit.Method:
     """FedDyn-ensemble with K = 1."""
     return replace(feddyn_ensemble(replace(setting, models=1)), name="feddyn")
 
 
-def feddyn_ensemble(setting: Setting) -> Method:
+def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]`; the local gradient is `grad - h_i + alpha (w - w_start)`."""
     alpha, p = setting.options["alpha"], setting.layout.trainable
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # line 3: the active devices P_t; with K models, one of them each
+        assign=kit.permutation,  # line 3: the active devices P_t; with K models, one of them each
         local=correct_clients(setting.local, alpha, p),  # lines 6-8
     )
-    server = correct_server(setting, merge_uploads(setting, mean))  # lines 11-12
-    return Method("feddyn_ensemble", replace(phase, server=server))
+    server = correct_server(setting, kit.base.merge_uploads(setting, kit.mean))  # lines 11-12
+    return kit.Method("feddyn_ensemble", replace(phase, server=server))
 
 
-def correct_clients(local: Local, alpha: float, trainable: int) -> Local:
+def correct_clients(local: kit.Local, alpha: float, trainable: int) -> kit.Local:
     """Local training on `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`, and `h_i <- h_i - alpha (u - w_start)`.
 
     Args:
@@ -64,15 +99,16 @@ def correct_clients(local: Local, alpha: float, trainable: int) -> Local:
     return replace(
         local,
         pull=local.pull + alpha,  # line 7: the quadratic term
-        correction=Correction(
+        correction=kit.Correction(
             name="dynamic",
             offset=lambda h, _shared: -h,  # line 7: the linear term
-            update=lambda h, _shared, delta, _rate: h - alpha * zero_buffers(delta, trainable),  # line 8
+            # line 8
+            update=lambda h, _shared, delta, _rate: h - alpha * kit.corrections.zero_buffers(delta, trainable),
         ),
     )
 
 
-def correct_server(setting: Setting, base: Server) -> Server:
+def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:
     """FedDyn's server around the one that merges: `w <- mean of uploads - h / alpha` (lines 11-12).
 
     Raises:
@@ -83,4 +119,4 @@ def correct_server(setting: Setting, base: Server) -> Server:
             f"server.optimizer = {setting.optimizer.kind}, but FedDyn's server has a step of its own: leave it at none"
         )
     rows, alpha, p = setting.state_rows, setting.options["alpha"], setting.layout.trainable
-    return feddyn_server(base, rows, setting.clients.number, alpha, p)
+    return kit.corrections.feddyn_server(base, rows, setting.clients.number, alpha, p)

@@ -1,8 +1,23 @@
-"""FedEM: each client's data are a mixture of K distributions, which all clients share.
+r"""FedEM: each client's data are a mixture of K distributions, which all clients share.
 
 Every client weighs its samples by how well each of K models explains them, trains all K models on its weighted
 samples, and answers with the mixture that suits it. Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated
 Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
+
+Formulas of fedem:
+    Client $i$ has weights $\pi_i$ over $K$ components. It shares each of its samples out among them, fits its weights,
+    and trains all components on their shares:
+
+    $$
+    \begin{aligned}
+    q_j(m) &\propto \pi_{im} \, \exp\bigl(-\ell(w_m; x_j, y_j)\bigr),\\
+    \pi_{im} &\leftarrow \frac{1}{n_i} \sum_j q_j(m),\\
+    u_{im} &= \mathrm{Train}\Bigl(w_m;\; \frac{1}{n_i} \sum_j q_j(m) \, \ell(\cdot\,; x_j, y_j)\Bigr), \qquad
+    w_m \leftarrow w_m + \sum_{i \in S} p_i \, (u_{im} - w_m).
+    \end{aligned}
+    $$
+
+    It answers with $\sum_m \pi_{im} \, p_{w_m}(y \mid x)$.
 
 Deviations:
     1. The local solver is the scenario's section `local`. A batch's weighted losses are divided by its size, as in the
@@ -26,21 +41,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.clusters import every_model
-from fedray.components.compression import dense
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec
+from fedray.methods import kit
+
+SPECS = {
+    "fedem": MethodSpec(
+        "FedEM: clients' data are mixtures of K components, which all of them train (Marfoq et al. 2021)",
+        family="clusters of clients",
+        defaults={"server": {"weighting": "examples"}, "evaluate": {"personal": True}},
+        schedules=False,
+        own_models=True,
+        all_models=True,
+        in_rounds="weighs samples by the models of a round",
+        private="weights of the components",
+        asks=True,
+    ),
+}
 
 
-def fedem(setting: Setting) -> Method:
+def fedem(setting: kit.Setting) -> kit.Method:
     """K components `[K, d]`, and the weights pi `[K]` of each client, which stay with it."""
-    phase = federated(
+    phase = kit.federated(
         replace(setting, assign=None),
-        assign=every_model,  # lines 2-3: the server sends all K components to the participants
+        assign=kit.clusters.every_model,  # lines 2-3: the server sends all K components to the participants
         local=setting.local,  # line 8: LocalSolver on the weighted samples, for each component
-        compress=dense,
-        merge=mean,  # line 12: theta_m <- sum of n_i / n theta_im
+        compress=kit.dense,
+        merge=kit.mean,  # line 12: theta_m <- sum of n_i / n theta_im
     )
-    return Method("fedem", replace(phase, mixture=True))  # lines 6-7: q_ij(m), and pi_im as its mean over the samples
+    # lines 6-7: q_ij(m), and pi_im as its mean over the samples
+    return kit.Method("fedem", replace(phase, mixture=True))

@@ -1,10 +1,38 @@
-"""FedFisher: one shot of FedAvg, in which each weight of an upload counts by its Fisher information.
+r"""FedFisher: one shot of FedAvg, in which each weight of an upload counts by its Fisher information.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for One-Shot Federated Learning*, AISTATS
 2024, its diagonal variant. Each client trains from the same start to w_k and sends, beside it, the diagonal F_k of the
 Fisher information of its rows there. The server wants the w of least `sum_k p_k (w - w_k)' F_k (w - w_k)`, which is
 `(sum_k p_k F_k)^-1 sum_k p_k F_k w_k`. With `solver: exact` it takes that (Fisher merging: Matena, Raffel, NeurIPS
 2022); with `solver: descent` it goes there from the mean, and stays where its own labelled rows say it is best.
+
+Formulas of fedfisher:
+    Client $k$ trains from the common start to $w_k$. It then measures, on its rows or on `fisher_rows` of them, the
+    diagonal of the Fisher information of its network, and sends both:
+
+    $$
+    F_k = \frac{1}{n_k} \sum_{x} \sum_{y} p_{w_k}(y \mid x) \, \bigl(\nabla_w \log p_{w_k}(y \mid x)\bigr)^2
+    \quad (\texttt{model}), \qquad
+    F_k = \frac{1}{n_k} \sum_{(x, y)} \bigl(\nabla_w \ell(w_k; x, y)\bigr)^2 \quad (\texttt{empirical}).
+    $$
+
+    With $p_k = n_k / n$ and the damping $\lambda$, the server minimizes the sum of the clients' losses, each expanded
+    to the second order around its own optimum:
+
+    $$
+    w^* = \operatorname*{argmin}_w \sum_k p_k (w - w_k)^\top (F_k + \lambda) (w - w_k)
+    = \frac{\sum_k p_k (F_k + \lambda) \, w_k}{\sum_k p_k (F_k + \lambda)} \quad \text{in each number.}
+    $$
+
+    `solver: exact` takes $w^*$. `solver: descent` begins at the mean $\sum_k p_k w_k$ and makes `solver_steps` steps of
+    $m \leftarrow 0.9 \, m + g$, $v \leftarrow 0.99 \, v + g^2$, $w \leftarrow w - \eta \, m / (\sqrt v + 0.01)$ with
+    $g = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`; it keeps the model that is best on the server's
+    own rows.
+
+    Where all $F_k$ are equal, or $\lambda$ is large beside them, it is FedAvg. Numbers of which no client knows
+    anything are averaged. On quadratic losses with diagonal Hessians, whose optima the clients reach, it is the optimum
+    of all rows. For the information of several outputs a row takes one gradient an output, so that `model` costs as
+    many times `empirical` as there are classes.
 
 Deviations:
     1. The authors' server descends. The default here is the optimum itself, for which no row leaves the clients.
@@ -34,34 +62,78 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fedray.components.compression import dense
-from fedray.components.one_shot import Descent, fisher_mean, summing_adam
-from fedray.components.schedule import permutation
-from fedray.core.measured import Curvature
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Needs, Option
+from fedray.core.validators import either, one_of, real, whole
+from fedray.methods import kit
+
+SPECS = {
+    "fedfisher": MethodSpec(
+        "FedFisher: one shot, each weight of an upload counts by its Fisher information (Jhunjhunwala et al. 2024)",
+        family="one shot",
+        options={
+            "damping": Option(1e-06, real("[0, inf)"), "what is added to every Fisher; a large one makes it FedAvg"),
+            "fisher": Option(
+                "model",
+                one_of("model", "empirical"),
+                "which Fisher information clients measure: that of the model's own labels, or of the "
+                "rows' labels (`empirical`), whose gradients are fewer",
+            ),
+            "fisher_rows": Option("all", either("all", whole(1, 10**9)), "how many rows of a client it is measured on"),
+            "solver": Option(
+                "exact",
+                one_of("exact", "descent"),
+                "how the server comes to its optimum: at once (`exact`), or by steps that its own rows "
+                "can end (`descent`)",
+            ),
+            "solver_steps": Option(
+                2000, whole(1, 10**7), "how many steps it makes", Needs("method.solver", ("descent",))
+            ),
+            "solver_lr": Option(
+                0.01, real("(0, inf)"), "learning rate of these steps", Needs("method.solver", ("descent",))
+            ),
+            "validation": Option(
+                0.05,
+                real("[0, 1)"),
+                "share of the training rows with whose labels the server says which of its steps is "
+                "best; with 0 it is the last",
+                Needs("method.solver", ("descent",)),
+            ),
+        },
+        defaults={
+            "method": {"models": 1},
+            "rounds": 1,
+            "local": {"lr": 0.01, "momentum": 0.9, "batch_size": 64, "epochs": 20},
+            "server": {"weighting": "examples"},
+        },
+        clients=5,
+        robust=False,
+        coefficients=False,
+        in_rounds="weighs the uploads of a round by their curvature",
+    ),
+}
 
 LOOKED_STEPS = 100  # from one look at the server's rows to the next
 
 
-def fedfisher(setting: Setting) -> Method:
+def fedfisher(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients; traffic: d numbers down, 2 d up (the model and its curvature)."""
     options = setting.options
-    descent = Descent(options["solver_steps"], LOOKED_STEPS, summing_adam(options["solver_lr"]), setting.score)
-    phase = federated(
+    descent = kit.one_shot.Descent(
+        options["solver_steps"], LOOKED_STEPS, kit.one_shot.summing_adam(options["solver_lr"]), setting.score
+    )
+    phase = kit.federated(
         setting,
-        assign=permutation,  # the clients that take part, from the same start
+        assign=kit.permutation,  # the clients that take part, from the same start
         local=setting.local,  # to a local optimum w_k
-        compress=dense,
+        compress=kit.dense,
         merge=partial(  # sum p_k F_k w_k / sum p_k F_k, or steps towards it
-            fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
+            kit.one_shot.fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
         ),
     )
-    return Method("fedfisher", replace(phase, measure=read_curvature(setting), up_vectors=1))
+    return kit.Method("fedfisher", replace(phase, measure=read_curvature(setting), up_vectors=1))
 
 
-def read_curvature(setting: Setting) -> Curvature:
+def read_curvature(setting: kit.Setting) -> kit.Curvature:
     """What clients measure, from the options `fisher` and `fisher_rows`."""
     rows = setting.options["fisher_rows"]
-    return Curvature(setting.options["fisher"], None if rows == "all" else int(rows))
+    return kit.Curvature(setting.options["fisher"], None if rows == "all" else int(rows))

@@ -1,7 +1,15 @@
-"""FedNova: normalized averaging, so that clients that take more local steps do not pull the objective to theirs.
+r"""FedNova: normalized averaging, so that clients that take more local steps do not pull the objective to theirs.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, eq. 7 with plain SGD: `a_i = (1, ..., 1)`, so `|a_i|_1 = tau_i`, the local steps.
+
+Formulas of fednova:
+    Client $i$ takes $\tau_i$ local steps of SGD. The server averages steps, and not sums of steps:
+
+    $$
+    w \leftarrow w + \tau_{\mathrm{eff}} \sum_{i \in S} p_i \, \frac{u_i - w}{\tau_i}, \qquad
+    \tau_{\mathrm{eff}} = \sum_{i \in S} p_i \, \tau_i .
+    $$
 
 Deviations:
     1. The sums run over the clients that took part in a round and trained the model, with `p_i` as their shares.
@@ -21,21 +29,22 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
-
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method, Server
-from fedray.core.sums import Counts, exact_sum
-from fedray.core.types import State, Stats, Uploads, Weighting
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
-from fedray.training.block import count_steps
+from fedray.core.spec import MethodSpec
+from fedray.methods import kit
+
+SPECS = {
+    "fednova": MethodSpec(
+        "FedNova: each client's delta is divided by its local steps before the mean (Wang et al. 2020)",
+        family="averaging",
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        robust=False,
+        splits=True,
+    ),
+}
 
 
-def fednova(setting: Setting) -> Method:
+def fednova(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients.
 
     Raises:
@@ -50,17 +59,17 @@ def fednova(setting: Setting) -> Method:
     ):
         if value != plain:
             raise BadInput(f"{key} = {value}, but FedNova's mean is written for plain SGD's steps: set it to {plain}")
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # the clients that take part
+        assign=kit.permutation,  # the clients that take part
         local=local,  # tau_i steps of SGD
-        compress=dense,
+        compress=kit.dense,
         merge=partial(normalized_mean, local=local, trainable=setting.layout.trainable),  # eq. 7
     )
-    return Method("fednova", phase)
+    return kit.Method("fednova", phase)
 
 
-def normalized_mean(rows: Rows, weighting: Weighting, local: Local, trainable: int) -> Server:
+def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
     """`w <- w + tau_eff sum_i p_i delta_i / tau_i` with `tau_eff = sum_i p_i tau_i`; an untrained model stays.
 
     Args:
@@ -70,22 +79,22 @@ def normalized_mean(rows: Rows, weighting: Weighting, local: Local, trainable: i
         trainable: p, the numbers of a row that SGD moves; those behind are averaged as they are.
     """
 
-    def reduce(uploads: Uploads) -> Stats:
-        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
-        taken = count_steps(uploads.size, local) if uploads.steps is None else uploads.steps
-        tau = torch.from_numpy(taken)
-        delta = uploads.delta.to(torch.float64, copy=True)
+    def reduce(uploads: kit.Uploads) -> kit.Stats:
+        group, weight = rows.of(uploads), kit.upload_weights(uploads, weighting)
+        taken = kit.block.count_steps(uploads.size, local) if uploads.steps is None else uploads.steps
+        tau = kit.torch.from_numpy(taken)
+        delta = uploads.delta.to(kit.torch.float64, copy=True)
         delta[:, :trainable] /= tau.clamp(min=1)[:, None]  # -d_i
         return {
-            "sum": exact_sum(delta, group, rows.number, weight, limbs=2),  # d_i is small where tau_i is large
-            "steps": Counts(torch.zeros(rows.number, dtype=torch.int64).index_add_(0, group, weight * tau)),
-            **group_totals(uploads, group, weight, rows.number),
+            "sum": kit.exact_sum(delta, group, rows.number, weight, limbs=2),  # d_i is small where tau_i is large
+            "steps": kit.Counts(kit.torch.zeros(rows.number, dtype=kit.torch.int64).index_add_(0, group, weight * tau)),
+            **kit.group_totals(uploads, group, weight, rows.number),
         }
 
-    def step(state: State, stats: Stats, _t: int) -> State:
+    def step(state: kit.State, stats: kit.Stats, _t: int) -> kit.State:
         total = stats["weight"].total.clamp(min=1)[:, None]
         delta = stats["sum"].value() / total
         delta[:, :trainable] *= stats["steps"].total[:, None] / total.double()  # tau_eff
-        return apply_delta(state, delta, stats)
+        return kit.apply_delta(state, delta, stats)
 
-    return Server(no_extra, reduce, step)
+    return kit.Server(kit.no_extra, reduce, step)

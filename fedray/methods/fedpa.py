@@ -1,4 +1,4 @@
-"""FedPA: FedAvg whose clients send where their posterior lies, measured by how sure they are of it.
+r"""FedPA: FedAvg whose clients send where their posterior lies, measured by how sure they are of it.
 
 Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging: A New Perspective and
 Practical Algorithms*, ICLR 2021, arXiv 2010.05273.
@@ -7,6 +7,33 @@ If the clients' posteriors are Gaussians N(m_i, S_i), the mode of their product,
 least sum of `1/2 (w - m_i)' S_i^-1 (w - m_i)`. FedPA descends by the gradients `S_i^-1 (w - m_i)` of that; FedAvg takes
 all S_i for the identity, and ends elsewhere where clients differ and make several steps. A client samples while it
 trains (iterate-averaged SGD): the iterates of each of l windows of its steps have a mean `[p]`.
+
+Formulas of fedpa:
+    In the first `burn_in` rounds FedPA is FedAvg. Then a client of $S_i$ steps passes over the first ones (a share
+    `mixing`), cuts the others into $\ell$ windows $W_1, \dots, W_\ell$ of equal length, and samples its posterior by
+    the means of SGD's iterates:
+
+    $$
+    x_t = \frac{1}{|W_t|} \sum_{s \in W_t} v_s, \qquad \bar x = \frac1\ell \sum_t x_t, \qquad
+    \hat\Sigma = \rho_\ell I + (1 - \rho_\ell) \, \frac{1}{\ell - 1} \sum_t (x_t - \bar x)(x_t - \bar x)^\top, \qquad
+    \rho_\ell = \frac{1}{1 + (\ell - 1) \rho}.
+    $$
+
+    It sends $\Delta_i = \hat\Sigma^{-1} (\bar x - w)$, and the server averages as FedAvg does (`server.optimizer` acts
+    on the mean). No matrix is formed. With $\bar x_t$ the mean of the first $t$ samples and $A_1 = I$,
+
+    $$
+    u_t = x_t - \bar x_{t-1}, \quad v_t = A_{t-1} u_t, \quad \gamma_t = \rho \, \frac{t-1}{t}, \quad
+    A_t = A_{t-1} - \frac{\gamma_t \, v_t v_t^\top}{1 + \gamma_t \, v_t^\top u_t}, \qquad
+    \Delta_i = \frac{1}{\rho_\ell} \, A_\ell \, (\bar x - w),
+    $$
+
+    where $A_\ell$ is kept as the list of its $v_t$ and factors: $\ell^2 d$ operations and $\ell$ vectors. With
+    $\ell = 1$ or $\rho = 0$ it is FedAvg with averaged iterates; if the only window is the last step, it is FedAvg.
+
+    Along a direction in which the samples vary by $\sigma^2$, a client's step is multiplied by $(1 + (\ell - 1) \rho) /
+    (1 + (\ell - 1) \rho \, \sigma^2)$. Where samples vary by much less than 1, as those of networks do, that is nearly
+    $1 + (\ell - 1) \rho$ in all directions: a larger $\rho$ means a larger server step first, so tune both.
 
 Deviations:
     1. What counts is `local.epochs` or `local.steps`: the first share `mixing` of a client's steps is passed over, and
@@ -31,30 +58,52 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.one_shot import correct_by_precision
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.local import Windows
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import real, whole
+from fedray.methods import kit
+
+SPECS = {
+    "fedpa": MethodSpec(
+        "FedPA: clients sample their posterior; the way to its mean is sent by its precision (Al-Shedivat et al. 2021)",
+        family="Bayesian",
+        options={
+            "samples": Option(
+                4,
+                whole(1, 10**4),
+                "how many samples a client takes in a local training (l): means over windows of its steps",
+            ),
+            "rho": Option(
+                0.1,
+                real("[0, inf)"),
+                "by how much more the samples' covariance counts than the identity, which has 1: with l "
+                "samples (l - 1) times rho",
+            ),
+            "burn_in": Option(0, whole(0, 10**7), "rounds of FedAvg before the first one in which clients sample"),
+            "mixing": Option(0.2, real("[0, 1)"), "share of the steps of a local training before its first sample"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        limits=(
+            Limit("samples", 1, "FedAvg with averaged iterates (a covariance needs two samples)"),
+            Limit("rho", 0, "FedAvg with averaged iterates (the covariance shrinks to the identity)"),
+        ),
+    ),
+}
 
 
-def fedpa(setting: Setting) -> Method:
+def fedpa(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients; traffic is FedAvg's."""
     options = setting.options
-    sampled = Windows(
-        correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p
+    sampled = kit.Windows(
+        kit.one_shot.correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p
         number=options["samples"],  # means over windows of SGD's iterates
         mixing=options["mixing"],
         burn_in=options["burn_in"],  # rounds of FedAvg first
     )
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # the clients that take part, from the broadcast w
+        assign=kit.permutation,  # the clients that take part, from the broadcast w
         local=replace(setting.local, windows=sampled),  # local sampling instead of local descent
-        compress=dense,
-        merge=mean,  # a step by the mean delta, of `server.optimizer` where there is one
+        compress=kit.dense,
+        merge=kit.mean,  # a step by the mean delta, of `server.optimizer` where there is one
     )
-    return Method("fedpa", phase)
+    return kit.Method("fedpa", phase)

@@ -1,4 +1,4 @@
-"""FedPer, FedBN and FedRep: FedAvg over a part of the network, while the other part stays with each client.
+r"""FedPer, FedBN and FedRep: FedAvg over a part of the network, while the other part stays with each client.
 
 Sources: Arivazhagan, Aggarwal, Singh, Choudhary, *Federated Learning with Personalization Layers*, 2019, Alg. 1 and 2
 (FedPer: the last layers stay); Li, Jiang, Zhang, Kamp, Dou, *FedBN: Federated Learning on Non-IID Features via Local
@@ -8,6 +8,29 @@ client trains its head first, and then the body).
 
 They differ in the default of one key, `local.private` (`head` or `norm`), which takes patterns of layers too, and which
 other methods have as well; FedRep also has the turns of its two parts.
+
+Formulas of fedper:
+    A row is cut in two, $w = (b, h_i)$: the body $b$ is shared, the head $h_i$ (the last layer) is the client's own.
+
+    $$
+    (u_i, h_i) \leftarrow \mathrm{Train}\bigl((b, h_i); F_i\bigr), \qquad b \leftarrow b + \sum_{i \in S} p_i \, (u_i -
+    b).
+    $$
+
+Formulas of fedbn:
+    As FedPer, where $h_i$ are the normalization layers, with their running statistics.
+
+Formulas of fedrep:
+    As FedPer, where local training has two parts, first the head with the body at rest, then the body with the head at
+    rest:
+
+    $$
+    h_i \leftarrow \mathrm{Train}\bigl(h_i; F_i(b, \cdot)\bigr), \qquad u_i = \mathrm{Train}\bigl(b; F_i(\cdot,
+    h_i)\bigr).
+    $$
+
+    The last `body_epochs` of `local.epochs` belong to the body. Of `local.steps` it is as many tenths, and at least one
+    step.
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
@@ -31,26 +54,53 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
-from fedray.components.gradients import train_in_turns
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import whole
+from fedray.methods import kit
+
+SPECS = {
+    "fedper": MethodSpec(
+        "FedPer: the last layer stays with the client, the others are averaged (Arivazhagan et al. 2019)",
+        family="personal models",
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["head"]}},
+        splits=True,
+        own_models=True,
+        private="the last layer",
+    ),
+    "fedbn": MethodSpec(
+        "FedBN: normalization layers stay with the client, the others are averaged (Li et al. 2021)",
+        family="personal models",
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["norm"]}},
+        splits=True,
+        own_models=True,
+        private="normalization layers",
+    ),
+    "fedrep": MethodSpec(
+        "FedRep: as FedPer, and a client trains its last layer first, then the others (Collins et al. 2021)",
+        family="personal models",
+        options={
+            "body_epochs": Option(1, whole(1, 10**6), "of `local.epochs` the last so many, which train the body"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["head"]}},
+        splits=True,
+        own_models=True,
+        private="the last layer",
+    ),
+}
 
 
-def fedper(setting: Setting) -> Method:
+def fedper(setting: kit.Setting) -> kit.Method:
     """FedAvg over what is not private: by default all layers but the last one."""
-    return Method("fedper", federated(setting))  # Alg. 1, lines 4-7: the base layers are sent and averaged
+    return kit.Method("fedper", kit.federated(setting))  # Alg. 1, lines 4-7: the base layers are sent and averaged
 
 
-def fedbn(setting: Setting) -> Method:
+def fedbn(setting: kit.Setting) -> kit.Method:
     """FedAvg over what is not private: by default all but the normalization layers."""
-    return Method("fedbn", federated(setting))  # lines 9-13: every layer is averaged unless it is a BN layer
+    return kit.Method("fedbn", kit.federated(setting))  # lines 9-13: every layer is averaged unless it is a BN layer
 
 
-def fedrep(setting: Setting) -> Method:
+def fedrep(setting: kit.Setting) -> kit.Method:
     """As FedPer; a client trains what is private first, and the rest in the last epochs.
 
     Raises:
@@ -67,7 +117,8 @@ def fedrep(setting: Setting) -> Method:
         )
     if local.steps == 1:
         raise BadInput("local.steps = 1, but FedRep trains the head, then the body: raise it to 2 at least")
-    head = torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])
-    turns = train_in_turns(head, body, epochs, local.momentum)  # lines 8-11: the head, then the representation
-    phase = federated(setting, local=replace(local, momentum=0.0, step=turns))
-    return Method("fedrep", phase)
+    head = kit.torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])
+    # lines 8-11: the head, then the representation
+    turns = kit.gradients.train_in_turns(head, body, epochs, local.momentum)
+    phase = kit.federated(setting, local=replace(local, momentum=0.0, step=turns))
+    return kit.Method("fedrep", phase)

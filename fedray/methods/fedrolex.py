@@ -1,9 +1,20 @@
-"""FedRolex: HeteroFL whose slices roll over the channels, one channel further in every round.
+r"""FedRolex: HeteroFL whose slices roll over the channels, one channel further in every round.
 
 Source: Alam, Liu, Yan, Zhang, *FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction*,
 NeurIPS 2022, arXiv 2212.01548, Alg. 1. In round t a slice has the channels `t mod c, ..., t mod c + ceil(r c) - 1` of a
 hidden layer of c channels, and goes on with channel 0 behind the last one: in c rounds every channel is trained equally
 often, also where no client can train all of them. Server and client know t, so that no index is sent.
+
+Formulas of fedrolex:
+    HeteroFL with another slice in every round: in round $t$ a client of a tier of width $r$ gets of each hidden layer
+    of $c$ channels
+
+    $$
+    \bigl\{ (t + i) \bmod c \; : \; 0 \le i < \lceil r c \rceil \bigr\},
+    $$
+
+    with the same $t$ in all layers. So every channel of a layer is in $\lceil r c \rceil$ of $c$ rounds. The server
+    averages number by number, as HeteroFL does.
 
 Deviations:
     1. As in HeteroFL, 1 to 5: networks without normalization and scaler, the plain loss, flattened channels, fixed
@@ -26,23 +37,30 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.core.method import Method
-from fedray.methods.base import federated_slices
-from fedray.methods.setting import Setting
+from dataclasses import replace
+
+from fedray.methods import kit
+from fedray.methods.heterofl import SPECS as HETEROFL
+
+SPECS = {
+    "fedrolex": replace(
+        HETEROFL["heterofl"],
+        text="FedRolex: HeteroFL whose slices roll over the channels (Alam et al. 2022)",
+        own_models=False,
+    ),
+}
 
 
-def fedrolex(setting: Setting) -> Method:
+def fedrolex(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1) over clients in tiers; each trains a window of every layer's channels."""
-    phase = federated_slices(
+    phase = kit.federated_slices(
         setting,
-        assign=permutation,  # the participants of the round, and which model they train
+        assign=kit.permutation,  # the participants of the round, and which model they train
         window=rolling_channels,  # channels t mod c and those behind it, the same t in all layers
         local=setting.local,  # local training of the sub-model
-        compress=dense,
+        compress=kit.dense,
     )  # each entry becomes its mean over the sub-models that have it
-    return Method("fedrolex", phase)
+    return kit.Method("fedrolex", phase)
 
 
 def rolling_channels(t: int, channels: int) -> int:

@@ -1,7 +1,17 @@
-"""FedSAM: FedAvg whose clients descend by the gradient at the worst point nearby.
+r"""FedSAM: FedAvg whose clients descend by the gradient at the worst point nearby.
 
 Source: Qu, Li, Duan, Liu, Tang, Lu, *Generalized Federated Learning via Sharpness Aware Minimization*, ICML 2022,
 FedSAM of Alg. 1 (its variant with momentum, MoFedSAM, is not here).
+
+Formulas of fedsam:
+    In each local step the client takes the gradient at the worst point of a ball around its weights $v$:
+
+    $$
+    g = \nabla \ell(v), \qquad \hat g = \nabla \ell\Bigl(v + \rho \, \frac{g}{\lVert g \rVert}\Bigr), \qquad
+    v \leftarrow v - \eta \, \hat g .
+    $$
+
+    The server averages as FedAvg does.
 
 Deviations:
     1. The neighborhood is of the data's gradient alone: weight decay and the proximal term join afterwards, and then
@@ -21,23 +31,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gradients import chain, sharpness_aware
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import real
+from fedray.methods import kit
+
+SPECS = {
+    "fedsam": MethodSpec(
+        "FedSAM: clients descend by the gradient at the worst point nearby (Qu et al. 2022)",
+        family="averaging",
+        options={
+            "rho": Option(0.05, real("[0, inf)"), "radius of the ball in which the worst point is looked for"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+    ),
+}
 
 
-def fedsam(setting: Setting) -> Method:
+def fedsam(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients."""
-    around = sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
-    phase = federated(
+    around = kit.gradients.sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
+    phase = kit.federated(
         setting,
-        assign=permutation,  # line 3: the clients that take part
-        local=replace(setting.local, gradient=chain(around, setting.local.gradient)),  # line 9: w <- w - eta_l g
-        compress=dense,
-        merge=mean,  # lines 12-13
+        assign=kit.permutation,  # line 3: the clients that take part
+        # line 9: w <- w - eta_l g
+        local=replace(setting.local, gradient=kit.gradients.chain(around, setting.local.gradient)),
+        compress=kit.dense,
+        merge=kit.mean,  # lines 12-13
     )
-    return Method("fedsam", phase)
+    return kit.Method("fedsam", phase)

@@ -1,4 +1,4 @@
-"""FENS: the clients' own networks as a frozen ensemble, and a small network that learns, federated, how to join them.
+r"""FENS: the clients' own networks as a frozen ensemble, and a small network that learns, federated, how to join them.
 
 Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Revisiting Ensembling in One-Shot
 Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
@@ -9,6 +9,52 @@ train an aggregator on these by federated learning with FedAdam, in which a clie
 authors' script. `aggregator`: `neural` is `W2 relu(W1 z)`, `client_weights` and `class_weights` are one weight a
 client, or a client and class. `mean`, `label_shares` (for each class clients weigh by their shares of its rows) and
 `voting` (shares of first choices) need no training: there is no phase 2, and no row is kept back.
+
+Formulas of fens:
+    Client $i$ trains a network $w_i$ of its own on its rows without a share `proxy` of them (drawn at random, their
+    number rounded down), and sends it once. Then the networks stay as they are, and clients train an aggregator
+    $g_\theta$ together on the proxy rows:
+
+    $$
+    z(x) = \bigl[f_{w_1}(x), \dots, f_{w_N}(x)\bigr] \in \mathbb{R}^{N C}, \qquad
+    \theta \to \operatorname*{argmin}_\theta \sum_i p_i \, \frac{1}{\lvert \text{proxy}_i \rvert}
+    \sum_{(x, y) \in \text{proxy}_i} \ell\bigl(g_\theta(z(x)), y\bigr).
+    $$
+
+    $f$ are logits, $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. In each of `meta_rounds` rounds a
+    client with proxy rows makes `meta_steps` steps of SGD from $\theta$ to $u_i$, at the rate `meta_lr`, each by the
+    mean gradient of `meta_batch` rows. The server steps by FedAdam, with $m = 0$ and $v = \tau^2$ at first, without
+    correction of bias:
+
+    $$
+    \Delta = \sum_i p_i \, (u_i - \theta), \quad m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad v \leftarrow 0.99
+    \, v + 0.01 \, \Delta^2, \quad
+    \theta \leftarrow \theta + \eta_s \frac{m}{\sqrt{v} + \tau}, \qquad \tau = 10^{-3},
+    $$
+
+    $\eta_s$ is `server.lr` (0.001), $\beta_1$ is `server.momentum` (0.9).
+
+    | `aggregator` | $g_\theta(z)$ | first $\theta$ |
+    | --- | --- | --- |
+    | `neural` | $W_2 \, \mathrm{relu}(W_1 z)$, $N \cdot$ `width` hidden units, no biases | that of `torch.nn.Linear` |
+    | `client_weights` | $\sum_i \theta_i z_i$ | $1 / N$ |
+    | `class_weights` | $\sum_i \theta_i \odot z_i$, one weight for each client and class | $1 / N$ |
+
+    The other aggregators have no $\theta$. With $q_i(c \mid x)$, the softmax of $z_i$, and $n_{ic}$, the training rows
+    of class $c$ at client $i$, they are probabilities:
+
+    | `aggregator` | $P(c \mid x)$ |
+    | --- | --- |
+    | `mean` | $\frac1N \sum_i q_i(c \mid x)$ |
+    | `label_shares` | $\propto \sum_i s_{ic} \, q_i(c \mid x)$, 1 in sum over $c$ |
+    | `voting` | $\frac1N \sum_i \bigl[c = \operatorname{argmax}_{c'} z_{ic'}(x)\bigr]$; of equal classes the first |
+
+    Here $s_{ic} = n_{ic} / \sum_j n_{jc}$, the share of client $i$ in the rows of class $c$.
+
+    Until a client has trained $\theta$, `mean` answers. With `voting` a class that no network chooses has
+    probability 0. The log loss of a row of that class would be infinite, and counts as 36.04 (the floor of
+    [`nll`](../metrics.md)). The `nll` of `voting` therefore says first how many rows nobody voted for: compare its
+    accuracy, or its Brier score.
 
 Deviations:
     1. `mean` and `label_shares` average probabilities; a published copy of the authors' code (mattduerrmeier/fens,
@@ -37,15 +83,79 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.schedule import invite_all, schedule
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.methods.base import federated
+from fedray.core.spec import MethodSpec, Needs, Option
+from fedray.core.validators import one_of, real, whole
+from fedray.methods import kit
 from fedray.methods.references import assign_own_model
-from fedray.methods.setting import Optimizer, Robust, Setting
+
+_TRAINED = ("neural", "client_weights", "class_weights")  # aggregators that clients train; the others have no numbers
+FIXED = ("mean", "label_shares", "voting")
+_IS_TRAINED = Needs("method.aggregator", _TRAINED)
 
 
-def fens(setting: Setting) -> Method:
+SPECS = {
+    "fens": MethodSpec(
+        "FENS: clients train alone and send their networks once, then train what joins them (Allouah et al. 2024)",
+        family="one shot",
+        models="clients",
+        options={
+            "aggregator": Option(
+                "neural",
+                one_of(*_TRAINED, *FIXED),
+                "how the answers of the clients' networks become one",
+            ),
+            "proxy": Option(
+                0.1,
+                real("(0, 1)"),
+                "share of a client's rows that its network never sees, on which the aggregator trains",
+                _IS_TRAINED,
+            ),
+            "width": Option(
+                2,
+                whole(1, 1000),
+                "hidden units of the neural aggregator for each network",
+                Needs("method.aggregator", ("neural",)),
+            ),
+            "meta_rounds": Option(
+                500,
+                whole(1, 10**7),
+                "rounds of the aggregator",
+                _IS_TRAINED,
+            ),
+            "meta_lr": Option(
+                1.0,
+                real("(0, inf)"),
+                "learning rate of the aggregator at the clients",
+                _IS_TRAINED,
+            ),
+            "meta_batch": Option(
+                128,
+                whole(1, 10**6),
+                "rows of a batch of the aggregator",
+                _IS_TRAINED,
+            ),
+            "meta_steps": Option(
+                1,
+                whole(1, 10**6),
+                "local steps of the aggregator in a round",
+                _IS_TRAINED,
+            ),
+        },
+        defaults={
+            "method": {"models": 1},
+            "rounds": 1,
+            "server": {"optimizer": "adam", "lr": 0.001, "weighting": "examples"},
+        },
+        clients=20,
+        schedules=False,
+        in_rounds="trains its parts one after another, in rounds",
+        parts=True,
+    ),
+}
+
+
+def fens(setting: kit.Setting) -> kit.Method:
     """N networks `[N, d]`, client i trains network i; then one aggregator `[1, d']` on what they all say.
 
     `fedray.simulation.stacking` makes one study of the two.
@@ -53,12 +163,15 @@ def fens(setting: Setting) -> Method:
     stack = setting.stack
     if stack is None:
         raise BadInput("method.name = fens: its networks and its aggregator come from a scenario: run it by fedray.run")
-    number, everyone = setting.clients.number, invite_all(setting.clients)
-    alone = replace(setting, models=number, optimizer=Optimizer(), robust=Robust(), coefficients=None)
-    own = schedule(setting.clients, 1, setting.seeds, everyone, assign_own_model)
-    parts = [replace(federated(alone), schedule=own)]  # phase 1: no two clients train the same network
+    number, everyone = setting.clients.number, kit.schedule.invite_all(setting.clients)
+    alone = replace(
+        setting, models=number, optimizer=kit.setting.Optimizer(), robust=kit.setting.Robust(), coefficients=None
+    )
+    own = kit.schedule.schedule(setting.clients, 1, setting.seeds, everyone, assign_own_model)
+    parts = [replace(kit.federated(alone), schedule=own)]  # phase 1: no two clients train the same network
     if stack.meta is not None:
-        local = Local(lr=stack.meta_lr, batch_size=setting.options["meta_batch"], epochs=None)
+        local = kit.Local(lr=stack.meta_lr, batch_size=setting.options["meta_batch"], epochs=None)
         steps = replace(local, steps=setting.options["meta_steps"])
-        parts.append(federated(replace(setting, models=1, layout=stack.meta.layout), local=steps))  # phase 2: FedAdam
-    return Method("fens", parts[0], parts=tuple(parts))
+        # phase 2: FedAdam
+        parts.append(kit.federated(replace(setting, models=1, layout=stack.meta.layout), local=steps))
+    return kit.Method("fens", parts[0], parts=tuple(parts))

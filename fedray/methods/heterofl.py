@@ -1,10 +1,26 @@
-"""HeteroFL: weak clients train the first channels of every hidden layer, and each number is averaged over who has it.
+r"""HeteroFL: weak clients train the first channels of every hidden layer, and each number is averaged over who has it.
 
 Source: Diao, Ding, Tarokh, *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
 Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r, 1 where nothing is said: its
 clients get, train and send `ceil(r c)` of the c channels of every hidden layer, so that a slice of width 1/2 has about
 a quarter of the numbers. The narrowest slice is a part of every wider one. Inputs and outputs stay whole. With several
 models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
+
+Formulas of heterofl:
+    A client of a tier of width $r$ trains a network whose hidden layers have $\lceil r c \rceil$ of the $c$ channels.
+    Of each weight matrix or kernel it gets the first rows and columns, $w_r = w[1 : \lceil r c_{\mathrm{out}} \rceil,
+    \, 1 : \lceil r c_{\mathrm{in}} \rceil]$; inputs and outputs stay whole. With `scaler: true` it divides each hidden
+    layer by $r$, before the activation, in training and when it answers.
+
+    The server averages every number $j$ over the participants $S_j$ whose slice has it; what no slice has stays:
+
+    $$
+    w_j \leftarrow \sum_{i \in S_j} \frac{p_i}{\sum_{k \in S_j} p_k} \, u_{i,j}
+    \quad \text{where } S_j \neq \emptyset .
+    $$
+
+    A slice costs 4 bytes a number up and down. A step of it takes the tier's seconds of a step times the slice's share
+    of the arithmetic of the whole network. With $r = 1$ in every tier this is FedAvg, to the bit.
 
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
@@ -36,24 +52,52 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import dense
-from fedray.components.schedule import permutation
-from fedray.core.method import Method
-from fedray.methods.base import federated_slices
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import flag
+from fedray.methods import kit
+
+SPECS = {
+    "heterofl": MethodSpec(
+        "HeteroFL: a tier trains the first channels of every layer, as wide as it can (Diao et al. 2021)",
+        family="parts of a network",
+        options={
+            "scaler": Option(
+                False,
+                flag,
+                "whether the hidden layers of a slice are divided by its width, in training as in the "
+                "papers, whose networks normalize behind it, and when it answers",
+            ),
+        },
+        defaults={
+            "method": {"models": 1},
+            "clients": {
+                "tiers": {
+                    "hpc": {"share": 0.5, "seconds_per_step": 0.002, "uplink": 12.5e6},
+                    "lpc": {"share": 0.5, "width": 0.25, "seconds_per_step": 0.01, "uplink": 1.25e6},
+                }
+            },
+        },
+        robust=False,
+        optimizer=False,
+        coefficients=False,
+        own_models=True,
+        in_rounds="averages what the clients of a round have trained, part by part",
+        slices=True,
+    ),
+}
 
 
-def heterofl(setting: Setting) -> Method:
+def heterofl(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` (the paper: 1) over clients in tiers; each trains the first channels of every layer."""
-    phase = federated_slices(
+    phase = kit.federated_slices(
         setting,
-        assign=permutation,  # the participants of the round, and which model they train
+        assign=kit.permutation,  # the participants of the round, and which model they train
         window=first_channels,  # W^l = W_g[: d^l, : k^l], the same slice in every round
         local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r with `scaler`
-        compress=dense,
+        compress=kit.dense,
         answers=True,  # a client keeps, and is scored with, the slice that it has
     )  # each part of W_g becomes its mean over the slices that have it
-    return Method("heterofl", phase)
+    return kit.Method("heterofl", phase)
 
 
 def first_channels(_t: int, _channels: int) -> int:

@@ -1,8 +1,16 @@
-"""IFCA: clusters of clients find themselves, by the model that has the least loss on their rows.
+r"""IFCA: clusters of clients find themselves, by the model that has the least loss on their rows.
 
 The server sends K models, a client trains the one that suits it best, and the server averages each model over the
 clients that chose it. Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated
 Learning*, NeurIPS 2020, Alg. 1 (model averaging).
+
+Formulas of ifca:
+    Every client gets the $K$ models, and trains the one that suits its rows best:
+
+    $$
+    k_i = \operatorname*{argmin}_k F_i(w_k), \qquad u_i = \mathrm{Train}(w_{k_i}; F_i), \qquad
+    w_k \leftarrow w_k + \sum_{i : k_i = k} p_i \, (u_i - w_k).
+    $$
 
 Deviations:
     1. The models start from K random draws. The paper restarts where a run went wrong; here that is another seed.
@@ -26,21 +34,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.clusters import one_job_each, pick_least_loss
-from fedray.components.compression import dense
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec
+from fedray.methods import kit
+
+SPECS = {
+    "ifca": MethodSpec(
+        "IFCA: a client gets K models and trains the one of least loss on its rows (Ghosh et al. 2020)",
+        family="clusters of clients",
+        defaults={"evaluate": {"personal": True}, "predict": {"gamma": 0.0}},
+        schedules=False,
+        in_rounds="lets clients choose among the models of a round",
+        asks=True,
+    ),
+}
 
 
-def ifca(setting: Setting) -> Method:
+def ifca(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]`, one for each cluster of clients that nobody knows beforehand."""
-    phase = federated(
+    phase = kit.federated(
         replace(setting, assign=None),
-        assign=one_job_each,  # line 3: M_t, the participants, who all get the K models
+        assign=kit.clusters.one_job_each,  # line 3: M_t, the participants, who all get the K models
         local=setting.local,  # line 7: LocalUpdate, tau steps
-        compress=dense,
-        merge=mean,  # line 14, option II: the mean over the clients of a cluster; an empty cluster stays as it is
+        compress=kit.dense,
+        merge=kit.mean,  # line 14, option II: the mean over the clients of a cluster; an empty cluster stays as it is
     )
-    return Method("ifca", replace(phase, choose=pick_least_loss))  # line 5: argmin_j F_i(theta_j)
+    return kit.Method("ifca", replace(phase, choose=kit.clusters.pick_least_loss))  # line 5: argmin_j F_i(theta_j)

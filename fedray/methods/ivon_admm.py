@@ -1,4 +1,4 @@
-"""IVON-ADMM: ADMM between Gaussians over the weights, whose duals are the clients' factors, with steps of IVON.
+r"""IVON-ADMM: ADMM between Gaussians over the weights, whose duals are the clients' factors, with steps of IVON.
 
 Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian Duality*, ICLR 2026, arXiv 2506.13150;
 details are those of team-approx-bayes/bayes-admm (`FedIVON`). Its optimizer is that of Shen et al., *Variational
@@ -10,6 +10,67 @@ S_0). Each has one of its own, q_k, and a factor t_k, which is minus the paper's
 moves by gamma rho times the change of the natural parameters, lambda. The server mixes the mean of the q_k with what
 prior and factors say: `(1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))`. Where all q_k are q, this is
 the product of prior and factors. A row is that of PVI, which this method is with rho = tau = alpha = 1.
+
+Formulas of ivon_admm:
+    The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
+    precision $S_g$. It is sought as the least of
+
+    $$
+    \sum_k \frac{n_k}{\tau} \, \mathbb{E}_q \, \ell_k + \mathrm{KL}(q \,\Vert\, p), \qquad p = N(0, 1 / S_0),
+    $$
+
+    with `temperature` $\tau$ and `prior` $S_0$. Natural parameters are $\lambda = (S m, \, S)$. Each client has a
+    Gaussian $q_k$ of its own, with $m_k$ and $S_k$, and a factor $t_k(w) = \exp(a_k w - b_k w^2 / 2)$ with $\lambda_k =
+    (a_k, b_k)$, 0 at first. The paper's duals are its negative, $v_k = -a_k$ and $V_k = -b_k$. With `penalty` $\rho$, a
+    client descends from $q$ to the least of
+
+    $$
+    \frac{n_k}{\tau} \, \mathbb{E}_{q_k} \, \ell_k + \mathbb{E}_{q_k} \log t_k + \rho \, \mathrm{KL}(q_k \,\Vert\, q)
+    $$
+
+    by IVON. With the scale $s = n_k / (\tau \rho)$, a draw $w = m_k + \varepsilon S_k^{-1/2}$ a step and the gradient
+    $\hat g$ of the batch there,
+
+    $$
+    \begin{aligned}
+    F &= s \, \hat g \, \varepsilon \, S_k^{1/2} - b_k / \rho, \qquad y = (1 - \beta_2) \, (F - (S_k - S_g)) / S_k,
+    \qquad
+    S_k \leftarrow S_k \, (1 + y + y^2 / 2),\\
+    g &\leftarrow \beta_1 g + (1 - \beta_1) \, \hat g,\\
+    m_k &\leftarrow m_k - \eta \, \frac{s \, g / (1 - \beta_1^j) + (a_k - b_k m_k) / \rho + S_g \, (m_k - m_g)}{S_k},
+    \end{aligned}
+    $$
+
+    in step $j$. These are the paper's formulas with $S_k = s \, (h + \delta)$ and $\delta = S_g / s$; a precision stays
+    above 0. The client sends $\Delta_k = \lambda(q_k) - \lambda(q)$, and its factor moves by `dual_step` $\gamma$:
+
+    $$
+    \lambda_k \leftarrow \lambda_k + \gamma \rho \, \Delta_k .
+    $$
+
+    The server, which knows the sum of all factors from what is sent, mixes with `server_step` $\alpha$, $1 / (1 + \rho
+    N)$ with `admm`:
+
+    $$
+    \lambda(q) \leftarrow (1 - \alpha) \Bigl( \lambda(q) + \frac{1}{|S|} \sum_{k \in S} \Delta_k \Bigr) + \alpha \Bigl(
+    (0, S_0) + \sum_{k=1}^N \lambda_k \Bigr).
+    $$
+
+    Where all $q_k$ are $q$, it is the prior times all factors. In the first round $q$ is the prior, and training begins
+    at the network's usual first weights with the deviation $\log(1 + e^{r})$, `rho` $r$. Known cases:
+
+    - Quadratic losses: the fixed point is the exact posterior; with $\alpha = \gamma = 1$ one round gets there.
+    - $\rho = \tau = \alpha = 1$: PVI with the damping $\gamma$.
+    - $S_k = c$ for all (`beta2: 1`, and $S_0 = c$): FedDyn with its $\alpha = \tau \rho c / n$, whose corrections are
+      $-\tau \lambda_k / n$. The prior multiplies the server's model by $\rho N / (1 + \rho N)$, which FedDyn does not.
+    - $\gamma = 0$: no duals, and the mean of the clients is pulled to the prior.
+    - $b_k > \rho S_g + n_k H / \tau$ in a weight, where $H$ is the mean curvature of the client's losses: its objective
+      has no least value, $S_k$ falls to next to nothing, and training diverges. A large $\gamma$ leads there when a
+      factor was learned where losses curved more than they do now; the results of IVON-ADMM on FashionMNIST have a
+      case.
+
+    The answer is the mean of those of `samples` networks that are drawn from $q$, or with 0 that of the network of the
+    mean weights.
 
 Deviations:
     1. A client sends lambda(q_k) - lambda(q), from which the server knows both terms. The authors' clients send q_k and
@@ -41,59 +102,106 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gaussians import (
-    Weights,
-    answer_with_draws,
-    find_server_step,
-    learn_by_ivon,
-    refine_sites,
-    step_by_admm,
-)
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Local, Method
-from fedray.methods.base import check_own_prior, federated
-from fedray.methods.setting import Setting
-from fedray.models.weights import SITE, SITE_NAMES
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import either, real, whole
+from fedray.methods import kit
+
+SPECS = {
+    "ivon_admm": MethodSpec(
+        "IVON-ADMM: ADMM between Gaussians over the weights; duals are the clients' factors (Möllenhoff et al. 2026)",
+        family="Bayesian",
+        options={
+            "penalty": Option(
+                0.2, real("(0, inf)"), "rho of ADMM, the weight of a client's divergence from the received Gaussian"
+            ),
+            "dual_step": Option(
+                0.001,
+                real("[0, 1]"),
+                "gamma, the step of the duals: times `penalty` the share of a client's change by which "
+                "its factor changes",
+            ),
+            "server_step": Option(
+                "admm",
+                either("admm", real("(0, 1]")),
+                "alpha, the share of the prior and all factors in the next posterior, whose rest is the "
+                "clients' mean; `admm` is 1 / (1 + rho N)",
+            ),
+            "temperature": Option(
+                0.001,
+                real("(0, inf)"),
+                "tau, by which the losses of all rows are divided: 1 is the posterior, below 1 it is narrower",
+            ),
+            "prior": Option(1.0, real("(0, inf)"), "S_0, the precision of the prior, whose mean is 0"),
+            "beta1": Option(0.9, real("[0, 1)"), "share of earlier gradients in their running mean"),
+            "beta2": Option(
+                0.9998, real("(0, 1]"), "share of the earlier curvature in its running mean; with 1 precisions stay"
+            ),
+            "rho": Option(
+                -3.9,
+                real("[-20, 20]"),
+                "rho of the Gaussian at which training begins in the first round; its standard "
+                "deviation is softplus(rho): 0.02 with -3.9",
+            ),
+            "samples": Option(
+                10,
+                whole(0, 10**4),
+                "S, how many networks are drawn from the posterior to answer; with 0 that of the mean weights answers",
+            ),
+        },
+        defaults={"method": {"models": 1}, "local": {"optimizer": "sgd", "lr": 5e-5, "batch_size": 32, "epochs": 10}},
+        clients=10,
+        robust=False,
+        optimizer=False,
+        averages=False,
+        coefficients=False,
+        samples=True,
+        in_rounds="mixes the mean of a round's posteriors with all factors",
+        private="factor of the posterior",
+        mean_field="site",
+        sparse=False,
+        step="dual_step",
+    ),
+}
 
 
-def ivon_admm(setting: Setting) -> Method:
+def ivon_admm(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
-    if setting.layout.names[: len(SITE_NAMES)] != SITE_NAMES:
+    if setting.layout.names[: len(kit.weights.SITE_NAMES)] != kit.weights.SITE_NAMES:
         raise BadInput("the networks have no Gaussians with factors: set method.name = ivon_admm, which makes them")
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     _check_local(local)
     prior, penalty = options["prior"], options["penalty"]
     kept = options["dual_step"] * penalty  # gamma rho
-    alpha = find_server_step(options["server_step"], penalty, setting.clients.number)
-    weights = Weights(penalty, options["temperature"], prior)
-    phase = federated(
-        replace(setting, private=(SITE,)),  # t_k, minus the duals (v_k, V_k), stays
-        assign=permutation,  # the clients that take part, who receive q
+    alpha = kit.gaussians.find_server_step(options["server_step"], penalty, setting.clients.number)
+    weights = kit.gaussians.Weights(penalty, options["temperature"], prior)
+    phase = kit.federated(
+        replace(setting, private=(kit.weights.SITE,)),  # t_k, minus the duals (v_k, V_k), stays
+        assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,  # q_k = argmin n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q), by IVON
-            step=learn_by_ivon(weights, options["beta1"], options["beta2"], p),
-            finish=refine_sites(kept, 1.0, prior, p),  # t_k <- t_k (q_k / q)^(gamma rho)
+            step=kit.gaussians.learn_by_ivon(weights, options["beta1"], options["beta2"], p),
+            finish=kit.gaussians.refine_sites(kept, 1.0, prior, p),  # t_k <- t_k (q_k / q)^(gamma rho)
         ),
-        compress=dense,
+        compress=kit.dense,
     )
-    server = step_by_admm(  # lambda(q) <- (1 - alpha) mean_k lambda(q_k) + alpha (lambda_0 + sum_k lambda(t_k))
-        mean(setting.state_rows), setting.state_rows, alpha=alpha, kept=kept, prior=prior, p=p
+    server = (
+        kit.gaussians.step_by_admm(  # lambda(q) <- (1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))
+            kit.mean(setting.state_rows), setting.state_rows, alpha=alpha, kept=kept, prior=prior, p=p
+        )
     )
-    return Method(
+    return kit.Method(
         "ivon_admm",
-        replace(phase, server=server, memory=(SITE,)),
-        lambda state: answer_with_draws(state, setting.seeds, options["samples"], p),
+        replace(phase, server=server, memory=(kit.weights.SITE,)),
+        lambda state: kit.gaussians.answer_with_draws(state, setting.seeds, options["samples"], p),
     )
 
 
-def _check_local(local: Local) -> None:
+def _check_local(local: kit.Local) -> None:
     """Refuses another optimizer, and what would change the clients' loss."""
     if local.optimizer_name != "sgd":
         name = local.optimizer_name
         raise BadInput(f"local.optimizer = {name}, but IVON-ADMM has one of its own, IVON: leave it at sgd")
     if local.momentum:
         raise BadInput(f"local.momentum = {local.momentum:g}, but IVON-ADMM's is method.beta1: set it to 0")
-    check_own_prior(local, "IVON-ADMM", "method.prior")
+    kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

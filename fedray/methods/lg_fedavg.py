@@ -1,8 +1,17 @@
-"""LG-FedAvg: the last layers are averaged, the others stay with the client.
+r"""LG-FedAvg: the last layers are averaged, the others stay with the client.
 
 Source: Liang, Liu, Ziyin, Allen, Auerbach, Salakhutdinov, Morency, *Think Locally, Act Globally: Federated Learning
 with Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors; `shared_layers`
 says how many of the last ones are shared. What is private is neither sent nor counted, BatchNorm's statistics included.
+
+Formulas of lg_fedavg:
+    As FedPer the other way round: the last `shared_layers` layers $h$ are averaged, and the layers $b_i$ before them
+    stay with the client.
+
+    $$
+    (b_i, u_i) \leftarrow \mathrm{Train}\bigl((b_i, h); F_i\bigr), \qquad h \leftarrow h + \sum_{i \in S} p_i \, (u_i -
+    h).
+    $$
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
@@ -24,17 +33,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.private_layers import trained_layers
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import whole
+from fedray.methods import kit
+
+SPECS = {
+    "lg_fedavg": MethodSpec(
+        "LG-FedAvg: the last layers are averaged, the others stay with the client (Liang et al. 2020)",
+        family="personal models",
+        options={
+            "shared_layers": Option(1, whole(0, 1000), "how many of the last layers are averaged"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        own_models=True,
+        private="the other layers",
+        limits=(Limit("shared_layers", 0, "local training (lg_fedavg that shares nothing)"),),
+    ),
+}
 
 
-def lg_fedavg(setting: Setting) -> Method:
+def lg_fedavg(setting: kit.Setting) -> kit.Method:
     """FedAvg over the last layers of `[d]`."""
-    layers, shared = trained_layers(setting.layout), setting.options["shared_layers"]
+    layers, shared = kit.private_layers.trained_layers(setting.layout), setting.options["shared_layers"]
     private = layers[: max(0, len(layers) - shared)]  # line 5: only the last layers are sent
-    phase = federated(replace(setting, private=private), assign=permutation, merge=mean)  # lines 3-6
-    return Method("lg_fedavg", phase)
+    phase = kit.federated(replace(setting, private=private), assign=kit.permutation, merge=kit.mean)  # lines 3-6
+    return kit.Method("lg_fedavg", phase)

@@ -1,6 +1,18 @@
-"""MOON: FedAvg whose clients keep their features near those of the broadcast model, and away from their own last ones.
+r"""MOON: FedAvg whose clients keep their features near those of the broadcast model, and away from their own last ones.
 
 Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
+
+Formulas of moon:
+    $z(x)$ are the features before the last layer. $z_{\mathrm{glob}}$ are those of the broadcast model,
+    $z_{\mathrm{prev}}$ those of the model that the client trained last, and $s$ is the cosine of the angle between two
+    features. A client minimizes
+
+    $$
+    F_i(v) + \mu \cdot \frac{1}{n_i} \sum_x -\log
+    \frac{e^{s(z, z_{\mathrm{glob}}) / \tau}}{e^{s(z, z_{\mathrm{glob}}) / \tau} + e^{s(z, z_{\mathrm{prev}}) / \tau}},
+    $$
+
+    with $\tau$ = `temperature`; the server averages as FedAvg does.
 
 Deviations:
     1. The features z are the inputs of the network's last layer, whatever the network is; the paper adds a projection
@@ -21,17 +33,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gradients import contrast_models
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import real
+from fedray.methods import kit
+
+SPECS = {
+    "moon": MethodSpec(
+        "MOON: features near those of the broadcast model, away from the client's last ones (Li et al. 2021)",
+        family="averaging",
+        options={
+            "mu": Option(1.0, real("[0, inf)"), "weight of the comparison of features"),
+            "temperature": Option(0.5, real("(0, inf)"), "temperature of the comparison"),
+        },
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        splits=True,
+        private="the model that it trained last",
+    ),
+}
 
 
-def moon(setting: Setting) -> Method:
+def moon(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients, each of which keeps the model `[d]` that it trained last.
 
     Raises:
@@ -39,12 +61,12 @@ def moon(setting: Setting) -> Method:
     """
     if setting.local.loss is not None:
         raise BadInput(f"local.loss = {setting.local.loss.name}, but moon is a loss by itself: leave it out")
-    loss = contrast_models(setting.options["mu"], setting.options["temperature"])
-    phase = federated(
+    loss = kit.gradients.contrast_models(setting.options["mu"], setting.options["temperature"])
+    phase = kit.federated(
         setting,
-        assign=permutation,  # line 3: the parties
+        assign=kit.permutation,  # line 3: the parties
         local=replace(setting.local, loss=loss),  # lines 13-20: l = l_sup + mu l_con
-        compress=dense,
-        merge=mean,  # line 8: w_{t+1} <- sum of |D_i| / |D| w_i
+        compress=kit.dense,
+        merge=kit.mean,  # line 8: w_{t+1} <- sum of |D_i| / |D| w_i
     )
-    return Method("moon", phase)
+    return kit.Method("moon", phase)

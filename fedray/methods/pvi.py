@@ -1,4 +1,4 @@
-"""PVI: one Gaussian over the weights that is a prior times a factor of each client, who refine their factors.
+r"""PVI: one Gaussian over the weights that is a prior times a factor of each client, who refine their factors.
 
 Sources: Bui, Nguyen, Swaroop, Turner, *Partitioned Variational Inference: A Unified Framework Encompassing Federated
 and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Markou, Weller, Swaroop, Turner,
@@ -10,6 +10,40 @@ its own factor out, which leaves the cavity `q / t_k`, and learns the q_k of mos
 t_k)`. By what q_k differs from q, damped, its factor changes, and so does q at the server. Factors start at 1, and q as
 the prior N(0, 1 / prior). A row holds q by means and rhos, the client's factor by its natural parameters, and one
 number that says whether q is still the prior. The factor stays with the client.
+
+Formulas of pvi:
+    The posterior over the network's $p$ weights is a product of Gaussians, of the prior and of a factor of each client,
+    independent in each weight: $q(w) = p(w) \prod_k t_k(w)$. With natural parameters $\lambda = (\mu / \sigma^2, \, 1 /
+    \sigma^2)$ it is a sum,
+
+    $$
+    \lambda = \lambda_0 + \sum_k \lambda_k, \qquad \lambda_0 = (0, c), \qquad \lambda_k = 0 \text{ at first,}
+    $$
+
+    with `prior` $c$. A client receives $q$ (means, and $\rho$ with $\sigma = \log(1 + e^{\rho})$), takes its factor
+    out, and descends from $q$ by
+
+    $$
+    F_k(q_k) = \mathbb{E}_{\varepsilon} \, \ell_k(\mu_k + \sigma_k \varepsilon) + \frac{1}{n_k} \,
+    \mathrm{KL}\!\left(q_k \,\Vert\, q / t_k\right)
+    $$
+
+    in $\mu_k$ and $\rho_k$, with a draw $\varepsilon \sim N(0, I)$ a step: this is variational inference on its rows,
+    with the cavity $q / t_k$ as the prior. With the damping $\rho$ it sends the change, and keeps its new factor:
+
+    $$
+    \Delta_k = \rho \, (\lambda(q_k) - \lambda(q)), \qquad \lambda_k \leftarrow \lambda_k + \Delta_k, \qquad
+    \lambda \leftarrow \lambda + \sum_{k \in S} \Delta_k .
+    $$
+
+    That is $2p$ numbers in each direction, and one that says whether $q$ is still the prior; training then begins at
+    the network's usual first weights. The posterior stays the prior times all factors. With `damping: clients`, $1 /
+    N$, and all clients in a round it is the mean of the $q_k$ in natural parameters. For a linear model with Gaussian
+    noise and uncorrelated inputs its fixed point is the exact posterior; one client with `damping: 1` does plain
+    variational inference. Where a precision is not above 0, of a cavity or of $q$, it is taken for $10^{-6}$.
+
+    The answer is the mean of those of `samples` networks that are drawn from $q$, or with 0 that of the network of the
+    mean weights.
 
 Deviations:
     1. A precision of a cavity or of q that is not above 0 is taken for 1e-6, and the linear term stays; factors may
@@ -38,39 +72,77 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import dense
-from fedray.components.gaussians import add_sites, answer_with_draws, learn_from_cavity, refine_sites
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.method import Method
-from fedray.methods.base import check_own_prior, federated
-from fedray.methods.setting import Setting
-from fedray.models.weights import SITE, SITE_NAMES
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import either, real, whole
+from fedray.methods import kit
+
+SPECS = {
+    "pvi": MethodSpec(
+        "PVI: each client has a factor of one Gaussian over the weights, and refines it (Ashman et al. 2022)",
+        family="Bayesian",
+        options={
+            "damping": Option(
+                "clients",
+                either("clients", real("(0, 1]")),
+                "rho, the share of a client's change that is applied; `clients` is one over the number of clients",
+            ),
+            "prior": Option(1.0, real("(0, inf)"), "precision of the prior, whose mean is 0"),
+            "rho": Option(
+                -3.44,
+                real("[-20, 20]"),
+                "rho of the Gaussian at which training begins in the first round; its standard "
+                "deviation is softplus(rho): 0.032 with -3.44",
+            ),
+            "samples": Option(
+                10,
+                whole(0, 10**4),
+                "S, how many networks are drawn from the posterior to answer; with 0 that of the mean weights answers",
+            ),
+        },
+        defaults={
+            "method": {"models": 1},
+            "local": {"optimizer": "adam", "lr": 0.002, "batch_size": 512, "steps": 100},
+        },
+        clients=10,
+        robust=False,
+        optimizer=False,
+        averages=False,
+        coefficients=False,
+        samples=True,
+        in_rounds="adds all of what its clients' factors change by, whenever they come",
+        private="factor of the posterior",
+        mean_field="site",
+        sparse=False,
+        step="damping",
+    ),
+}
 
 
-def pvi(setting: Setting) -> Method:
+def pvi(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
-    if setting.layout.names[: len(SITE_NAMES)] != SITE_NAMES:
+    if setting.layout.names[: len(kit.weights.SITE_NAMES)] != kit.weights.SITE_NAMES:
         raise BadInput("the networks have no Gaussians with factors: set method.name = pvi, which makes them")
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
-    check_own_prior(local, "PVI", "method.prior")
+    kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]
     rho = 1.0 / setting.clients.number if damping == "clients" else float(damping)
-    phase = federated(
-        replace(setting, private=(SITE,)),  # t_k stays
-        assign=permutation,  # the clients that take part, who receive q
+    phase = kit.federated(
+        replace(setting, private=(kit.weights.SITE,)),  # t_k stays
+        assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,
-            step=learn_from_cavity(local, prior, p),  # q_k = argmax E[log p(D_k | w)] - KL(q_k || q / t_k)
+            # q_k = argmax E[log p(D_k | w)] - KL(q_k || q / t_k)
+            step=kit.gaussians.learn_from_cavity(local, prior, p),
             momentum=0.0,
-            finish=refine_sites(rho, rho, prior, p),  # t_k <- t_k (q_k / q)^rho
+            finish=kit.gaussians.refine_sites(rho, rho, prior, p),  # t_k <- t_k (q_k / q)^rho
         ),
-        compress=dense,
+        compress=kit.dense,
     )
-    server = add_sites(mean(setting.state_rows), setting.state_rows, prior, p)  # q <- q prod_k (q_k / q)^rho
-    return Method(
+    # q <- q prod_k (q_k / q)^rho
+    server = kit.gaussians.add_sites(kit.mean(setting.state_rows), setting.state_rows, prior, p)
+    return kit.Method(
         "pvi",
-        replace(phase, server=server, memory=(SITE,)),
-        lambda state: answer_with_draws(state, setting.seeds, options["samples"], p),
+        replace(phase, server=server, memory=(kit.weights.SITE,)),
+        lambda state: kit.gaussians.answer_with_draws(state, setting.seeds, options["samples"], p),
     )

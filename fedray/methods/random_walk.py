@@ -1,7 +1,24 @@
-"""Random walk (FE section V-H): no server; K models walk over a graph of clients, each trained where it is.
+r"""Random walk (FE section V-H): no server; K models walk over a graph of clients, each trained where it is.
 
 Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639. One round is one
 step of all K walks; K = 1 is the paper's "FedAvg random walk". The prediction is the average over the K models.
+
+Formulas of random_walk:
+    Clients are the nodes of a graph. Model $k$ is at client $i_k(t)$, which trains it; then it goes to a neighbor:
+
+    $$
+    w_k \leftarrow \mathrm{Train}(w_k; F_{i_k(t)}), \qquad i_k(t + 1) \sim Q(i_k(t), \cdot),
+    $$
+
+    with $d_i$ neighbors of client $i$ and
+
+    $$
+    Q(i, j) = \begin{cases}
+    1 / d_i & \texttt{uniform},\\
+    1 / (2 d_i) \text{ and } Q(i, i) = 1 / 2 & \texttt{lazy},\\
+    \min(1 / d_i, 1 / d_j) \text{ and } Q(i, i) \text{ the rest} & \texttt{metropolis}.
+    \end{cases}
+    $$
 
 Deviations:
     1. Besides the paper's uniform neighbour: `lazy` and `metropolis` transitions (`graph.transition`).
@@ -20,36 +37,48 @@ Example:
 
 from __future__ import annotations
 
-from fedray.components.compression import RESIDUAL
-from fedray.components.random_walk import handover_server, walk_schedule, walk_traffic
 from fedray.core.errors import BadInput
-from fedray.core.method import Compress, Compressed, Method, Phase
-from fedray.methods.base import make_compressor
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec
+from fedray.methods import kit
+
+SPECS = {
+    "random_walk": MethodSpec(
+        "no server: K models walk over a graph of clients (Shi et al. 2024, section V-H)",
+        family="ensembles",
+        defaults={"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
+        clients=10,
+        robust=False,
+        optimizer=False,
+        walks=True,
+        averages=False,
+        coefficients=False,
+        schedules=False,
+    ),
+}
 
 
-def random_walk(setting: Setting) -> Method:
+def random_walk(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` on N clients that are nodes of a graph."""
     if setting.walk is None:
         raise BadInput("method.name = random_walk walks over a graph: set schedule.kind to walk")
-    whole = make_compressor(setting)
-    if RESIDUAL in whole.own:
+    whole = kit.base.make_compressor(setting)
+    if kit.compression.RESIDUAL in whole.own:
         raise BadInput(
             "compress.error_feedback = true, but a client of a random walk meets a model again only when what it kept "
             "back is long out of date: set it to false"
         )
     lossy = None if whole.lossless else whole
-    compress = Compress(whole.bytes, lambda uploads: Compressed(uploads.delta))
-    server = handover_server(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
-    return Method(
+    compress = kit.Compress(whole.bytes, lambda uploads: kit.Compressed(uploads.delta))
+    server = kit.random_walk.handover_server(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
+    return kit.Method(
         "random_walk",
-        Phase(
+        kit.Phase(
             models=setting.models,
-            schedule=walk_schedule(setting.walk),  # the holder of each model
+            schedule=kit.random_walk.walk_schedule(setting.walk),  # the holder of each model
             local=setting.local,
             server=server,  # the model goes on as it is
             compress=compress,
             walk=setting.walk,
-            traffic=walk_traffic(setting.walk, setting.clients, compress),  # from client to client
+            traffic=kit.random_walk.walk_traffic(setting.walk, setting.clients, compress),  # from client to client
         ),
     )

@@ -1,8 +1,20 @@
-"""SCAFFOLD: control variates against client drift.
+r"""SCAFFOLD: control variates against client drift.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning*, ICML 2020, Alg. 1 with option II. Two vectors `[d]` travel each way. With K > 1 there are one c and one c_i
 for each model.
+
+Formulas of scaffold:
+    Client $i$ keeps a control variate $c_i$, and the server $c$; both start at 0. Client $i$ takes $\tau_i$ steps $v
+    \leftarrow v - \eta \, (g_i(v) - c_i + c)$ from $w$ to $u_i$. Then
+
+    $$
+    \begin{aligned}
+    c_i^+ &= c_i - c + \frac{w - u_i}{\tau_i \, \eta},\\
+    w &\leftarrow w + \sum_{i \in S} p_i \, (u_i - w), \qquad
+    c \leftarrow c + \frac{1}{N} \sum_{i \in S} (c_i^+ - c_i), \qquad c_i \leftarrow c_i^+ .
+    \end{aligned}
+    $$
 
 Deviations:
     1. Option II divides by the steps the client really did, `steps * lr`.
@@ -21,42 +33,51 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from fedray.components.corrections import CONTROL, scaffold_server, zero_buffers
-from fedray.components.schedule import permutation
-from fedray.components.servers import mean
 from fedray.core.errors import BadInput
-from fedray.core.local import Correction
-from fedray.core.method import Method
-from fedray.methods.base import federated, make_server
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec
+from fedray.methods import kit
+from fedray.methods.feddyn import CORRECTED
+
+SPECS = {
+    "scaffold": MethodSpec(
+        "SCAFFOLD: control variates against client drift (Karimireddy et al. 2020)",
+        family="averaging",
+        defaults={"method": {"models": 1}},
+        in_rounds=CORRECTED,
+        private="control variate",
+    ),
+}
 
 
-def scaffold(setting: Setting) -> Method:
+def scaffold(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
     local, p = setting.local, setting.layout.trainable
     if local.optimizer_name != "sgd" or local.momentum:
         key, value = ("momentum", local.momentum) if local.momentum else ("optimizer", local.optimizer_name)
         raise BadInput(f"local.{key} = {value}, but SCAFFOLD's controls are means of plain SGD's gradients: use that")
 
-    def update(own: Tensor, shared: Tensor | None, delta: Tensor, rate: Tensor) -> Tensor:
+    def update(
+        own: kit.torch.Tensor, shared: kit.torch.Tensor | None, delta: kit.torch.Tensor, rate: kit.torch.Tensor
+    ) -> kit.torch.Tensor:
         assert shared is not None
-        new = zero_buffers(own - shared - delta / rate, p)  # line 12, option II
-        return torch.where(rate > 0, new, own)  # at a learning rate of 0 no gradient is known
+        new = kit.corrections.zero_buffers(own - shared - delta / rate, p)  # line 12, option II
+        return kit.torch.where(rate > 0, new, own)  # at a learning rate of 0 no gradient is known
 
-    def offset(own: Tensor, shared: Tensor | None) -> Tensor:
+    def offset(own: kit.torch.Tensor, shared: kit.torch.Tensor | None) -> kit.torch.Tensor:
         assert shared is not None
         return shared - own  # line 10
 
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # line 4: the clients S that take part
-        local=replace(local, correction=Correction("control", offset, update, shared=CONTROL)),  # lines 7-12
+        assign=kit.permutation,  # line 4: the clients S that take part
+        # lines 7-12
+        local=replace(local, correction=kit.Correction("control", offset, update, shared=kit.corrections.CONTROL)),
     )
-    server = scaffold_server(make_server(setting, mean), setting.state_rows, setting.clients.number)  # lines 16-17
-    return Method(
+    # lines 16-17
+    server = kit.corrections.scaffold_server(
+        kit.base.make_server(setting, kit.mean), setting.state_rows, setting.clients.number
+    )
+    return kit.Method(
         "scaffold",
         replace(
             phase,

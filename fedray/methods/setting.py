@@ -11,7 +11,7 @@ from torch import Tensor
 from fedray.components.distillation import Student
 from fedray.components.schedule import Assignment, Informed, Participation
 from fedray.components.servers import Rows
-from fedray.core.method import Compress, Local
+from fedray.core.method import Compress, Local, Method
 from fedray.core.random_walk import Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, IntArray, Layout, ServerOptimizerKind, Weighting
@@ -130,3 +130,7 @@ class Setting:
     def state_rows(self) -> Rows:
         """Where the rows of the state are."""
         return Rows(len(self.seeds), self.models)
+
+
+Composition = Callable[[Setting], Method]
+"""A function from a `Setting` to a `Method`, as the file of each paper has it."""

@@ -1,8 +1,26 @@
-"""SHEFL (Alg. 1, eqs. 1-2): strong clients train all K models in a round, weak ones one; uploads are top-k sparse.
+r"""SHEFL (Alg. 1, eqs. 1-2): strong clients train all K models in a round, weak ones one; uploads are top-k sparse.
 
 Source: *Resource-Aware Aggregation and Sparsification for Heterogeneous Ensemble Federated Learning*. Its ingredients
 beside Fed-ensemble's are two tiers of devices (HPC and LPC, `clients.tiers`), a budget of the uplink for each tier, and
 an average over tiers instead of over clients.
+
+Formulas of shefl:
+    Strong clients $H$ train all $K$ models in a round, weak ones $L$ train one, by the permutation schedule of
+    Fed-ensemble. An upload keeps its entries of largest magnitude,
+
+    $$
+    \tilde\Delta_i = \mathrm{top}_{q}(u_i - w_k), \qquad q_L = \rho \, d, \qquad q_H = \frac{\rho \, r \, d}{K}
+    \text{ for each of its } K \text{ models},
+    $$
+
+    with $\rho$ = `compress.ratio` and $r$ = `compress.resource_ratio`; where it is left out, $r = K$ and $q_H = q_L$.
+    At most $d$ entries are sent. Each tier $c$ that sent something weighs the same:
+
+    $$
+    w_k \leftarrow w_k + \frac{1}{|C_k|} \sum_{c \in C_k} \sum_{i \in S_k \cap c} \frac{\tilde\Delta_i}{|S_k \cap c|}.
+    $$
+
+    `mu` adds FedProx's term, and `alpha` FedDyn's corrections.
 
 Deviations:
     1. Aggregation follows the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`: tiers without
@@ -33,38 +51,55 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.components.compression import keep_by_tier, top_k
-from fedray.components.schedule import permutation
-from fedray.components.servers import Rows, by_tier
-from fedray.core.method import Compress, Method, Server
-from fedray.core.types import Layout, Weighting
-from fedray.methods.base import federated, merge_uploads
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import real
+from fedray.methods import kit
 from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import correct_clients, correct_server
-from fedray.methods.setting import Setting
-from fedray.scenario.methods import METHOD_SPECS
 
-RATIO = METHOD_SPECS["shefl"].defaults["compress"]["ratio"]  # section 4: the standard share of entries kept, 0.1
+RATIO = 0.1  # section 4: the standard share of entries kept
+SPECS = {
+    "shefl": MethodSpec(
+        "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",
+        family="ensembles",
+        options={
+            "mu": Option(0.0, real("[0, inf)"), "weight of the proximal term `mu / 2 |w - w_start|^2`"),
+            "alpha": Option(0.0, real("[0, inf)"), "weight of FedDyn's corrections; 0 leaves them out"),
+        },
+        defaults={
+            "clients": {
+                "tiers": {
+                    "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
+                    "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
+                }
+            },
+            "compress": {"kind": "topk", "ratio": RATIO},
+            "server": {"coefficients": "equal_groups"},
+        },
+        splits=True,
+        private="correction, if `alpha` > 0",
+    ),
+}
 
 
-def shefl(setting: Setting) -> Method:
+def shefl(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]` over N clients in two tiers: a tier with m models a round trains m of the K."""
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
-    def compress(layout: Layout) -> Compress:  # section 3.2: k = ratio d of each trained model
-        return top_k(layout, keep_by_tier(layout, tiers, setting.models, RATIO))
+    def compress(layout: kit.Layout) -> kit.Compress:  # section 3.2: k = ratio d of each trained model
+        return kit.compression.top_k(layout, kit.compression.keep_by_tier(layout, tiers, setting.models, RATIO))
 
-    def merge(rows: Rows, weighting: Weighting) -> Server:  # section 3.3: the mean over tiers of the mean over clients
-        return by_tier(rows, len(tiers), weighting)
+    def merge(rows: kit.Rows, weighting: kit.Weighting) -> kit.Server:  # section 3.3: mean over tiers of their means
+        return kit.servers.by_tier(rows, len(tiers), weighting)
 
     local = add_proximal_term(setting.local, setting.options["mu"])
-    phase = federated(
+    phase = kit.federated(
         setting,
-        assign=permutation,  # Alg. 1, lines 4-7: entries P[(t + j) mod K], j < m, of the client's row P
+        assign=kit.permutation,  # Alg. 1, lines 4-7: entries P[(t + j) mod K], j < m, of the client's row P
         local=correct_clients(local, alpha, setting.layout.trainable) if alpha else local,  # line 8
         compress=compress,  # line 9
         merge=merge,  # lines 11-13
     )
     if alpha:
-        phase = replace(phase, server=correct_server(setting, merge_uploads(setting, merge)))
-    return Method("shefl", phase)
+        phase = replace(phase, server=correct_server(setting, kit.base.merge_uploads(setting, merge)))
+    return kit.Method("shefl", phase)

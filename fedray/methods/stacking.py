@@ -1,4 +1,4 @@
-"""Parallel-ensemble stacking (Algs. 1-2): sub models that each leave one client out, and a meta model on their answers.
+r"""Parallel-ensemble stacking (Algs. 1-2): sub models that leave one client out each and a meta model on their answers.
 
 Source: Yu, Wu, Yu, Wei, Liu, Zhang, *A federated learning algorithm using parallel-ensemble method on non-IID
 datasets*, Complex & Intelligent Systems 2023. n architectures ("bases"), m clients, C classes:
@@ -11,6 +11,17 @@ Prediction: each base's sub models are averaged, put side by side, and the meta 
 A known weakness: where clients hold disjoint classes, (i, j) has never seen client j's classes, so the meta model
 learns "a tiny p_c means class c" and turns against the right answer; more mildly where each class has two holders
 (docs/results/stacking.md shows both).
+
+Formulas of stacking:
+    Sub model $(b, j)$ of base $b$ is trained by FedAvg on the rows of all clients but client $j$ (`folds: client`), or
+    on all rows but fold $j$ of every client (`folds: within`). Rows that it has not seen become features,
+
+    $$
+    z(x) = \bigl[p_{(1, j)}(x), \dots, p_{(B, j)}(x)\bigr] \in \mathbb{R}^{B C}, \qquad x \text{ left out of } j,
+    $$
+
+    on which FedAvg trains the meta model $q(y \mid x) = \mathrm{softmax}(V z(x) + c)$. For a new row the sub models of
+    a base are averaged first.
 
 Deviations:
     1. `folds: within` (ours): every client deals its rows into F folds, (i, f) is trained on all clients without their
@@ -39,16 +50,95 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.method import Method, Phase
-from fedray.methods.base import federated
-from fedray.methods.setting import Setting
+from fedray.core.spec import MethodSpec, Needs, Option, ReadSections
+from fedray.core.validators import means, one_of, real, whole
+from fedray.methods import kit
 
 
-def stacking(setting: Setting) -> Method:
+@means("list of sections", "like `model`, or a classifier")
+def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
+    """The base models, each a section like `model` that may also have `models` (its K) or be a classifier.
+
+    Raises:
+        ValueError: the value is no list of sections.
+        BadInput: a section is wrong; the line names its key.
+    """
+    if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
+        raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
+    places = [f"method.bases[{i}]" for i in range(len(value))]
+    more = {"models": whole(1, 10**4)}
+    return [read.classifier(path, base) or read.network(path, base, more) for path, base in zip(places, value)]
+
+
+SPECS = {
+    "stacking": MethodSpec(
+        "stacking: sub models that each leave one client (or fold) out, and a meta model (Yu et al. 2023)",
+        family="stacking and boosting",
+        options={
+            "bases": Option(
+                [],
+                check_bases,
+                "the base models, each a section like `model`, with `models` for an ensemble of it",
+                sections=True,
+            ),
+            "folds": Option(
+                "client", one_of("client", "within"), "what a sub model leaves out, a client or a fold of every client"
+            ),
+            "fold_number": Option(5, whole(2, 1000), "F, folds of every client", Needs("method.folds", ("within",))),
+            "meta": Option("softmax", one_of("softmax", "mlp", "average"), "the meta model"),
+            "features": Option(
+                "out_of_fold",
+                one_of("out_of_fold", "all", "side_by_side"),
+                "what the meta model learns from: answers of sub models that have not seen the row, the "
+                "mean over all, or all side by side",
+                Needs("method.meta", ("softmax", "mlp")),
+            ),
+            "meta_data": Option(
+                "federated",
+                one_of("federated", "pooled"),
+                "where it learns: at the clients (`federated`), or at the server, to which answers and "
+                "labels go (`pooled`)",
+                Needs("method.meta", ("softmax", "mlp")),
+            ),
+            "meta_rounds": Option(
+                None,
+                whole(0, 10**7),
+                "rounds of the meta model; null takes `rounds`",
+                Needs("method.meta", ("softmax", "mlp")),
+            ),
+            "meta_lr": Option(
+                None,
+                real("(0, inf)"),
+                "learning rate of the meta model; null takes `local.lr`",
+                Needs("method.meta", ("softmax", "mlp")),
+            ),
+            "meta_optimizer": Option(
+                None,
+                one_of("sgd", "adam"),
+                "optimizer of the meta model; null takes `local.optimizer`",
+                Needs("method.meta", ("softmax", "mlp")),
+            ),
+        },
+        defaults={
+            "method": {"models": 1},
+            "local": {"optimizer": "adam", "lr": 0.001, "batch_size": 128, "epochs": 1},
+            "server": {"weighting": "examples"},
+        },
+        clients=5,
+        robust=False,
+        optimizer=False,
+        in_rounds="trains its parts one after another, in rounds",
+        parts=True,
+    ),
+}
+
+
+def stacking(setting: kit.Setting) -> kit.Method:
     """One training `[F * x, d_i]` for each base, in worlds that leave a part of the data out, then the meta model's.
 
     `fedray.simulation.stacking` makes one study of these parts.
@@ -58,14 +148,14 @@ def stacking(setting: Setting) -> Method:
         raise BadInput("method.name = stacking: it is composed from method.bases only: choose another method")
     seeds = tuple(seed for seed in setting.seeds for _ in range(stack.folds))
 
-    def base(i: int) -> Phase:  # Alg. 1: FedAvg of all (i, j) at once
+    def base(i: int) -> kit.Phase:  # Alg. 1: FedAvg of all (i, j) at once
         one = stack.bases[i] if stack.bases[i].voter is None else stack.bases[0]  # votes never train
-        return federated(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds))
+        return kit.federated(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds))
 
     phases = [base(i) for i in range(len(stack.bases))]
     if stack.meta is not None:  # Alg. 2: FedAvg of the meta model on the out-of-fold features
         kind: Any = stack.meta_optimizer
         local = replace(setting.local, optimizer=kind, lr=stack.meta_lr, augment=())
         top = replace(setting, models=1, layout=stack.meta.layout, local=local)
-        phases.append(federated(top))
-    return Method("stacking", phases[0], parts=tuple(phases))
+        phases.append(kit.federated(top))
+    return kit.Method("stacking", phases[0], parts=tuple(phases))

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedray.core.text import name_score
 from fedray.core.types import FloatArray
+from fedray.methods import METHOD_SPECS
 from fedray.metrics.paired import BudgetScore, read_at_budget
 from fedray.report.read import ReadRun
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.reading import (
     answers_clients_apart,
     begins_untrained,

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.text import find_nearest, quote_value, suggest_nearest
+from fedray.core.validators import Check, real, whole
 from fedray.scenario import names
-from fedray.scenario.validators import Check, real, whole
 
 _VOTE = "for each client; all of them vote"
 _TREE: Mapping[str, Check] = {

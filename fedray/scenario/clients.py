@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from fedray.core import validators
+from fedray.core.spec import Needs, key, section
 from fedray.core.types import Mode, Staleness
-from fedray.scenario import validators
-from fedray.scenario.spec import Needs, key, section
-from fedray.scenario.validators import either, flag, gpu_share, map_of, maybe, one_of, real, text, whole
+from fedray.core.validators import either, flag, gpu_share, map_of, maybe, one_of, real, text, whole
 
 NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from fedray.core.spec import Needs, key
 from fedray.core.types import QuantileKind, ScoreKind
-from fedray.scenario.spec import Needs, key
-from fedray.scenario.validators import one_of, real, whole
+from fedray.core.validators import one_of, real, whole
 
 _RAPS = Needs("predict.conformal.score", ("raps",))
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedray.scenario.spec import REQUIRED, NameSpec, Option, OptionSpecs
-from fedray.scenario.validators import column_name, flag, list_of, means, one_of, real, text, whole
+from fedray.core.spec import REQUIRED, NameSpec, Option, OptionSpecs
+from fedray.core.validators import column_name, flag, list_of, means, one_of, real, text, whole
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The data sets as scenarios know them: text, options, and where their clients come from.

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fedray.scenario.spec import NameSpec, Option
-from fedray.scenario.validators import flag, list_of, one_of, real, whole
-
-if TYPE_CHECKING:
-    pass
+from fedray.core.spec import NameSpec, Option
+from fedray.core.validators import flag, list_of, one_of, real, whole
 
 _WIDTHS = list_of(whole(1, 65_536), 100, scalar=True)
 _NORM = {"norm": Option("batch", one_of("batch", "group"))}

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, NameSpec
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
-from fedray.scenario.method_options import check_networks
-from fedray.scenario.methods import METHOD_SPECS, OWN_SPECS, UNKNOWN
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
-from fedray.scenario.spec import MethodSpec, NameSpec, Option
 
 
 class Origin(NamedTuple):
@@ -284,35 +282,3 @@ def allow_name(
             f"{kind}.name = {name!r}: options = {options!r}: give a dict of names and default values, or None"
         )
     _OWN[kind, name] = _Own(text, None if options is None else dict(options), origin, thing)
-
-
-def describe_method(name: str, models: int | None = None, options: Mapping[str, Any] | None = None) -> None:
-    """Says what fedray has to know of a user's registered method, beside its name.
-
-    Args:
-        name: of the method.
-        models: how many models it trains where a scenario does not say it; None: as many as any other.
-        options: its own, with their defaults; `networks` among them is a list of sections like `model`, as FedDF's.
-
-    Raises:
-        BadInput: K is no whole number above 0, or a network is wrong.
-
-    Example:
-        >>> describe_method("single", models=1)
-        >>> OWN_SPECS["single"].defaults
-        {'method': {'models': 1}}
-        >>> describe_method("single")
-    """
-    if models is not None and (not isinstance(models, int) or isinstance(models, bool) or models < 1):
-        raise BadInput(
-            f"method.name = {name!r}: models = {models!r}: give the number of models that it trains, or None"
-        )
-    OWN_SPECS.pop(name, None)
-    defaults = {} if models is None else {"method": {"models": models}}
-    try:
-        given = {key: check_networks(value) for key, value in (options or {}).items() if key == "networks"}
-    except ValueError as wrong:
-        raise BadInput(f"method.name = {name!r}: options: networks {wrong}") from None
-    networks = {key: Option(value, check_networks) for key, value in given.items()}
-    if defaults or networks:
-        OWN_SPECS[name] = replace(UNKNOWN, defaults=defaults, options=networks)

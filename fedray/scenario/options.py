@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import REQUIRED, NameSpec, Option, ReadSections
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.validators import Check, flag, real, text
+from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
+from fedray.scenario.classifiers import CLASSIFIERS, read_classifier
 from fedray.scenario.data import CLIENT_KINDS
-from fedray.scenario.methods import method_spec_of
-from fedray.scenario.spec import REQUIRED, NameSpec, Option
+from fedray.scenario.methods import OWN_SPECS, UNKNOWN, method_spec_of
 from fedray.scenario.unknown_keys import explain_unknown_key
-from fedray.scenario.validators import Check, flag, real, text
 
 
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
@@ -155,7 +158,7 @@ def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> An
             raise BadInput(f"{path}.{key} is missing: give it a value")
         return list(default) if isinstance(default, list) else default
     try:
-        return option.check(given[key])
+        return option.check(given[key], SECTIONS) if option.sections else option.check(given[key])
     except ValueError as wrong:
         raise BadInput(f"{path}.{key} = {quote_value(given[key])} {wrong}") from None
 
@@ -176,3 +179,61 @@ def alike(default: Any) -> Check:
     if isinstance(default, bool):
         return flag
     return number if isinstance(default, int | float) else text if isinstance(default, str) else lambda value: value
+
+
+def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
+    """A section like `model` in a list of networks, with keys of its own.
+
+    Args:
+        path: of the section, such as `method.bases[0]`.
+        section: what a user writes.
+        more: its further keys, and what their values may be.
+
+    Raises:
+        BadInput: a key is wrong; the line names it.
+    """
+    plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
+    folded, own = fold_options("model", path, plain, tuple(more)), {}
+    for key, check in more.items():
+        if section.get(key) is not None:
+            try:
+                own[key] = check(section[key])
+            except ValueError as wrong:
+                raise BadInput(f"{path}.{key} = {quote_value(section[key])} {wrong}") from None
+    return {"name": folded["name"], **own, **folded["options"]}
+
+
+SECTIONS = ReadSections(_read_network, read_classifier, CLASSIFIERS)
+
+
+def describe_method(name: str, models: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+    """Says what fedray has to know of a user's registered method, beside its name.
+
+    Args:
+        name: of the method.
+        models: how many models it trains where a scenario does not say it; None: as many as any other.
+        options: its own, with their defaults; `networks` among them is a list of sections like `model`, as FedDF's.
+
+    Raises:
+        BadInput: K is no whole number above 0, or a network is wrong.
+
+    Example:
+        >>> describe_method("single", models=1)
+        >>> OWN_SPECS["single"].defaults
+        {'method': {'models': 1}}
+        >>> describe_method("single")
+    """
+    if models is not None and (not isinstance(models, int) or isinstance(models, bool) or models < 1):
+        raise BadInput(
+            f"method.name = {name!r}: models = {models!r}: give the number of models that it trains, or None"
+        )
+    OWN_SPECS.pop(name, None)
+    one = METHOD_SPECS["feddf"].options["networks"]
+    defaults = {} if models is None else {"method": {"models": models}}
+    try:
+        given = {key: one.check(value, SECTIONS) for key, value in (options or {}).items() if key == "networks"}
+    except ValueError as wrong:
+        raise BadInput(f"method.name = {name!r}: options: networks {wrong}") from None
+    networks = {key: one._replace(default=value) for key, value in given.items()}
+    if defaults or networks:
+        OWN_SPECS[name] = replace(UNKNOWN, defaults=defaults, options=networks)

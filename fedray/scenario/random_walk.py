@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedray.scenario.spec import Needs, key
-from fedray.scenario.validators import maybe, one_of, real, text, whole
+from fedray.core.spec import Needs, key
+from fedray.core.validators import maybe, one_of, real, text, whole
 
 _RANDOM = Needs("graph.kind", ("erdos_renyi", "watts_strogatz"))
 _SMALL_WORLD = Needs("graph.kind", ("watts_strogatz",))

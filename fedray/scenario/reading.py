@@ -16,9 +16,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.scenario.method_options import FIT
+from fedray.core.spec import MethodSpec
+from fedray.methods.beta_predbayes import FIT
 from fedray.scenario.methods import UNKNOWN, method_spec_of
-from fedray.scenario.spec import MethodSpec
 
 
 def find_last_phase(keys: Mapping[str, Any]) -> int:

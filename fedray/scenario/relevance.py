@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.rows import explain_idle, value_at
 from fedray.scenario.schema import Scenario
-from fedray.scenario.slices import SLICE_SPECS
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.
@@ -169,7 +169,8 @@ def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
         value = method.models if limit.key == "models" else method.options.get(limit.key)
         if value == limit.value:
             yield f"method.{limit.key}", limit.value, limit.text
-    if method.name in SLICE_SPECS and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
+    slices = method.name in METHOD_SPECS and METHOD_SPECS[method.name].slices
+    if slices and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
         other = "FedAvg" if method.models == 1 else "Fed-ensemble"
         yield "clients.tiers.*.width", 1, f"{other} ({method.name} that cuts nothing)"
     if compress.kind in ("topk", "randomk") and compress.ratio == 1:

@@ -14,15 +14,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Needs
+from fedray.methods import METHOD_SPECS
+from fedray.methods.beta_predbayes import FIT
+from fedray.methods.fens import FIXED
 from fedray.scenario.clients import TierKeys
 from fedray.scenario.data import CLIENT_KINDS, data_spec_of
-from fedray.scenario.fens import FIXED
-from fedray.scenario.method_options import FIT
-from fedray.scenario.methods import METHOD_SPECS, method_spec_of
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.names import KINDS
 from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
-from fedray.scenario.spec import MethodSpec, Needs
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What rows look at.

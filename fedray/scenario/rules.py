@@ -8,8 +8,9 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
 from fedray.scenario import names
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
-from fedray.scenario.method_options import check_architectures
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.rows import refuse_wrong
 from fedray.scenario.schema import PartitionKeys, Scenario
@@ -33,10 +33,35 @@ def check_scenario(scenario: Scenario) -> None:
         remedy = suggest_nearest(kind, known, "choose one, or --import the module that registers it")
         raise BadInput(f"schedule.kind = {quote_value(kind)} is not one of {', '.join(known)}: {remedy}")
     refuse_wrong(scenario)
-    check_architectures(scenario.method.options.get("networks", ()), scenario.clients.tiers)
+    _check_architectures(scenario.method.options.get("networks", ()), scenario.clients.tiers)
     _check_shares(scenario.clients.tiers)
     if scenario.clients.number is not None:
         check_number(scenario, scenario.clients.number)
+
+
+def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
+    """Raises `BadInput` unless either no network names a tier, or each tier is named by exactly one of them.
+
+    Args:
+        networks: `method.networks`.
+        tiers: names of the tiers of the scenario.
+    """
+    named = [one.get("tier") for one in networks]
+    if not any(named):
+        return
+    for i, name in enumerate(named):
+        key = f"method.networks[{i}].tier"
+        if name is None:
+            raise BadInput(f"{key} is missing, but other networks name a tier: name one in each, or in none")
+        if name not in tiers:
+            raise BadInput(
+                f"{key} = {name} is no tier of clients.tiers ({', '.join(tiers) or 'none'}): name one of them"
+            )
+        if name in named[:i]:
+            raise BadInput(f"{key} = {name}, but another network has the clients of this tier: name another tier")
+    left = [tier for tier in tiers if tier not in named]
+    if left:
+        raise BadInput(f"method.networks names no network for clients.tiers.{left[0]}: add one with tier: {left[0]}")
 
 
 def pool_clients(scenario: Scenario) -> Scenario:

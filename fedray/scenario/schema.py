@@ -13,25 +13,10 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import REQUIRED, Option, Section, key, section
 from fedray.core.text import quote_value
 from fedray.core.types import AverageKind, Lanes, Objective
-from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys
-from fedray.scenario.conformal import ConformalKeys
-from fedray.scenario.nested import KeyPath, dotted_key
-from fedray.scenario.random_walk import GraphKeys
-from fedray.scenario.spec import REQUIRED, Option, Section, key, section
-from fedray.scenario.training import (
-    CheckpointKeys,
-    CompressKeys,
-    EvaluateKeys,
-    LocalKeys,
-    PatienceKeys,
-    ServerKeys,
-    named,
-    own_names,
-)
-from fedray.scenario.unknown_keys import explain_unknown_key
-from fedray.scenario.validators import (
+from fedray.core.validators import (
     either,
     flag,
     label,
@@ -44,6 +29,21 @@ from fedray.scenario.validators import (
     text,
     whole,
 )
+from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys
+from fedray.scenario.conformal import ConformalKeys
+from fedray.scenario.nested import KeyPath, dotted_key
+from fedray.scenario.random_walk import GraphKeys
+from fedray.scenario.training import (
+    CheckpointKeys,
+    CompressKeys,
+    EvaluateKeys,
+    LocalKeys,
+    PatienceKeys,
+    ServerKeys,
+    named,
+    own_names,
+)
+from fedray.scenario.unknown_keys import explain_unknown_key
 
 OptionValues = dict[str, Any]
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from fedray.scenario.spec import NameSpec, Option
-from fedray.scenario.validators import maybe, real, whole
-
-if TYPE_CHECKING:
-    pass
+from fedray.core.spec import NameSpec, Option
+from fedray.core.validators import maybe, real, whole
 
 SELECTION_SPECS: Mapping[str, NameSpec] = {
     "uniform": NameSpec("every client of a tier with the same odds, without replacement"),

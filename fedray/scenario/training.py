@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from fedray.core.local import RateKind
+from fedray.core.spec import REQUIRED, Needs, key, section
 from fedray.core.text import suggest_nearest
 from fedray.core.types import EVALUATED_CLIENTS, ServerOptimizerKind, Weighting
-from fedray.scenario import names
-from fedray.scenario.clients import NO_ROUNDS
-from fedray.scenario.spec import REQUIRED, Needs, key, section
-from fedray.scenario.validators import (
+from fedray.core.validators import (
     Check,
     either,
     flag,
@@ -25,6 +23,8 @@ from fedray.scenario.validators import (
     text,
     whole,
 )
+from fedray.scenario import names
+from fedray.scenario.clients import NO_ROUNDS
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys that say how models change in a round: local training, compression, server.

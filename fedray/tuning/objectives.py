@@ -11,9 +11,9 @@ import numpy as np
 
 from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.validators import Check, maybe, one_of, real, text
 from fedray.metrics.paired import read_at_budget
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target
-from fedray.scenario.validators import Check, maybe, one_of, real, text
 
 Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
 HELD_OUT_PREFIX = "hold_out_"

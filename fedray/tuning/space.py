@@ -13,11 +13,11 @@ from optuna import Trial
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.validators import Check, flag, maybe, one_of, real, whole
 from fedray.metrics import classification, regression
 from fedray.scenario import yaml_text
 from fedray.scenario.identity import is_free
 from fedray.scenario.names import is_own
-from fedray.scenario.validators import Check, flag, maybe, one_of, real, whole
 from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Any
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.validators import Check, label, maybe, one_of, whole
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import (
     explain_kept_keys,
@@ -38,7 +39,6 @@ from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.relevance import find_idle_keys, is_dump, says_nothing
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import find_scenario_file
-from fedray.scenario.validators import Check, label, maybe, one_of, whole
 from fedray.tuning.objectives import (
     HELD_OUT_PREFIX,
     INFERENCE,

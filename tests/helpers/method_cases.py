@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from fedray.methods import METHOD_SPECS
+
 SCENARIO: dict[str, Any] = {
     "rounds": 4,
     "runtime": "inline",
@@ -191,6 +193,9 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "deep_ensemble": {"method": {"name": "deep_ensemble"}, "data": {"name": "cubic"}, "model": {"hidden": [8]}},
 }  # fmt: skip
+
+
+CASES |= {name: {"method": {"name": name}} for name in METHOD_SPECS if name not in {case.split()[0] for case in CASES}}
 
 
 def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from small import of_method, scenario
 import fedray
 from fedray.assembly.study import build_study
 from fedray.experiments.table import format_markdown
+from fedray.methods import METHOD_SPECS
 from fedray.metrics.paired import read_at_budget
 from fedray.report import compare as differences
 from fedray.report import curves
@@ -26,7 +27,6 @@ from fedray.report.page import render_many
 from fedray.report.read import ReadRun, read_run
 from fedray.report.readings import BYTES, SECONDS, UPLINK, find_headline
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.reading import count_last_phase, find_last_phase
 
 

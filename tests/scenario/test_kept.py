@@ -11,8 +11,8 @@ from sweeps import LR, run, sweep
 
 import fedray
 from fedray.core.errors import ScenarioWarning
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.nested import flatten
 from fedray.scenario.yaml_text import load_yaml, write_yaml
 from fedray.tuning.sweep import read_sweep

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedray.core.errors import BadInput
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.relevance import name_limits
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario

@@ -15,16 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
+from fedray.core.spec import REQUIRED
 from fedray.core.text import quote_value
+from fedray.methods import METHOD_SPECS
 from fedray.scenario import names, yaml_text
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import merge_keys
+from fedray.scenario.options import SECTIONS
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
-from fedray.scenario.spec import REQUIRED
 
 RICH: dict[str, Any] = {
     "seed": 7,
@@ -304,8 +305,9 @@ def test_every_method_and_every_data_set_has_working_defaults(method: str, data:
 def test_the_default_of_every_option_is_one_of_its_values() -> None:
     for kind in names.KINDS.values():
         for spec in kind.specs.values():
-            for default, check, _ in spec.options.values():
-                assert default is None or default is REQUIRED or check(default) == default
+            for default, check, _, _, sections in spec.options.values():
+                more = (SECTIONS,) if sections else ()
+                assert default is None or default is REQUIRED or check(default, *more) == default
 
 
 def test_options_are_those_of_the_functions_they_are_for() -> None:

@@ -11,8 +11,8 @@ from small import of_method
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
+from fedray.methods import METHOD_SPECS
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.methods import METHOD_SPECS
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.relevance import find_idle_keys
 from fedray.scenario.schema import section_fields, section_types
@@ -243,7 +243,7 @@ def test_the_matrix_has_a_row_for_every_key() -> None:
     named = {key for key in keys if key.endswith((".name", ".object"))} - {"data.partition.name"}
     covered = {key for key in VALUES if key in keys} | set(FILES) | set(CODE)
     assert {key for key in keys - covered - named if not key.startswith(NEVER)} == set()
-    assert {option for spec in METHOD_SPECS.values() for option in spec.options} == OPTIONS.keys()
+    assert {option for spec in METHOD_SPECS.values() for option in spec.options} >= OPTIONS.keys()
 
 
 def base_of(method: str, tiered: bool) -> dict[str, Any]:
@@ -295,11 +295,17 @@ def outcome(tree: dict[str, Any], out: Path) -> Any:
     )
 
 
+def _change(default: Any) -> Any:
+    """Another value of an option that has no values in `OPTIONS`: of a flag, or of a number."""
+    assert isinstance(default, bool | int | float), "give it values in OPTIONS"
+    return not default if isinstance(default, bool) else default + 1 if isinstance(default, int) else default / 2
+
+
 def cells_of(method: str) -> list[dict[str, Any]]:
     options = [
         {f"method.{key}": value, **BESIDE.get(key, {})}
         for key in METHOD_SPECS[method].options
-        for value in OPTIONS[key]
+        for value in OPTIONS.get(key) or [_change(METHOD_SPECS[method].options[key].default)]
     ]
     return [*(cell for cells in VALUES.values() for cell in cells), *options]
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fedray.core.errors import BadInput
+from fedray.core.validators import gpu_share, real, whole
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.validators import gpu_share, real, whole
 from fedray.scenario.yaml_text import load_yaml
 
 ROOT = Path(__file__).parents[2]

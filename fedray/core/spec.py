@@ -1,7 +1,7 @@
 """What a name in a scenario stands for: a line of text, the options that stand beside the name, and more of a method.
 
 Example:
-    >>> from fedray.scenario.validators import real
+    >>> from fedray.core.validators import real
     >>> NameSpec("a partition", {"alpha": Option(0.5, real("(0, inf)"))}).options["alpha"].check("0.1")
     Traceback (most recent call last):
     ...
@@ -10,13 +10,13 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from fedray.scenario.validators import Check
+from fedray.core.validators import Check
 
 REQUIRED: Any = ...  # the default of an option that must be given
 
@@ -39,13 +39,31 @@ class Option(NamedTuple):
     Attributes:
         default: its value where a scenario does not set it; None: the option is then absent; `REQUIRED`: it must be
             set.
-        check: what its value may be (`fedray.scenario.validators`).
+        check: what its value may be (`fedray.core.validators`); of `sections` it takes a `ReadSections` beside it.
+        text: what it means, of a method's option.
         needs: under which other key it is read; None: always.
+        sections: whether its value is made of sections like `model`.
     """
 
     default: Any
-    check: Check
+    check: Callable[..., Any]
+    text: str = ""
     needs: Needs | None = None
+    sections: bool = False
+
+
+class ReadSections(NamedTuple):
+    """How sections in an option are read: the names of networks and classifiers belong to scenarios.
+
+    Attributes:
+        network: (dotted key, section like `model`, checks of its further keys) -> the section with its defaults.
+        classifier: (dotted key, section) -> the section of a classifier of scikit-learn; None where it names none.
+        classifiers: names of the classifiers.
+    """
+
+    network: Callable[[str, Mapping[str, Any], Mapping[str, Check]], dict[str, Any]]
+    classifier: Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
+    classifiers: Collection[str]
 
 
 class Section(NamedTuple):
@@ -63,8 +81,8 @@ class Section(NamedTuple):
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
-    """A field of a dataclass that is a key of a scenario; the arguments are those of `Option`."""
-    option = {"key": Option(default, check, needs)}
+    """A field of a dataclass that is a key of a scenario; the arguments are fields of `Option`."""
+    option = {"key": Option(default, check, needs=needs)}
     if default is REQUIRED:
         return field(metadata=option)
     if isinstance(default, list | dict):
@@ -122,11 +140,11 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What fedray knows of a method by its name.
+    """What fedray knows of a method by its name; it stands in the method's file, `fedray/methods/`.
 
     Attributes:
         text: one line for `fedray list methods` and the README's table.
-        module: the file in `fedray/methods/` that defines the function of the method's name; None: of the same name.
+        family: the group of the README's table in which it stands.
         models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
         options: its own keys in the section `method`.
         defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.
@@ -160,7 +178,7 @@ class MethodSpec:
     """
 
     text: str
-    module: str | None = None
+    family: str = ""
     models: Literal["any", "one", "clients"] = "any"
     options: OptionSpecs = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)

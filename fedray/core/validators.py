@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from fedray.core.text import quote_value, suggest_nearest
 
 Check = Callable[[Any], Any]
-AnyCheck = TypeVar("AnyCheck", bound=Check)
+AnyCheck = TypeVar("AnyCheck", bound=Callable[..., Any])
 _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+", re.ASCII)
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
@@ -37,7 +37,7 @@ class Meaning(NamedTuple):
     empty: bool = False
 
 
-_MEANINGS: WeakKeyDictionary[Check, Meaning] = WeakKeyDictionary()
+_MEANINGS: WeakKeyDictionary[Callable[..., Any], Meaning] = WeakKeyDictionary()
 
 
 def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
@@ -50,7 +50,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
     return remember
 
 
-def describe_check(check: Check) -> Meaning:
+def describe_check(check: Callable[..., Any]) -> Meaning:
     """What a check accepts; a check that never said it has the kind `value`.
 
     Example:

@@ -1,0 +1,85 @@
+r"""FedExP: FedAvg whose server makes a longer step where the clients' updates point to different sides.
+
+Source: Jhunjhunwala, Wang, Joshi, *FedExP: Speeding up Federated Averaging via Extrapolation*, ICLR 2023, Alg. 1.
+
+Formulas of fedexp:
+    $$
+    \Delta_i = \mathrm{Train}(w; F_i) - w, \qquad \bar\Delta = \sum_{i \in S} p_i \Delta_i, \qquad
+    \eta = \max\Bigl(1, \frac{\sum_{i \in S} p_i \lVert \Delta_i \rVert^2}
+    {2 \, (\lVert \bar\Delta \rVert^2 + \epsilon)}\Bigr), \qquad
+    w \leftarrow w + \eta \, \bar\Delta.
+    $$
+
+    Where all $\Delta_i$ are alike, $\eta = 1$ and it is FedAvg; of $N$ updates that are orthogonal, of one length and
+    of one weight, $\eta = N / 2$.
+
+Deviations:
+    1. The last model answers; the paper reports the mean of the last two.
+    2. $\epsilon$ is what `eps` says; the paper chooses it with the rates.
+    3. Float buffers (BatchNorm) are no steps of SGD: they are averaged, and are in no length.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"rounds": 3, "clients": {"number": 10}, "local": {"lr": 0.03}, "runtime": "inline"}
+    >>> run = fedray.run(scenario, method="fedexp", report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.9
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import real
+from fedray.methods import kit
+
+SPECS = {
+    "fedexp": MethodSpec(
+        "FedExP: the server's step is longer where clients' updates differ (Jhunjhunwala et al. 2023)",
+        family="averaging",
+        options={"eps": Option(1e-3, real("(0, inf)"), "what is added to the squared length of the mean update")},
+        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+        robust=False,
+        coefficients=False,
+    ),
+}
+
+
+def fedexp(setting: kit.Setting) -> kit.Method:
+    """One or K models `[K, d]` over N clients."""
+    phase = kit.federated(
+        setting,
+        assign=kit.permutation,  # the clients that take part
+        local=setting.local,  # tau steps of SGD
+        compress=kit.dense,
+        merge=partial(extrapolated_mean, eps=setting.options["eps"], trainable=setting.layout.trainable),  # eq. 8
+    )
+    return kit.Method("fedexp", phase)
+
+
+def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
+    """`w <- w + eta mean delta`, eta at least 1; an untrained model stays.
+
+    Args:
+        rows: the rows of the state.
+        weighting: makes p_i: uniform, or examples (n_i / n).
+        eps: what is added to the squared length of the mean.
+        trainable: p, the numbers of a row that SGD moves; those behind are averaged as they are.
+    """
+    plain = kit.mean(rows, weighting)
+
+    def reduce(uploads: kit.Uploads) -> kit.Stats:
+        square = uploads.delta[:, :trainable].double().square().sum(1, keepdim=True)
+        weight = kit.upload_weights(uploads, weighting)
+        lengths = kit.exact_sum(square, rows.of(uploads), rows.number, weight, limbs=2)
+        return {**plain.reduce(uploads), "lengths": lengths}
+
+    def step(state: kit.State, stats: kit.Stats, _t: int) -> kit.State:
+        total = stats["weight"].total.clamp(min=1)[:, None]
+        delta = stats["sum"].value() / total
+        most = stats["lengths"].value() / total / (2 * (delta[:, :trainable].square().sum(1, keepdim=True) + eps))
+        delta[:, :trainable] *= most.clamp(min=1)  # eta
+        return kit.apply_delta(state, delta, stats)
+
+    return kit.Server(kit.no_extra, reduce, step)

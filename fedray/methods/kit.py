@@ -1,0 +1,49 @@
+"""What methods are composed from, each thing loaded when it is first used, so that a paper's file imports no torch.
+
+`kit.federated` is `fedray.methods.base.federated`. Where a name comes from stands once, in the rows of the stub
+`kit.pyi`: type checkers read them, and so does this module.
+
+Example:
+    >>> from fedray.methods import kit
+    >>> kit.permutation.__module__
+    'fedray.components.schedule'
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def list_rows() -> Mapping[str, tuple[str, str]]:
+    """The rows of the stub: name -> its module, and what it is called there; empty for a module itself."""
+    rows = {}
+    for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+        match row:
+            case ast.ImportFrom(module=str(module), names=[one]) if "." in module.removeprefix("fedray."):
+                rows[one.name] = (module, one.name)
+            case ast.ImportFrom(module=str(module), names=[one]):
+                rows[one.name] = (f"{module}.{one.name}", "")
+            case ast.Import(names=[one]):
+                rows[one.name] = (one.name, "")
+    return rows
+
+
+def list_public() -> list[str]:
+    """The names that methods of your own are made of, those of `fedray.methods`."""
+    return [name for name, (_, inside) in list_rows().items() if inside]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what a row names when it is first asked for."""
+    if name not in list_rows():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, inside = list_rows()[name]
+    thing = getattr(import_module(module), inside) if inside else import_module(module)
+    globals()[name] = thing
+    return thing

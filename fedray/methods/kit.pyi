@@ -1,0 +1,76 @@
+"""What methods are composed from: a row for each name, which says where `kit.py` loads it from.
+
+A row from a file is a public name of `fedray.methods`; a row from a folder is a file, for fedray's own papers.
+"""
+
+import torch as torch
+
+from fedray.components import boosting as boosting
+from fedray.components import boosting_traffic as boosting_traffic
+from fedray.components import clusters as clusters
+from fedray.components import compression as compression
+from fedray.components import corrections as corrections
+from fedray.components import distillation as distillation
+from fedray.components import gaussians as gaussians
+from fedray.components import gradients as gradients
+from fedray.components import one_shot as one_shot
+from fedray.components import particles as particles
+from fedray.components import private_layers as private_layers
+from fedray.components import random_walk as random_walk
+from fedray.components import schedule as schedule
+from fedray.components import servers as servers
+from fedray.components.compression import dense as dense
+from fedray.components.schedule import permutation as permutation
+from fedray.components.servers import Rows as Rows
+from fedray.components.servers import apply_delta as apply_delta
+from fedray.components.servers import group_totals as group_totals
+from fedray.components.servers import mean as mean
+from fedray.components.servers import no_extra as no_extra
+from fedray.components.servers import upload_weights as upload_weights
+from fedray.core import fitting as fitting
+from fedray.core import rng as rng
+from fedray.core import types as types
+from fedray.core.local import Augmentation as Augmentation
+from fedray.core.local import Correction as Correction
+from fedray.core.local import LocalLoss as LocalLoss
+from fedray.core.local import LossContext as LossContext
+from fedray.core.local import RateSchedule as RateSchedule
+from fedray.core.local import StepContext as StepContext
+from fedray.core.local import Transform as Transform
+from fedray.core.local import Windows as Windows
+from fedray.core.local import start_empty as start_empty
+from fedray.core.measured import ClientSums as ClientSums
+from fedray.core.measured import Curvature as Curvature
+from fedray.core.measured import SeenRows as SeenRows
+from fedray.core.method import Answer as Answer
+from fedray.core.method import Compress as Compress
+from fedray.core.method import Compressed as Compressed
+from fedray.core.method import Local as Local
+from fedray.core.method import Method as Method
+from fedray.core.method import Phase as Phase
+from fedray.core.method import Pooled as Pooled
+from fedray.core.method import Server as Server
+from fedray.core.sums import Counts as Counts
+from fedray.core.sums import ExactSum as ExactSum
+from fedray.core.sums import Kept as Kept
+from fedray.core.sums import Largest as Largest
+from fedray.core.sums import exact_sum as exact_sum
+from fedray.core.types import Layout as Layout
+from fedray.core.types import Plan as Plan
+from fedray.core.types import State as State
+from fedray.core.types import Stats as Stats
+from fedray.core.types import Uploads as Uploads
+from fedray.core.types import Weighting as Weighting
+from fedray.methods import base as base
+from fedray.methods import setting as setting
+from fedray.methods.base import federated as federated
+from fedray.methods.base import federated_each as federated_each
+from fedray.methods.base import federated_slices as federated_slices
+from fedray.methods.setting import Composition as Composition
+from fedray.methods.setting import Setting as Setting
+from fedray.metrics.scores import Scored as Scored
+from fedray.models import stacking as stacking
+from fedray.models import weights as weights
+from fedray.training import block as block
+
+def list_public() -> list[str]: ...

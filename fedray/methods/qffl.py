@@ -1,0 +1,110 @@
+r"""q-FFL by q-FedAvg: clients whose loss is large count more, so that all clients become more alike in accuracy.
+
+Source: Li, Sanjabi, Beirami, Smith, *Fair Resource Allocation in Federated Learning*, ICLR 2020, Alg. 2. The objective
+is `sum F_i^(q + 1) / (q + 1)`; with q = 0 it is FedAvg with equal weights, with a large q the largest loss counts.
+
+Formulas of qffl:
+    Participant $i$ reports its loss $F_i$ at the broadcast model $w$ and trains it to $u_i$. With $L = 1 / \eta$ of the
+    local rate $\eta$
+
+    $$
+    \Delta_i = F_i^q \, L \, (w - u_i), \qquad
+    h_i = q \, F_i^{q - 1} \, \lVert L \, (w - u_i) \rVert^2 + L \, F_i^q, \qquad
+    w \leftarrow w - \frac{\sum_{i \in S} \Delta_i}{\sum_{i \in S} h_i}.
+    $$
+
+Deviations:
+    1. Participants are drawn uniformly, not by their examples, and count alike but for their losses.
+    2. $L$ is one over `local.lr`, also where a schedule lowers the rate; the paper takes the best rate for q = 0.
+    3. A loss below 1e-10 counts as 1e-10.
+    4. Float buffers (BatchNorm) are no steps of SGD: they are averaged with the weights h.
+
+Example:
+    >>> import fedray
+    >>> scenario = {"rounds": 3, "clients": {"number": 10}, "local": {"lr": 0.03}, "runtime": "inline"}
+    >>> run = fedray.run(scenario, method={"name": "qffl", "q": 0.01}, report=False)
+    >>> print(f"{run.summary['metrics']['accuracy']['mean']:.1f}")
+    0.9
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from fedray.core.errors import BadInput
+from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.validators import real
+from fedray.methods import kit
+
+SPECS = {
+    "qffl": MethodSpec(
+        "q-FFL: clients whose loss is large count more, which makes them more alike (Li et al. 2020)",
+        family="averaging",
+        models="one",
+        options={
+            "q": Option(1.0, real("[0, inf)"), "how much a large loss counts more: each client counts by its loss^q")
+        },
+        defaults={"method": {"models": 1}},
+        robust=False,
+        averages=False,
+        coefficients=False,
+        in_rounds="asks the clients of a round for the loss of its model",
+        asks=True,
+        limits=(Limit("q", 0, "FedAvg with equal weights"),),
+    ),
+}
+
+
+def qffl(setting: kit.Setting) -> kit.Method:
+    """One model `[1, d]` over N clients.
+
+    Raises:
+        BadInput: clients do not train by SGD, whose rate says what L is.
+    """
+    local, q = setting.local, setting.options["q"]
+    if local.optimizer_name != "sgd":
+        raise BadInput(
+            f"local.optimizer = {local.optimizer_name}, but q-FFL takes 1 / L from the rate of SGD: set it to sgd"
+        )
+    phase = kit.federated(
+        replace(setting, models=1),
+        assign=kit.permutation,  # line 3: the clients that take part, who all train w
+        local=local,  # line 5: E epochs of SGD
+        compress=kit.dense,
+        merge=partial(fair_mean, q=q, lr=local.lr, trainable=setting.layout.trainable),  # lines 6-8
+    )
+    return kit.Method("qffl", replace(phase, choose=lambda plan, _losses: plan))  # F_i is asked for, and nobody chooses
+
+
+def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
+    """The server of q-FedAvg; numerator and denominator are divided by L. An untrained model stays.
+
+    Args:
+        rows: the rows of the state.
+        _weighting: of the scenario; clients count by their losses alone.
+        q: of the objective, at least 0.
+        lr: the clients' rate, 1 / L.
+        trainable: p, the numbers of a row that SGD moves; those behind are averaged with the weights h.
+    """
+
+    def reduce(uploads: kit.Uploads) -> kit.Stats:
+        assert uploads.losses is not None, "`Phase.choose` asks for them"
+        group, one = rows.of(uploads), kit.torch.ones(len(uploads.client), dtype=kit.torch.int64)
+        loss = kit.torch.from_numpy(uploads.losses[np.arange(len(one)), uploads.model]).clamp(min=1e-10)[:, None]
+        delta = uploads.delta.double()
+        h = q * loss ** (q - 1) * delta[:, :trainable].square().sum(1, keepdim=True) / lr + loss**q
+        change = kit.torch.cat([loss**q * delta[:, :trainable], h * delta[:, trainable:]], dim=1)
+        return {
+            "change": kit.exact_sum(change, group, rows.number, one, limbs=2),
+            "h": kit.exact_sum(h, group, rows.number, one, limbs=2),
+            **kit.group_totals(uploads, group, one, rows.number),
+        }
+
+    def step(state: kit.State, stats: kit.Stats, _t: int) -> kit.State:
+        h = stats["h"].value()
+        return kit.apply_delta(state, kit.torch.where(h > 0, stats["change"].value() / h, 0.0), stats)
+
+    return kit.Server(kit.no_extra, reduce, step)
