@@ -46,6 +46,7 @@ scenario
 report  simulation
 assembly  evaluation  storage
 runtime
+advice
 experiments
 api  tuning  bench
 cli

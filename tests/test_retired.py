@@ -53,6 +53,17 @@ RETIRED = {  # what took their place -> the names
         "_by_need",
         "_by_population",
     ),
+    "a rule of `advice.py` over the facts of a study": (
+        "warn_of_limits",
+        "warn_of_left_tiers",
+        "warn_of_equal_samples",
+        "warn_of_no_proxy_rows",
+        "warn_of_lone_rows",
+        "warn_of_few_steps",
+        "warn_of_unseen_classes",
+        "warn_of_untrained_models",
+        "lone_rows",
+    ),
     "a row of `scenario.names.KINDS` for each kind of a user's own object": (
         *("NameKind", "names.SPECS", "_DECLARED", "_ORIGINS", "KIND_WORDS", "_PLACES", "DEFAULT_NAMES"),
         *("_OBJECT_SECTIONS", "OBJECT_KINDS", "WANTED", "OwnTraining", "OwnKeys", "check_training", "take_training"),

@@ -22,7 +22,7 @@ from fedray.components.schedule import (
     sample_strata,
     share_out,
 )
-from fedray.core.errors import BadInput, warn_user
+from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method
 from fedray.core.types import Clients, FloatArray, IntArray
 from fedray.data.shards import Shards
@@ -31,7 +31,6 @@ from fedray.models.slices import TierNet
 from fedray.own_code.contract import contract
 from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.own_code.source_code import name_callable
-from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
 from fedray.scenario.selection import READS_LOSSES
@@ -59,19 +58,6 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
     if keys.fraction is not None:
         return share_out(clients, max(1, round(keys.fraction * clients.number)))
     return share_out(clients, clients.number)
-
-
-def warn_of_left_tiers(scenario: Scenario, clients: Clients) -> None:
-    """Warns of tiers of which no client ever takes part, because rounds have fewer places than it would need."""
-    if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
-        return
-    places = participants_per_tier(scenario, clients)
-    left = [tier.name for tier, number in zip(clients.tiers, places, strict=True) if tier.number and not number]
-    if left:
-        warn_user(
-            f"no client of tier {', '.join(left)} ever takes part: rounds of {sum(places)} deal their places to the "
-            "tiers by size (largest remainder): raise participation.per_round, or make the tiers more equal"
-        )
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:

@@ -11,20 +11,14 @@ Example:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-import numpy as np
-
-from fedray.core.errors import BadInput, warn_user
+from fedray.core.errors import BadInput
 from fedray.core.types import Net
-from fedray.data.proxy import ProxyShards
-from fedray.data.stacking import FeatureShards
 from fedray.methods.fens import FIXED
 from fedray.models.aggregators import build_aggregator
 from fedray.models.stacking import Base, Stack
 from fedray.scenario.schema import Scenario
-from fedray.simulation.study import Study
 
 MOST_CLIENTS = 1000  # whose networks one process keeps and asks
 
@@ -63,25 +57,3 @@ def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[
         proxy=0.0 if fixed else keys["proxy"],
         name="fens",
     )
-
-
-def warn_of_no_proxy_rows(study: Study) -> None:
-    """Warns where in a world no client keeps back a row, so that the aggregator is never trained and the mean answers.
-
-    Args:
-        study: what will run.
-    """
-    features = study.parts[-1].study.shards if study.parts else None
-    if not isinstance(features, FeatureShards) or not isinstance(features.whole, ProxyShards):
-        return
-    client, most = np.arange(study.clients.number), 0
-    for world in range(study.worlds):
-        of_world = np.full_like(client, world)
-        if not features.sizes(of_world, client).any():
-            most = max(most, int(study.shards.sizes(of_world, client).max()))
-    if most:
-        more = f"raise method.proxy to {math.ceil(100 / most) / 100} or more, or " if most > 1 else ""
-        warn_user(
-            f"method.proxy = {study.scenario['method']['proxy']}, but of at most {most} rows a client keeps back none: "
-            f"nobody trains the aggregator, and the mean of the networks answers: {more}lower clients.number"
-        )

@@ -12,7 +12,6 @@ from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losse
 from fedray.assembly.compression import make_compression
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
 from fedray.assembly.fens import make_fens
-from fedray.assembly.lone_rows import warn_of_lone_rows
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import (
     guard_method,
@@ -30,16 +29,15 @@ from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
 from fedray.components.memory import remember_losses
 from fedray.components.schedule import Assignment, guard_schedule
-from fedray.core.errors import BadInput, warn_user
+from fedray.core.errors import BadInput
 from fedray.core.local import RateSchedule
 from fedray.core.method import Local, Method
-from fedray.core.types import EVALUATED_ROWS, Net
+from fedray.core.types import Net
 from fedray.data.shards import Shards, count_held_labels
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
-from fedray.models.trial import mixes_rows
 from fedray.own_code.contract import contract
 from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
 from fedray.scenario.clients import ScheduleKeys
@@ -50,8 +48,6 @@ from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
-from fedray.simulation.study import Study, choose_study_engine
-from fedray.training.choice import SLOWER
 
 
 def make_setting(
@@ -192,35 +188,6 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
     worlds, stack = len(pieces.seeds), pieces.stack
     return guard_method(method, where, worlds=worlds, clients=pieces.clients, layers=layers, stack=stack)
-
-
-def warn_of_limits(study: Study) -> None:
-    """Warns of what a scenario alone does not tell: a network that makes a method another one, or that is slow."""
-    method = study.method
-    windows = method.phase.local.windows
-    if windows is not None and 0 < study.rounds <= windows.burn_in:
-        warn_user(
-            f"method.burn_in = {windows.burn_in}, but there are {study.rounds} rounds: no client samples, which makes "
-            f"{method.name} FedAvg: lower it"
-        )
-    if study.tests_other_rows:
-        warn_user(
-            "data.partition changes the rows of groups of clients, but not the test rows by which known clients are "
-            "scored: set data.partition.copies = true, or read their held-out scores (data.hold_out)"
-        )
-    warn_of_lone_rows(study)
-    for one in [part.study for part in study.parts if part.voter is None] or [study]:
-        if mixes_rows(one.net, one.example):
-            warn_user(
-                f"model.name = {one.net.name}: its answer to a row depends on the rows beside it, in evaluation too: "
-                f"its scores are those of pieces of {EVALUATED_ROWS} rows in the order of the test set: use running "
-                "statistics, or layer normalization"
-            )
-        engine = choose_study_engine(one)
-        if SLOWER in engine.why:
-            warn_user(f"model.name = {one.net.name}: {engine.name}: {engine.why}")
-    if method.name == "lg_fedavg" and not method.phase.private:
-        warn_user("method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg: lower it")
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:

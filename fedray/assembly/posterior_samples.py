@@ -11,15 +11,15 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from fedray.assembly.fens import MOST_CLIENTS
 from fedray.assembly.registry import UserObjects
-from fedray.core.errors import BadInput, warn_user
+from fedray.core.errors import BadInput
 from fedray.core.types import Net
 from fedray.methods.beta_predbayes import FIT, read_cycles
 from fedray.models.aggregators import build_interpolation
@@ -27,35 +27,18 @@ from fedray.models.stacking import Base, Stack
 from fedray.models.weights import Samples, wrap_networks
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
-from fedray.simulation.study import Study
-from fedray.training.block import count_steps
 
 FIRST_BETA = 0.5
 
 
-def warn_of_equal_samples(study: Study) -> None:
-    """Warns where clients make so few steps that two of their samples are the same.
+def count_distinct_samples(options: Mapping[str, Any], steps: int) -> int:
+    """How many different samples a client takes.
 
     Args:
-        study: what will run.
+        options: of the method.
+        steps: that the client makes in a round.
     """
-    if not method_spec_of(study.name).sampled or not study.parts:
-        return
-    base, client = study.parts[0].study, np.arange(study.clients.number)
-    cycles, few, each = read_cycles(study.scenario["method"]), set[int](), set[int]()
-    for world in range(study.worlds):
-        steps = count_steps(base.shards.sizes(np.full_like(client, world), client), base.method.phase.local)
-        for number in np.unique(steps[steps > 0]).tolist():
-            with_so_many = set(client[steps == number].tolist())
-            each |= with_so_many
-            few |= with_so_many if len(set(cycles.taken(torch.tensor(number)).tolist())) < cycles.samples else set()
-    if few:
-        who = "every client makes" if few == each else f"{len(few):,} of {len(each):,} clients make"
-        whose = "its" if few == each else "their"
-        warn_user(
-            f"method.samples = {cycles.samples}, but {who} so few steps that some of {whose} {cycles.samples} samples "
-            "are equal: raise local.epochs, or lower method.samples or method.cycles"
-        )
+    return len(set(read_cycles(options).taken(torch.tensor(steps)).tolist()))
 
 
 def add_samples(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:

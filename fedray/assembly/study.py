@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.assembly import memory
-from fedray.assembly.advice import leave_inputs
 from fedray.assembly.asynchronous import make_async_rule
 from fedray.assembly.boosting import fits_learners, make_ensemble
 from fedray.assembly.clients import make_counting_rule, make_devices
@@ -278,3 +277,37 @@ def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evalu
         dropout_at_test=scenario.predict.dropout_at_test,
         ood=scenario.evaluate.ood is not None,
     )
+
+
+def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset:
+    """The data set, whose inputs stay as they are where the scenario says so.
+
+    Args:
+        scenario: has the key.
+        data: the clients'.
+        own: the user's objects, which may have a method in place of the scenario's.
+
+    Raises:
+        BadInput: the key cannot act.
+
+    Example:
+        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.scenario.loader import read_scenario
+        >>> raw = read_scenario({"data": {"standardize": False}})
+        >>> leave_inputs(raw, load_data("digits"), UserObjects()).standardized
+        False
+    """
+    if scenario.data.standardize:
+        return data
+    plain = not data.shift.any() and bool((data.scale == 1).all())
+    name = scenario.method.name
+    reasons = {
+        f"{data.name} has tokens": data.kind == "tokens",
+        f"float32 does not tell the inputs of {data.name} apart as they are": data.origin is not None,
+        f"the inputs of {data.name} are not standardized anyway": plain,
+        f"clients of {name} fit trees, to which the scale of an input is all the same": fits_learners(scenario, own),
+    }
+    for why, is_so in reasons.items():
+        if is_so:
+            raise BadInput(f"data.standardize = false cannot act, because {why}: leave it out")
+    return data._replace(standardized=False)

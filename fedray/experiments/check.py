@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedray.advice import warn_of_study
 from fedray.assembly import memory
-from fedray.assembly.advice import warn_of_study
 from fedray.assembly.models import has_compiled_students
 from fedray.assembly.study import build_study
 from fedray.core import native

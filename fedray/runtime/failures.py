@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.assembly.lone_rows import REMEDY, is_refused
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.core.types import IntArray, Net, Plan, Stats
 from fedray.models.catalogue import MODEL_NAMES
@@ -38,6 +37,10 @@ from fedray.scenario.methods import method_spec_of
 from fedray.training.choice import Engine
 
 MOST_TRACEBACK = 4_000  # characters of one traceback
+LONE_ROW = (
+    "batch normalization cannot train on one row: choose another local.batch_size, layer or group normalization "
+    "(model.norm), or clients with more rows (data.partition.min_rows)"
+)
 MOST_TEXT = 100_000  # characters of all tracebacks of a call (a reply is read through 1 MB)
 
 
@@ -88,7 +91,7 @@ def try_jobs(
             if skip:
                 return [], dict.fromkeys(index.tolist(), "".join(traceback.format_exception(error))[-MOST_TRACEBACK:])
             who = name(int(index[0]))
-            remedy = REMEDY if is_refused(error) else "correct it"
+            remedy = LONE_ROW if is_lone_row(error) else "correct it"
             raise FedrayError(f"{who} failed: {_explain(error)}: {remedy}, or set on_client_error: skip") from error
     halves = np.array_split(index.reshape(-1, atom), 2)
     first, second = (try_jobs(train, name, skip, half.ravel(), atom=atom) for half in halves)
@@ -202,6 +205,13 @@ def _name_steps(method: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator
 def is_gpu_full(error: BaseException) -> bool:
     """Whether an exception is CUDA's for want of memory."""
     return isinstance(error, torch.OutOfMemoryError)
+
+
+def is_lone_row(error: BaseException) -> bool:
+    """Whether an exception is torch's about batch normalization of a single row."""
+    return isinstance(error, ValueError) and str(error).startswith(
+        "Expected more than 1 value per channel when training"
+    )
 
 
 def explain_full_gpu(error: BaseException) -> FedrayError:

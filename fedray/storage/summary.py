@@ -132,7 +132,7 @@ def count_lost_models(out: Path) -> int:
 def count_drawn_answers(study: Study, progress: Progress) -> int:
     """Models that answer as they were drawn at the end of a run with a method or a schedule of the user's own.
 
-    Of fedray's methods the jobs of a plan say it before a run (`fedray.assembly.advice`).
+    Of fedray's methods the jobs of a plan say it before a run (`fedray.advice`).
 
     Args:
         study: what was trained.

@@ -10,7 +10,7 @@ import pytest
 from small import scenario
 
 import fedray
-from fedray.assembly.advice import tell_short
+from fedray.advice import tell_short
 from fedray.core.errors import ScenarioWarning
 
 

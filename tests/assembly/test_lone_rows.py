@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import fedray
-from fedray.assembly.methods import warn_of_limits
+from fedray.advice import find_lone_rows, warn_of_study
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.errors import FedrayError, ScenarioWarning
@@ -35,7 +35,8 @@ def lone(scenario: dict[str, Any], model: Any = None) -> list[str]:
     """What the check of a scenario says about batches of one row."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        warn_of_limits(build_study(read_scenario(scenario), UserObjects(model=model)))
+        read = read_scenario(scenario)
+        warn_of_study(read, build_study(read, UserObjects(model=model)), [find_lone_rows])
     return [str(one.message) for one in said if "a batch of one row" in str(one.message)]
 
 

@@ -15,7 +15,7 @@ from small import scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.clients import warn_of_left_tiers
+from fedray.advice import find_left_tiers, warn_of_study
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayWarning, ScenarioWarning
 from fedray.methods import LocalLoss
@@ -84,10 +84,10 @@ def test_a_tier_of_which_nobody_takes_part_is_said() -> None:
         for n in (4, 6)
     )
     with pytest.warns(ScenarioWarning, match="no client of tier hpc ever takes part: rounds of 4"):
-        warn_of_left_tiers(few, build_study(few).clients)
+        warn_of_study(few, build_study(few), [find_left_tiers])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_left_tiers(enough, build_study(enough).clients)
+        warn_of_study(enough, build_study(enough), [find_left_tiers])
 
 
 def write_table(path: Path) -> str:

@@ -12,7 +12,7 @@ import yaml
 from small import run_command
 
 import fedray
-from fedray.assembly.advice import count_untrained, warn_of_untrained_models
+from fedray.advice import count_untrained, find_untrained_models, warn_of_study
 from fedray.assembly.study import build_study
 from fedray.core.errors import FedrayWarning, ScenarioWarning
 from fedray.methods import Answer, Method, Setting, federated, federated_each
@@ -40,7 +40,7 @@ def hear(scenario: dict[str, Any]) -> list[str]:
     study = build_study(read)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        warn_of_untrained_models(read, study)
+        warn_of_study(read, study, [find_untrained_models])
     return [str(one.message).partition(",")[0] for one in heard]
 
 
@@ -66,7 +66,7 @@ def test_without_rounds_the_remedy_is_one_that_is_taken() -> None:
     """A step takes the uploads of one model; participation.per_round was proposed, which that mode refuses."""
     read = read_scenario(keys(5, 3, participation={"mode": "buffered", "goal": 2}))
     with pytest.warns(UserWarning, match="as they were drawn: raise rounds, or lower method.models$"):
-        warn_of_untrained_models(read, build_study(read))
+        warn_of_study(read, build_study(read), [find_untrained_models])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from small import scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.methods import warn_of_limits
+from fedray.advice import find_mixing_networks, warn_of_study
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.errors import ScenarioWarning
@@ -41,8 +41,9 @@ def test_scores_that_depend_on_the_pieces_of_the_test_set_were_printed_in_silenc
 @pytest.mark.parametrize("mixes", [True, False])
 def test_batch_statistics_are_named_and_running_statistics_are_not(mixes: bool) -> None:
     own = UserObjects(model=lambda: network(nn.BatchNorm1d(10, track_running_stats=not mixes)))
-    study = build_study(read_scenario(scenario({"local": {"batch_size": "full"}})), own)  # no batch of one row
+    read = read_scenario(scenario({"local": {"batch_size": "full"}}))  # no batch of one row
+    study = build_study(read, own)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        warn_of_limits(study)
+        warn_of_study(read, study, [find_mixing_networks])
     assert ["depends on the rows beside it" in str(one.message) for one in said] == ([True] if mixes else [])
