@@ -287,6 +287,7 @@ def check_measure(phase: Phase, where: str) -> None:
 
     Example:
         >>> from types import SimpleNamespace
+        >>> from fedray.core.measured import Curvature
         >>> alone = {"local": SimpleNamespace(correction=None), "walk": None, "slices": None}
         >>> check_measure(
         ...     SimpleNamespace(measure=Curvature(), up_vectors=0, **alone), "method mine"

@@ -72,6 +72,11 @@ def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
     places = [f"method.bases[{i}]" for i in range(len(value))]
     more = {"models": whole(1, 10**4)}
+    if value and (first := read.classifier(places[0], value[0])):
+        raise BadInput(
+            f"method.bases[0].name = {first['name']}, but the first base must be a network: list one before it, as in "
+            f"[{{name: mlp}}, {{name: {first['name']}}}]"
+        )
     return [read.classifier(path, base) or read.network(path, base, more) for path, base in zip(places, value)]
 
 
