@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ray import tune
-
 from fedray.storage import directory
 
 
@@ -21,7 +19,7 @@ def report(metrics: Mapping[str, float], folder: Path | None) -> None:
         metrics: By name.
         folder: The run directory, which Tune copies as the trial's checkpoint; None: without one.
     """
-    untyped: Any = tune
+    untyped = _load_tune()
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
 
 
@@ -32,7 +30,7 @@ def go_on(out: Path, scenario_text: str) -> bool:
         out: The run directory, which does not exist yet.
         scenario_text: The keys of this trial; those of the checkpoint may be another trial's.
     """
-    untyped: Any = tune
+    untyped = _load_tune()
     checkpoint = untyped.get_checkpoint()
     if checkpoint is None:
         return False
@@ -42,11 +40,13 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
 
 def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
-    """A trainable that reserves a CPU for itself, and one for each of its actors.
-
-    Example:
-        >>> reserve_bundles(lambda keys: None, actors=2)._resources.bundles
-        [{'CPU': 1.0}, {'CPU': 1.0}, {'CPU': 1.0}]
-    """
-    untyped: Any = tune
+    """A trainable that reserves a CPU for itself, and one for each of its actors."""
+    untyped = _load_tune()
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
+
+
+def _load_tune() -> Any:
+    """Ray Tune, which types do not describe; loaded when a trial asks for it."""
+    from ray import tune
+
+    return tune
