@@ -20,7 +20,7 @@ import fedray
 from fedray.api import OBJECTS
 from fedray.core.errors import BadInput
 from fedray.data.types import Split, classification
-from fedray.files import plain as out_folder
+from fedray.files import plain
 from fedray.runtime import stacking
 from fedray.storage import checkpoint
 
@@ -57,7 +57,7 @@ def test_objects_of_another_kind_are_one_line(objects: dict[str, Any]) -> None:
 
 def test_what_is_refused_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever refuses it, before the run or in its first round; a run that is done keeps its folder."""
-    monkeypatch.setattr(out_folder, "mkdtemp", partial(tempfile.mkdtemp, dir=tmp_path))
+    monkeypatch.setattr(plain, "mkdtemp", partial(tempfile.mkdtemp, dir=tmp_path))
     for keys in ({"rounds": -1}, {"runtime": "inline", "wait_for": {"nodes": 2}}, {"checkpoint__best": "unknown"}):
         with pytest.raises(BadInput):
             fedray.run(scenario(), **keys)

@@ -181,6 +181,15 @@ def test_files_that_the_design_and_the_decisions_name_are_there(name: str) -> No
     assert [f for f in missing if not list((ROOT / "fedray").glob(f"**/{f}"))] == []
 
 
+def test_files_that_comments_of_the_package_name_are_there() -> None:
+    """Those of others, and a user's, aside."""
+    modules = list((ROOT / "fedray").rglob("*.py"))
+    known = {str(path.relative_to(ROOT / "fedray")) for path in modules} | {path.name for path in modules}
+    named = {file for path in modules for file in re.findall(r"`([\w/]+\.py)`", path.read_text())}
+    missing = {file for file in named - known if not (ROOT / file).is_file()}
+    assert missing == {"code/mine.py", "flamby/aggs.py", "main_FedBEns_diag.py"}
+
+
 def test_the_design_page_is_short() -> None:
     """Its readers have a quarter of an hour: 1,500 words, drawings and tables counted."""
     assert len(page("design").split()) <= 1500

@@ -26,10 +26,9 @@ from fedray.data.types import Dataset, Split, classification, regression
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
-from fedray.simulation import rounds as engine
-from fedray.simulation import study as interfaces
 from fedray.simulation.asynchronous import choose_advance
-from fedray.simulation.study import JobTable, Progress, Study
+from fedray.simulation.rounds import begin_progress, run_rounds
+from fedray.simulation.study import JobTable, Progress, Runtime, Study
 
 NEVER = 10**7
 BOSTON = (506, 13, 20)  # samples, features, folds
@@ -218,7 +217,7 @@ class Unrecorded:
         """Takes the state after the best round."""
 
 
-def simulate(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[Work, Progress]:
+def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progress]:
     """A function that simulates further rounds of a study, and the progress it updates.
 
     Args:
@@ -226,12 +225,12 @@ def simulate(study: Study, runtime: interfaces.Runtime | None = None) -> tuple[W
         runtime: where jobs run; None means in this process.
     """
     runs_on = runtime or Inline(study)
-    progress = engine.begin_progress(study, study.method.phase)
+    progress = begin_progress(study, study.method.phase)
     unmeasured = replace(study, rounds=NEVER, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
     advance = choose_advance(unmeasured, runs_on, progress)
 
     def more(rounds: int) -> None:
-        engine.run_rounds(
+        run_rounds(
             replace(unmeasured, rounds=progress.round + rounds),
             runs_on,
             Unrecorded(),

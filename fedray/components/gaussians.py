@@ -208,7 +208,7 @@ def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
 # ---------------------------------------------------------------------------------------------------------------------
 # Variational training of Gaussians over weights: a client's posterior beside its copy of the global prior.
 #
-# A row is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/mean_field.py`); `softplus(rho)` is
+# A row is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/weights.py`); `softplus(rho)` is
 # the standard deviation.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
@@ -338,7 +338,7 @@ def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitioned variational inference: local training against the cavity, the clients' factors, and their product.
 #
-# A row is `[mean, rho, linear, precision, is_prior]` (`models/partitioned.py`). The natural parameters of a Gaussian
+# A row is `[mean, rho, linear, precision, is_prior]` (`models/weights.py`). The natural parameters of a Gaussian
 # are `[mean / sigma^2, 1 / sigma^2]`; those of a product of Gaussians, and of factors `exp(linear w - precision w^2 /
 # 2)`, are the sum of theirs.
 
@@ -522,7 +522,7 @@ def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # IVON-ADMM: steps of the optimizer IVON for a client's Gaussian, and the server's step of ADMM between Gaussians.
 #
-# A row is that of PVI (`components/partitioned.py`): `[mean, rho, linear, precision, is_prior]`. The client's factor
+# A row is that of PVI: `[mean, rho, linear, precision, is_prior]`. The client's factor
 # `exp(linear w - precision w^2 / 2)` is minus its duals: with those of the paper, v = -linear and V = -precision.
 
 SITES = "sites"  # the product of all clients' factors in the state, by natural parameters

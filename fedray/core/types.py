@@ -297,4 +297,4 @@ class State(NamedTuple):
     extra: dict[str, Tensor]
 
 
-Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `exact_sum.py`, merged with `+` in any order
+Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `sums.py`, merged with `+` in any order

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The columns of every table, with their units: whoever writes a table takes their types from here.
 #
 # `fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
-# `metrics/catalogue.py`.
+# `metrics/scores.py`.
 
 MOST_MODELS, MOST_CLIENTS = 10**6, 10**9  # ids are below them
 _COUNT = 2**53

@@ -188,7 +188,7 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
 #
 # Source: Lu, Yu, Karimireddy, Jordan, Raskar, *Federated Conformal Predictors for Distributed Uncertainty
 # Quantification*, ICML 2023 (FCP); scores: Sadinle et al. 2019 (LAC), Romano et al. 2020 (APS), Angelopoulos et al.
-# 2021 (RAPS), Lei et al. 2018 (regression). `metrics.fedcp_qq` has one number a client.
+# 2021 (RAPS), Lei et al. 2018 (regression). FedCP-QQ, below, has one number a client.
 
 NUMBER_BYTES = 8  # of a score that a client sends
 

@@ -26,7 +26,6 @@ from fedray.core.text import (
     suggest_nearest,
 )
 from fedray.report import curves, pictures
-from fedray.report import pictures as style
 from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics
 from fedray.report.page import SECTIONS, list_run_facts
 from fedray.report.read import CONTEXT, ReadRun
@@ -148,7 +147,7 @@ SHORT = {  # short names, and the pictures of the report that they stand for: th
     "time": ("seconds",),
     "clients": ("client_accuracy", "client_rmse"),
 }
-SHOWN = {style.INK: "#1b2530", style.MUTED: "#55616d", style.GRID: "#d7dde3", style.PAPER: "#ffffff"}
+SHOWN = {pictures.INK: "#1b2530", pictures.MUTED: "#55616d", pictures.GRID: "#d7dde3", pictures.PAPER: "#ffffff"}
 
 
 def list_plots(run: ReadRun) -> list[str]:
@@ -163,7 +162,7 @@ def list_plots(run: ReadRun) -> list[str]:
 def _can_draw(run: ReadRun, draw: Draw) -> bool:
     """Whether a run has numbers for a picture of the report, which is drawn."""
     try:
-        with style.use_figure_style(), style.ignore_odd_numbers():
+        with pictures.use_figure_style(), pictures.ignore_odd_numbers():
             return draw(run) is not None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # damaged numbers, as in the report
         return False
@@ -212,8 +211,8 @@ def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
     Args:
         draw: makes it, or says with None that there is nothing to draw.
     """
-    plain: Any = {key: _show_color(value) for key, value in style.FIGURE_SETTINGS.items()}
-    with rc_context(plain), style.ignore_odd_numbers():
+    plain: Any = {key: _show_color(value) for key, value in pictures.FIGURE_SETTINGS.items()}
+    with rc_context(plain), pictures.ignore_odd_numbers():
         figure = draw()
         if figure is not None:
             _use_own_colors(figure)
@@ -232,12 +231,12 @@ def _use_own_colors(figure: Figure) -> None:
     Args:
         figure: made by `style.make_canvas`.
     """
-    figure.set_facecolor(SHOWN[style.PAPER])
+    figure.set_facecolor(SHOWN[pictures.PAPER])
     title = str(figure.get_label())
     if title:
         figure.suptitle(title, fontsize=10.5, x=0.01, ha="left", wrap=True)
     if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
-        figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=style.MUTED, wrap=True)
+        figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=pictures.MUTED, wrap=True)
     figure.draw_without_rendering()  # so that all ticks are there
     for artist in figure.findobj():
         for what in ("color", "facecolor", "edgecolor"):
@@ -285,9 +284,9 @@ def figure_scores_of_runs(runs: Sequence[ReadRun], name: str) -> Figure | None:
     if not found or name in CONTEXT:
         return None
     word = name_score(name)
-    figure, axes = style.make_canvas(f"{word[0].upper()}{word[1:]} over the rounds", size=(style.WIDE, 4.4))
+    figure, axes = pictures.make_canvas(f"{word[0].upper()}{word[1:]} over the rounds", size=(pictures.WIDE, 4.4))
     for i, label, curve in found:
-        color = style.pick_color(i, len(runs))
+        color = pictures.pick_color(i, len(runs))
         curves.draw_mean_line(axes, curve.round, curve, color=color, width=2.0, label=label)
     _label_score(axes, name)
     axes.legend()
@@ -297,10 +296,10 @@ def figure_scores_of_runs(runs: Sequence[ReadRun], name: str) -> Figure | None:
 def _label_score(axes: Axes, name: str) -> None:
     axes.set_xlabel("rounds completed")
     axes.set_ylabel(name_score(name, unit=True))
-    style.use_whole_numbers(axes.xaxis)
-    style.draw_grid(axes)
+    pictures.use_whole_numbers(axes.xaxis)
+    pictures.draw_grid(axes)
     if is_share(name):
-        style.use_percent(axes.yaxis)
+        pictures.use_percent(axes.yaxis)
 
 
 def _figure_score(run: ReadRun, name: str) -> Figure | None:
@@ -309,7 +308,7 @@ def _figure_score(run: ReadRun, name: str) -> Figure | None:
     if curve is None:
         return None
     end = format_number(float(curve.mean[-1]), name)
-    figure, axes = style.make_canvas(f"{name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
-    curves.draw_mean_line(axes, curve.round, curve, color=style.ACCENT, width=2.0)
+    figure, axes = pictures.make_canvas(f"{name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
+    curves.draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=2.0)
     _label_score(axes, name)
     return figure

@@ -34,15 +34,6 @@ from fedray.report import (
     random_walk,
     stacking,
 )
-from fedray.report import (
-    clients as conformal,
-)
-from fedray.report import (
-    clients as drift,
-)
-from fedray.report import (
-    clients as groups,
-)
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
 from fedray.report.read import ReadRun
 from fedray.report.readings import find_headline, mark_score, tell_choices
@@ -221,7 +212,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (predictions.figure_calibration, "Bars that end on the dashed line are calibrated."),
             (predictions.figure_confusion, "Numbers: percent of the row, of which 0 is left empty."),
-            (groups.figure_classes, "Line: Wilson's 95 % interval for the test samples of the class."),
+            (clients.figure_classes, "Line: Wilson's 95 % interval for the test samples of the class."),
             (predictions.figure_ood, "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`)."),
             (predictions.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
             (predictions.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
@@ -258,14 +249,14 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (clients.figure_data, ""),
             (clients.figure_weights, "Each column adds up to 100 %."),
             (clients.figure_client_accuracy, "Each client answers with its own weights over the models."),
-            (groups.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
+            (clients.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
             (
-                groups.figure_tiers,
+                clients.figure_tiers,
                 "A dot is a client with its own weights over the models; line: the mean of the tier.",
             ),
-            (conformal.figure_conformal, SETS_NOTE),
+            (clients.figure_conformal, SETS_NOTE),
             (clients.figure_client_rmse, "Bars: with the client's own weights or models. Dots: all models alike."),
-            (drift.figure_drift, DRIFT_NOTE),
+            (clients.figure_drift, DRIFT_NOTE),
         ),
     ),
 )
@@ -330,7 +321,7 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Secti
         draws.append(("differences-over-seconds", partial(compare.figure_moments, runs), MOMENT_NOTE))
     if metric == "accuracy":
         draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
-        draws.append(("classes", partial(groups.compare_classes, runs), CLASS_NOTE))
+        draws.append(("classes", partial(clients.compare_classes, runs), CLASS_NOTE))
     else:
         text = "Whiskers: 95 % interval of the variance."
         draws.append(("bias-and-variance", partial(compare.figure_decomposition, runs), text))
@@ -358,7 +349,7 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
 def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], notes: list[str]) -> Iterable[Picture]:
     """Draws the figures of a section; one whose numbers cannot be drawn gets a note in its place."""
     several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
-    several |= {curves.figure_losses, groups.figure_tier_rounds}
+    several |= {curves.figure_losses, clients.figure_tier_rounds}
     for draw, note in draws:
         text = f"{note} {curves.BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
         table = partial(TABLES[draw], run) if draw in TABLES else None

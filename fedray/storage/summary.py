@@ -293,7 +293,7 @@ def _read_present(path: Path) -> bytes | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # `drift.parquet`: one row for each known client, with how unusual its data look to the final ensemble.
 #
-# Its columns are in `files/columns.py`.
+# Its columns are in `files/tables.py`.
 
 DRIFT_FILE = "drift.parquet"
 

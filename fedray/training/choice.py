@@ -14,9 +14,7 @@ from fedray.core import native, rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Local
 from fedray.core.types import Lanes, Net
-from fedray.training import client_code, compiled, loop
-from fedray.training import layers as conv
-from fedray.training import layers as mlp
+from fedray.training import client_code, compiled, layers, loop
 from fedray.training.block import MIN_LANES, Block, Trained, count_steps, deal_batches
 from fedray.training.client_code import make_reading, train_client_lanes, train_client_loop
 from fedray.training.compiled import run_kernel
@@ -134,24 +132,24 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
     if may_compile and compiled.is_covered(net):
         why = f"linear layers only, {d:,} parameters, compiled"
         width = _choose_width(d, device, KERNEL_FLOATS)
-        return Engine("mlp-c", width, why, compiled.train_compiled_mlp, mlp.mlp_outputs, 1)
+        return Engine("mlp-c", width, why, compiled.train_compiled_mlp, layers.mlp_outputs, 1)
     if read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         width = _choose_width(d, device)
-        return Engine("mlp", width, f"linear layers only, {d:,} parameters", mlp.train_mlp, mlp.mlp_outputs)
-    if conv.split_net(net.module) is not None:
-        channels = conv.find_max_channels(net.module)
+        return Engine("mlp", width, f"linear layers only, {d:,} parameters", layers.train_mlp, layers.mlp_outputs)
+    if layers.split_net(net.module) is not None:
+        channels = layers.find_max_channels(net.module)
         stages = compiled.find_stages(net.module)
         if may_compile and not isinstance(stages, str):
             why = f"plain convolutions of at most {channels} channels, compiled"
             train = compiled.train_compiled_conv
             width = _choose_width(d, device, KERNEL_FLOATS)
             return Engine("conv-c", width, why, train, _compute_conv_outputs, 1, evaluates="compiled")
-        width, why = conv.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
+        width, why = layers.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
         if may_compile:
             why += f"; the compiled kernel does not have {stages}"
-        return Engine("conv", width, why, conv.train_conv, conv.conv_outputs)
+        return Engine("conv", width, why, layers.train_conv, layers.conv_outputs)
     return None
 
 
@@ -265,8 +263,8 @@ def _name_faster(net: Net) -> str:
 def _name_buffers(net: Net) -> str:
     """Which buffers a network keeps, and what its author can do where they are not those of a normalization layer."""
     kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
-    layers = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
-    if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in layers):
+    read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
+    if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in read):
         return "it keeps buffers (BatchNorm's running statistics, say)"
     return f"it keeps the buffer {kept[0]}; a constant of persistent=False is not sent, nor in the way of lanes"
 

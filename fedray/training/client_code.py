@@ -47,8 +47,9 @@ from fedray.training.particles import make_coupling
 # ---------------------------------------------------------------------------------------------------------------------
 # What code in local training reads: the batch of one client, features, and what other models say; and its loss.
 #
-# Two engines share it, and `client_steps.py`: `client_lanes.py` maps the functions of one client over the lanes of a
-# block, `client_loop.py` calls them for one lane after another. Parameters and gradients of a lane are vectors `[p]`.
+# Two engines share it, and the steps below: `train_client_lanes` maps the functions of one client over the lanes of a
+# block, `train_client_loop` calls them for one lane after another. Parameters and gradients of a lane are vectors
+# `[p]`.
 
 Forward = Callable[[Tensor, Tensor], Tensor]  # (parameters and buffers `[d]`, inputs `[B, ...]`) -> outputs, evaluating
 Watched = list[Tensor]  # what the last layer was given

@@ -111,7 +111,7 @@ def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
 #
 # A lane is the whole local training of one client, with its weights in the cache; lanes are trained one after
 # another, so the numbers of a lane cannot depend on its neighbors. The kernel gathers the batches by itself where the
-# block has a `source`, and else gets them a piece at a time. It computes what `mlp.py` computes, with sums in index
+# block has a `source`, and else gets them a piece at a time. It computes what `train_mlp` computes, with sums in index
 # order, to the same bits on every processor that has fused multiply-add.
 
 MOST_OPERATIONS = 8_000_000_000  # of a call, about a tenth of a second
@@ -374,7 +374,7 @@ def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
 # Small networks of convolutions and linear layers, trained by the compiled kernel: `fedray/core/kernels/conv.c`.
 #
 # A lane is the whole local training of one client. All activations of a sample stay in the cache; a convolution is a
-# product whose left factor is read from overlapping places, so that nothing is copied. It computes what `conv.py`
+# product whose left factor is read from overlapping places, so that nothing is copied. It computes what `train_conv`
 # computes, with sums in a written-down order, to the same bits on every processor that has fused multiply-add.
 
 _POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: 1, nn.AvgPool2d: 2}

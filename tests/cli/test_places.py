@@ -115,10 +115,10 @@ def test_a_resume_beside_a_run_waited_without_a_word(tmp_path: Path, monkeypatch
 
 def test_of_two_new_runs_both_wrote_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both saw that it was empty; the one that comes to write later is refused."""
-    from fedray.files import plain as locks
+    from fedray.files import plain
     from fedray.storage import directory
 
-    true = locks.hold_lock
+    true = plain.hold_lock
 
     @contextmanager
     def wait(path: Path, taken: BadInput, **more: bool) -> Iterator[int]:

@@ -13,9 +13,7 @@ from small import scenario
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.components import servers as aggregation
-from fedray.components import servers as robust
-from fedray.components import servers as server_optimizer
+from fedray.components import servers
 from fedray.components.servers import TAU
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Server
@@ -49,7 +47,7 @@ def draw_normal(n: int, d: int, seed: int) -> torch.Tensor:
 @given(COLUMNS, COLUMNS, st.integers(0, 99))
 def test_the_median_is_numpys_per_coordinate(n: int, d: int, seed: int) -> None:
     x = draw_normal(n, d, seed)
-    np.testing.assert_allclose(robust.median(x), np.median(x.double().numpy(), axis=0), rtol=1e-14)
+    np.testing.assert_allclose(servers.median(x), np.median(x.double().numpy(), axis=0), rtol=1e-14)
 
 
 @given(st.integers(3, 9), COLUMNS, st.integers(0, 1), st.integers(0, 99))
@@ -58,14 +56,14 @@ def test_the_trimmed_mean_is_scipys_per_coordinate(n: int, d: int, b: int, seed:
 
     x = draw_normal(n, d, seed)
     np.testing.assert_allclose(
-        robust.trimmed_mean(b)(x), trim_mean(x.double().numpy(), b / n + 1e-9, axis=0), rtol=1e-12, atol=1e-12
+        servers.trimmed_mean(b)(x), trim_mean(x.double().numpy(), b / n + 1e-9, axis=0), rtol=1e-12, atol=1e-12
     )
 
 
 def test_trimming_nothing_is_the_mean_and_too_much_is_the_median() -> None:
     x = draw_normal(6, 4, 0)
-    np.testing.assert_allclose(robust.trimmed_mean(0)(x), x.double().mean(0), atol=1e-15)
-    np.testing.assert_allclose(robust.trimmed_mean(99)(x), robust.median(x), atol=1e-15)
+    np.testing.assert_allclose(servers.trimmed_mean(0)(x), x.double().mean(0), atol=1e-15)
+    np.testing.assert_allclose(servers.trimmed_mean(99)(x), servers.median(x), atol=1e-15)
 
 
 @given(st.integers(2, 9), COLUMNS, st.integers(0, 3), st.integers(0, 99))
@@ -75,9 +73,9 @@ def test_krum_is_its_definition(n: int, d: int, f: int, seed: int) -> None:
     near = min(max(1, n - f - 2), n - 1)
     score = [np.sort(np.delete(square[i], i))[:near].sum() for i in range(n)]
     order = np.argsort(score, kind="stable")
-    assert torch.equal(robust.krum(f, d)(x), x[order[0]])
+    assert torch.equal(servers.krum(f, d)(x), x[order[0]])
     many = x[order[: max(1, n - f)]].mean(0)
-    np.testing.assert_allclose(robust.krum(f, d, multi=True)(x), many, atol=1e-14)
+    np.testing.assert_allclose(servers.krum(f, d, multi=True)(x), many, atol=1e-14)
 
 
 @pytest.mark.parametrize("f", [1, 2, 3])
@@ -87,22 +85,22 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
     good = 1.0 + 0.1 * draw_normal(n, d, 1)
     bad = good.clone()
     bad[:f] = -1000.0
-    rows = aggregation.Rows(1, 1)
+    rows = servers.Rows(1, 1)
     for centre in (
-        robust.krum(f, d),
-        robust.krum(f, d, multi=True),
-        robust.median,
-        robust.trimmed_mean(f),
+        servers.krum(f, d),
+        servers.krum(f, d, multi=True),
+        servers.median,
+        servers.trimmed_mean(f),
     ):
-        found = models_after_round(robust.robust_server(rows, centre), bad)
+        found = models_after_round(servers.robust_server(rows, centre), bad)
         assert (found - 1.0).abs().max() < 0.4
-    assert (models_after_round(aggregation.mean(rows), bad) - 1.0).abs().max() > 90
+    assert (models_after_round(servers.mean(rows), bad) - 1.0).abs().max() > 90
 
 
-@pytest.mark.parametrize("centre", [robust.median, robust.trimmed_mean(1), robust.krum(1, 5)])
-def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: robust.Center) -> None:
+@pytest.mark.parametrize("centre", [servers.median, servers.trimmed_mean(1), servers.krum(1, 5)])
+def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: servers.Center) -> None:
     x, model = draw_normal(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
-    one = robust.robust_server(aggregation.Rows(1, 4), centre)
+    one = servers.robust_server(servers.Rows(1, 4), centre)
     after = models_after_round(one, x, 4, model)
     for k in (0, 1, 3):
         mine = x[[j for j in range(9) if model[j] == k]]
@@ -119,7 +117,7 @@ def test_a_diverged_client_is_named_and_not_hidden() -> None:
     x = draw_normal(4, 3, 0)
     x[2, 1] = float("nan")
     with pytest.raises(FedrayError, match=r"rows \[2\]"):
-        robust.robust_server(aggregation.Rows(1, 1), robust.median).reduce(uploads(x))
+        servers.robust_server(servers.Rows(1, 1), servers.median).reduce(uploads(x))
 
 
 def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:
@@ -134,8 +132,8 @@ def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
 def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
-    rows, lr, beta = aggregation.Rows(1, 1), 0.1, 0.8
-    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, kind, lr=lr, momentum=beta)
+    rows, lr, beta = servers.Rows(1, 1), 0.1, 0.8
+    one = servers.with_optimizer(servers.mean(rows), rows, 3, kind, lr=lr, momentum=beta)
     start = torch.zeros(1, 4)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, TAU**2), 0.0
@@ -153,15 +151,15 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 def test_an_inner_server_with_an_extra_of_its_own_lost_the_optimisers_vectors(kind: Any) -> None:
-    rows = aggregation.Rows(1, 1)
-    plain, start = aggregation.mean(rows), torch.zeros(1, 3)
+    rows = servers.Rows(1, 1)
+    plain, start = servers.mean(rows), torch.zeros(1, 3)
 
     def step(state: State, stats: Any, t: int) -> State:
         after = plain.step(state, stats, t)
         return State(after.models, after.counters, {"last": after.models})
 
     fresh = plain._replace(init=lambda models: {"last": models}, step=step)
-    both = [server_optimizer.with_optimizer(inner, rows, 3, kind, lr=0.1) for inner in (plain, fresh)]
+    both = [servers.with_optimizer(inner, rows, 3, kind, lr=0.1) for inner in (plain, fresh)]
     states = [State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start)) for one in both]
     for t in range(3):
         sent = uploads(draw_normal(5, 3, t))
@@ -171,8 +169,8 @@ def test_an_inner_server_with_an_extra_of_its_own_lost_the_optimisers_vectors(ki
 
 
 def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
-    rows = aggregation.Rows(1, 2)
-    one = server_optimizer.with_optimizer(aggregation.mean(rows), rows, 3, "yogi", lr=0.1)
+    rows = servers.Rows(1, 2)
+    one = servers.with_optimizer(servers.mean(rows), rows, 3, "yogi", lr=0.1)
     start = draw_normal(2, 3, 9)
     state = State(start, torch.zeros(2, 0, dtype=torch.int64), one.init(start))
     state = one.step(state, one.reduce(uploads(draw_normal(4, 3, 1), [0, 1, 0, 1])), 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import partition as grouping
+from fedray.data import partition
 from fedray.data.cut import Cut
 from fedray.data.deal import build_shards
 from fedray.data.partition import PARTITIONS
@@ -169,11 +169,11 @@ def test_hour_10_is_not_before_hour_9() -> None:
     """The columns of a table come as text, by which 10 was before 9 and -1 before -2."""
     hours = np.array([9, 100, -2, 10, -1, 2])
     for texts in (hours.astype(str), (hours / 4).astype(str)):
-        assert hours[grouping.time(texts, 3).rows].tolist() == [-2, -1, 2, 9, 10, 100]
+        assert hours[partition.time(texts, 3).rows].tolist() == [-2, -1, 2, 9, 10, 100]
     close = np.array([1_700_000_000_000_000_001, 1_700_000_000_000_000_000]).astype(str)  # equal as float64
-    assert grouping.time(close, 2).rows.tolist() == [1, 0]
-    assert grouping.time(np.array(["<NA>", "10.0", "9.5"]), 3).rows.tolist() == [2, 1, 0]
-    assert grouping.time(np.array(["2024-01-10", "2024-01-09"]), 2).rows.tolist() == [1, 0]
+    assert partition.time(close, 2).rows.tolist() == [1, 0]
+    assert partition.time(np.array(["<NA>", "10.0", "9.5"]), 3).rows.tolist() == [2, 1, 0]
+    assert partition.time(np.array(["2024-01-10", "2024-01-09"]), 2).rows.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

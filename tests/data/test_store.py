@@ -18,8 +18,7 @@ import torch
 from real_files import skipping_without_files
 
 from fedray.core.errors import FedrayError
-from fedray.data import named as text
-from fedray.data import store
+from fedray.data import named, store
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
 from fedray.data.types import Dataset, Split
@@ -249,7 +248,7 @@ def test_the_real_plays_have_their_roles() -> None:
 
 def test_the_complete_works_have_leafs_roles() -> None:
     with skipping_without_files():
-        folder = text.find_shakespeare_folder(None, "complete")
-    roles = text._parse_complete(next(folder.glob("*.txt*")))
+        folder = named.find_shakespeare_folder(None, "complete")
+    roles = named._parse_complete(next(folder.glob("*.txt*")))
     assert len(roles) == 1145
     assert len({role.rsplit("_", 1)[0] for role in roles}) == 36

@@ -11,7 +11,7 @@ import torch
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import State
-from fedray.evaluation import evaluate as measured
+from fedray.evaluation import evaluate
 from fedray.runtime.evaluation import mean_losses
 from fedray.runtime.worker import Worker
 
@@ -92,7 +92,7 @@ def test_the_residuals_of_fedags_mean_are_its_own_at_every_client_and_change_not
 def test_fedag_finds_its_residuals_wherever_its_clients_are_in_a_large_population(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measured, "EVALUATED_CLIENTS", 2)
+    monkeypatch.setattr(evaluate, "EVALUATED_CLIENTS", 2)
     large = {"clients": {"number": 12}, "participation": {"per_round": 2}, "rounds": 1}
     run = fedray.run({**QUIET, **CUBIC, **large, "method": {"name": "fedag"}})
     answer = run.study.answer(run.progress.state)

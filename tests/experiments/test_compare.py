@@ -11,7 +11,6 @@ from small import scenario
 import fedray
 from fedray.core.errors import BadInput
 from fedray.report import compare
-from fedray.report import compare as differences
 from fedray.report.read import read_run
 
 
@@ -108,7 +107,7 @@ def test_own_metrics_of_all_runs_were_not_compared() -> None:
     read = [read_run(run.path) for run in runs]
     head = compare.make_comparison_table(read)[0]
     assert "minority" in head and "doubt" not in head
-    assert "minority" in {row[0].text for row in differences.make_difference_table(read)[1]}
+    assert "minority" in {row[0].text for row in compare.make_difference_table(read)[1]}
     assert "minority" in runs[0]._repr_html_()
 
 

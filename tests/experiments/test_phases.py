@@ -12,7 +12,7 @@ import yaml
 from small import run_command, scenario
 
 from fedray.cli.commands import commands
-from fedray.experiments import live as phases
+from fedray.experiments import live
 
 FAST = (  # the command with a clock a hundred times as fast, and no terminal
     "import sys; from fedray.experiments import live; from fedray.cli.commands import main; "
@@ -33,11 +33,11 @@ def file(folder: Path) -> Path:
 
 def test_a_phase_is_said_when_it_lasts_and_again_after_25_s_at_most() -> None:
     """The pauses grew from 15 s to 30 s and to ten minutes."""
-    heard = phases.Heard()
+    heard = live.Heard()
     heard.begin("reading the data")
     said = {}
     for second in range(100):
-        line = phases.next_line(heard, heard.began + second)
+        line = live.next_line(heard, heard.began + second)
         if line:
             said[second] = line
     assert said == {
@@ -50,13 +50,13 @@ def test_a_phase_is_said_when_it_lasts_and_again_after_25_s_at_most() -> None:
 
 
 def test_a_phase_that_is_over_at_once_is_not_said() -> None:
-    heard = phases.Heard()
+    heard = live.Heard()
     for phase in ("reading the data", "training"):
         heard.begin(phase)
-        assert phases.next_line(heard, heard.began + 1.9) is None
+        assert live.next_line(heard, heard.began + 1.9) is None
     heard.speak()  # a line of progress
-    assert phases.next_line(heard, heard.spoke + phases.SILENCE - 1) is None
-    assert phases.next_line(heard, heard.spoke + phases.SILENCE + 1) == "still training (16 s)"
+    assert live.next_line(heard, heard.spoke + live.SILENCE - 1) is None
+    assert live.next_line(heard, heard.spoke + live.SILENCE + 1) == "still training (16 s)"
 
 
 def test_without_a_terminal_every_phase_of_a_run_was_silent(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments import trainable
 from fedray.experiments.trainable import Trial, run_trial
 from fedray.runtime.inline import Inline
-from fedray.runtime.ray import cluster as trial_seats
+from fedray.runtime.ray import cluster
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.scenario.loader import read_scenario
 from fedray.storage.directory import adopt_run
@@ -157,8 +157,8 @@ def test_what_fails_before_the_first_round_closes_the_runtime(
     monkeypatch.setattr(RayRuntime, "__init__", lambda *_given, **_named: None)
     monkeypatch.setattr(RayRuntime, "facts", fail)
     monkeypatch.setattr(RayRuntime, "close", lambda self: closed.append(self))
-    monkeypatch.setattr(trial_seats, "find_group", lambda: None)
-    monkeypatch.setattr(trial_seats, "plan_trial", lambda *_given: None)
+    monkeypatch.setattr(cluster, "find_group", lambda: None)
+    monkeypatch.setattr(cluster, "plan_trial", lambda *_given: None)
     with pytest.raises(FedrayError, match="no facts"):
         run_trial(TRIAL._replace(actors=actors), {}, Tune(tmp_path / "checkpoint"))
     assert [type(one).__name__ for one in closed] == ["RayRuntime" if actors else "Inline"]

@@ -10,12 +10,9 @@ from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
-from fedray.training import block as blocks
-from fedray.training import layers as conv
-from fedray.training import layers as mlp
-from fedray.training import loop as vmap
+from fedray.training import block, layers, loop
 
-ENGINES = {"mlp": mlp.train_mlp, "conv": conv.train_conv, "vmap": vmap.train_vmap}
+ENGINES = {"mlp": layers.train_mlp, "conv": layers.train_conv, "vmap": loop.train_vmap}
 
 
 def perceptron(activation: type[nn.Module] = nn.ReLU, objective: Objective = "cross_entropy", out: int = 4) -> Net:
@@ -54,7 +51,7 @@ LOCALS = {
 def make_block(
     net: Net, shape: tuple[int, ...], local: Local, sizes: list[int], dtype: torch.dtype, *, offset: bool = False,
     epochs: int = 5, batch: int = 4, lanes: list[int] | None = None, anchor: bool = False,
-) -> blocks.Block:  # fmt: skip
+) -> block.Block:  # fmt: skip
     """Lanes with data and starts by address; `lanes` picks some of the population; offset and anchor: of the pull."""
     who = np.arange(len(sizes)) if lanes is None else np.array(lanes)
     n, size = max(sizes), np.array(sizes)
@@ -66,30 +63,30 @@ def make_block(
     start = torch.stack([net.init(int(rng.keys(0, "init", i % 3))) for i in range(len(sizes))]).to(dtype)
     shift, goal = (torch.randn(start.shape, generator=g, dtype=torch.float64).to(dtype) * 0.1 for _ in range(2))
     local = Local(**{**local.__dict__, "epochs": epochs, "batch_size": batch})
-    steps = blocks.count_steps(size, local)
+    steps = block.count_steps(size, local)
     who = who[np.argsort(-steps[who], kind="stable")]
     rows = (who[:, None] * n + np.arange(n)).astype(np.int64)
-    index, weight = blocks.deal_batches(rows, size[who], steps[who], batch, rng.keys(0, "batches", 0, who))
+    index, weight = block.deal_batches(rows, size[who], steps[who], batch, rng.keys(0, "batches", 0, who))
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         return x[index[lo:hi]], targets[index[lo:hi]]
 
     lr = 0.005 if local.optimizer == "adam" else 0.05  # Adam divides by the gradient's size: it amplifies rounding
-    return blocks.Block(
+    return block.Block(
         start[who], torch.zeros(len(who), 0, dtype=torch.int64), read, weight.to(dtype), steps[who], local, lr,
         rng.keys(0, "drop", who), int(np.prod(shape)), goal[who] if anchor else None, shift[who] if offset else None,
     )  # fmt: skip
 
 
-def full_batches(net: Net, size: int, lanes: list[int], dtype: torch.dtype = torch.float32) -> blocks.Block:
+def full_batches(net: Net, size: int, lanes: list[int], dtype: torch.dtype = torch.float32) -> block.Block:
     """Twelve steps of clients with `size` rows each, which the kernel reads; samples that weigh unequally."""
     who, steps, inputs = np.array(lanes), np.full(len(lanes), FULL.steps), net.layout.shapes[0][1]
     draw = torch.Generator().manual_seed(size)
     x, y = torch.randn(8 * size, inputs, generator=draw), torch.randint(net.outputs, (8 * size,), generator=draw)
     targets = y if net.objective == "cross_entropy" else torch.randn(8 * size, net.outputs, generator=draw)
     rows, key = who[:, None] * size + np.arange(size), rng.keys(0, "batches", 0, who)
-    width = int(blocks.choose_batch_width(np.array([size]), None)[0])
-    index, weight = blocks.deal_batches(rows, np.full(len(who), size), steps, width, key)
+    width = int(block.choose_batch_width(np.array([size]), None)[0])
+    index, weight = block.deal_batches(rows, np.full(len(who), size), steps, width, key)
     share = (torch.rand(8 * size, generator=draw) + 0.5)[index]
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
@@ -98,6 +95,6 @@ def full_batches(net: Net, size: int, lanes: list[int], dtype: torch.dtype = tor
 
     start = torch.stack([net.init(lane) for lane in lanes]).to(dtype)
     none = torch.zeros(len(who), 0, dtype=torch.int64)
-    source = blocks.BatchSource(x, targets, index, None, np.zeros(len(who), np.int64))
+    source = block.BatchSource(x, targets, index, None, np.zeros(len(who), np.int64))
     more = (steps, FULL, 0.05, key, inputs)
-    return blocks.Block(start, none, read, (weight * share).to(dtype), *more, source=source)
+    return block.Block(start, none, read, (weight * share).to(dtype), *more, source=source)

@@ -13,7 +13,7 @@ from small import of_method, rows, scenario, spell_out
 from torch import Tensor, nn
 
 import fedray
-from fedray.components import schedule as components
+from fedray.components import schedule
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.data.types import Dataset, Split, classification
@@ -308,7 +308,7 @@ def test_the_ingredients_of_an_own_method_stand_unless_the_scenario_names_others
     """A composition that names a random schedule is Fed-ensemble under `schedule.kind: random`."""
 
     def compose(setting: Setting) -> Method:
-        return Method("own", federated(setting, assign=components.random_models))
+        return Method("own", federated(setting, assign=schedule.random_models))
 
     own = fedray.run(scenario(), method=compose)
     named = fedray.run(scenario({"schedule": {"kind": "random"}}))

@@ -13,7 +13,6 @@ from fedray.core.scores import SCORES
 from fedray.core.text import TOTALS, name_score
 from fedray.experiments.live import describe_snapshot
 from fedray.report import compare
-from fedray.report import compare as differences
 from fedray.report.compare import compare_with_first
 from fedray.report.page import make_cards, render_many
 from fedray.report.read import ReadRun, read_run
@@ -65,12 +64,12 @@ def test_infinite_widths_are_said_to_have_no_interval() -> None:
     widths = [1.9, 2.0, np.inf]
     runs = [with_seeds("a", [2.0, 2.1, 2.2], metric="conformal_width")]
     runs.append(with_seeds("b", widths, metric="conformal_width"))
-    head, (row,) = differences.make_difference_table(runs)
+    head, (row,) = compare.make_difference_table(runs)
     found = {name: cell.text for name, cell in zip(head, row, strict=True)}
     assert (found["its mean"], found["difference"], found["pairs"]) == ("inf", "+inf", "3 seeds")
     assert found["95 % interval"] == "none: infinite scores" and not any(cell.best for cell in row)
     (pair,) = compare_with_first(runs, ["conformal_width"])
-    assert differences.tell_difference(pair).startswith("b - a: +inf (infinite scores: no interval)")
+    assert compare.tell_difference(pair).startswith("b - a: +inf (infinite scores: no interval)")
 
 
 @pytest.mark.parametrize(("replicates", "lift", "title"), [
@@ -86,9 +85,9 @@ def test_a_difference_is_told_with_its_interval_over_the_shared_seeds(
         for name, more in (("short", 0.0), ("long", lift))
     ]
     (pair,) = compare_with_first(runs, ["accuracy"])
-    said = differences.tell_difference(pair)
+    said = compare.tell_difference(pair)
     assert title in said and ("5 seeds" in said) == (replicates == 5)
-    figure = differences.figure_differences(runs)
+    figure = compare.figure_differences(runs)
     assert (figure is not None and figure.get_label() == said) if replicates > 1 else figure is None
     overlay = compare.overlay_curves(runs, "accuracy", "rounds")
     assert overlay is not None and "best" not in str(overlay.get_label())
@@ -99,7 +98,7 @@ def test_no_run_is_marked_best_where_none_is_known_to_be_worse(tmp_path: Path) -
     runs.append(read_run(write_run(tmp_path / "c", rounds=20, clients=8, pictures=False, lift=0.1)))
     head, rows = compare.make_comparison_table(runs)
     assert not any(row[head.index("accuracy")].best for row in rows)  # a seed each says nothing about chance
-    head, rows = differences.make_difference_table(runs)
+    head, rows = compare.make_difference_table(runs)
     assert [row[head.index("pairs")].text for row in rows][:2] == ["1 seed", "1 seed"]
     assert not any(cell.best for row in rows for cell in row)
 

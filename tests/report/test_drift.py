@@ -9,7 +9,7 @@ import pytest
 from fake_runs import write_run
 
 from fedray.metrics.unknown import ANOMALY_Z
-from fedray.report import pictures as style
+from fedray.report import pictures
 from fedray.report.clients import figure_drift
 from fedray.report.read import read_run
 
@@ -30,7 +30,7 @@ def test_clients_beyond_the_threshold_are_named(
     z = np.linspace(-1.0, 1.0, 20)
     z[list(scores)] = list(scores.values())
     run.pictures["client_scores"] = z
-    with style.use_figure_style():
+    with pictures.use_figure_style():
         figure = figure_drift(run)
     assert figure is not None
     assert figure.get_label() == f"{title} a drift score beyond 3 standard deviations"

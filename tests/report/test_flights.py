@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from small import scenario
 
 import fedray
-from fedray.report import flights
-from fedray.report import jobs as gantt
+from fedray.report import flights, jobs
 from fedray.report.flights import count_shares
 from fedray.report.read import ReadRun, read_run
 
@@ -27,7 +26,7 @@ def made(tmp_path: Path, mode: str) -> ReadRun:
 def test_jobs_in_flight_take_the_place_of_the_round(tmp_path: Path) -> None:
     flying, in_rounds = made(tmp_path, "buffered"), made(tmp_path, "sync")
     assert isinstance(flights.figure_flights(flying), Figure) and isinstance(flights.figure_staleness(flying), Figure)
-    assert gantt.figure_gantt(flying) is None and isinstance(gantt.figure_gantt(in_rounds), Figure)
+    assert jobs.figure_gantt(flying) is None and isinstance(jobs.figure_gantt(in_rounds), Figure)
     assert flights.figure_flights(in_rounds) is None and flights.figure_staleness(in_rounds) is None
 
 

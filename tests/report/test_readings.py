@@ -14,8 +14,7 @@ from fedray.assembly.study import build_study
 from fedray.experiments.table import format_markdown
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.paired import read_at_budget
-from fedray.report import compare as differences
-from fedray.report import curves
+from fedray.report import compare, curves
 from fedray.report.compare import (
     compare_moments,
     compare_with_first,
@@ -64,7 +63,7 @@ def test_a_method_with_phases_was_read_before_its_last_phase(every: Sequence[flo
         assert difference(runs) == pytest.approx(0.118 if runs[0] is fedavg else -0.118)
         note = "fens trains in phases, which are no rounds of others, and is read at its end (round 101)."
         assert list_caveats(runs) == [note] and note in render_many(runs)
-    figure = differences.figure_differences([fedavg, fens(every)])
+    figure = compare.figure_differences([fedavg, fens(every)])
     assert figure is not None and "+11.8 points" in str(figure.get_label())
 
 
@@ -187,7 +186,7 @@ def test_personalized_methods_were_compared_by_an_answer_that_nobody_uses(
     assert found.notes == [line]
     assert "personalized" in str(found.plot().axes[0].get_ylabel())
     read = [read_run(personal[one].path) for one in ("fedavg", name)]
-    head, rows = differences.make_difference_table(read)
+    head, rows = compare.make_difference_table(read)
     assert [row[0].text for row in rows][:2] == ["personalized accuracy", "accuracy of the common answer"]
     assert make_comparison_table(read)[0][1:3] == ["personalized accuracy", "accuracy of the common answer"]
     assert "personalized accuracy over the rounds" in render_many(read).lower() and head[0] == "score"
@@ -202,7 +201,7 @@ def test_a_run_without_scores_of_its_clients_names_the_key_that_records_them(per
         " known clients of fedper do not use."
     ]
     read = [read_run(personal[one].path) for one in ("plain", "fedper")]
-    assert "accuracy of the common answer" in {row[0].text for row in differences.make_difference_table(read)[1]}
+    assert "accuracy of the common answer" in {row[0].text for row in compare.make_difference_table(read)[1]}
     plain = [personal["plain"], personal["fedavg"]]
     assert fedray.compare(plain).notes == [] and fedray.compare(plain).pairs[0].metric == "accuracy"
 

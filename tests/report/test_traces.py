@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedray.report import clients, curves, jobs, predictions
-from fedray.report import jobs as gantt
 from fedray.report import pictures as style
 from fedray.report.page import fill_template
 from fedray.report.pictures import MOST_NUMBERS, Section, draw_picture, read_panels
@@ -140,5 +139,5 @@ def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
     for name, value in (("tier", "all"), ("status", "ok"), ("sim_seconds", 1.0)):
         table = table.set_column(table.column_names.index(name), name, [[value] * len(table)])
     same = ReadRun(run.name, run.scenario, "", {}, {}, run.rounds, None, table, {})
-    draws = (jobs.figure_assignment, jobs.figure_participation, jobs.figure_traffic, gantt.figure_gantt)
+    draws = (jobs.figure_assignment, jobs.figure_participation, jobs.figure_traffic, jobs.figure_gantt)
     assert [draw(same) for draw in draws] == [None] * 4

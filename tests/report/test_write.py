@@ -29,22 +29,7 @@ from fedray.report import (
     stacking,
 )
 from fedray.report import (
-    clients as conformal,
-)
-from fedray.report import (
-    clients as groups,
-)
-from fedray.report import (
-    jobs as gantt,
-)
-from fedray.report import (
     pictures as style,
-)
-from fedray.report import (
-    predictions as loss_plane,
-)
-from fedray.report import (
-    predictions as ood,
 )
 from fedray.report.page import SECTIONS, write_report
 from fedray.report.read import ReadRun, read_run
@@ -53,9 +38,9 @@ DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
 OF_CLASSES = {
     predictions.figure_calibration,
     predictions.figure_confusion,
-    loss_plane.figure_loss_plane,
+    predictions.figure_loss_plane,
     clients.figure_data,
-    groups.figure_classes,
+    clients.figure_classes,
 }
 OF_CLASSES |= {predictions.figure_disagreement, clients.figure_weights, clients.figure_client_accuracy}
 OF_WALKS = {random_walk.figure_graph, random_walk.figure_visits}
@@ -67,8 +52,8 @@ OF_NUMBERS = {
     clients.figure_client_rmse,
 }
 
-OF_RECORDED_CLIENTS = {groups.figure_tier_rounds}
-OF_SETS = {conformal.figure_conformal, ood.figure_ood}
+OF_RECORDED_CLIENTS = {clients.figure_tier_rounds}
+OF_SETS = {clients.figure_conformal, predictions.figure_ood}
 OF_FLIGHTS = {flights.figure_flights, flights.figure_staleness}
 OF_STACKS = {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
 
@@ -269,7 +254,7 @@ def test_names_of_members_stay_inside_the_loss_plane(folder: Path) -> None:
     run = read_run(folder / "classes")
     run.pictures["loss_plane_points"] = np.array([[-2.9, 0.0], [8.9, 0.0], [3.0, 6.0]])
     with style.use_figure_style():
-        figure = loss_plane.figure_loss_plane(run)
+        figure = predictions.figure_loss_plane(run)
         assert figure is not None
         figure.draw_without_rendering()
     inside = figure.axes[0].get_window_extent()
@@ -292,7 +277,7 @@ def test_a_job_map_shows_every_model_of_a_client() -> None:
 
 def test_jobs_of_a_client_follow_each_other_unless_side_by_side() -> None:
     client, seconds = np.array([3, 3, 5, 5]), np.array([1.0, 2.0, 4.0, 1.0])
-    start, busy = gantt._job_starts(client, seconds, np.array([False, False, True, True]))
+    start, busy = jobs._job_starts(client, seconds, np.array([False, False, True, True]))
     assert start.tolist() == [0.0, 1.0, 0.0, 0.0]
     assert busy == {3: 3.0, 5: 4.0}
 
@@ -310,8 +295,8 @@ def test_only_jobs_that_counted_are_counted(folder: Path) -> None:
         table = table.set_column(table.column_names.index(name), name, column)
     changed = replace(run, clients=table)
     with style.use_figure_style():
-        waits, often = gantt.figure_gantt(changed), jobs.figure_participation(changed)
-        before = gantt.figure_gantt(run)
+        waits, often = jobs.figure_gantt(changed), jobs.figure_participation(changed)
+        before = jobs.figure_gantt(run)
     assert waits is not None and often is not None and before is not None
     assert waits.axes[0].get_xlim()[1] <= before.axes[0].get_xlim()[1]
     assert "rounds on average (0 to " in str(often.get_label())

@@ -26,7 +26,7 @@ from small import run_command
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.data import named as images
+from fedray.data import named
 from fedray.scenario import names
 from fedray.scenario.nested import merge_keys
 from fedray.scenario.schema import section_fields, section_types
@@ -141,7 +141,7 @@ def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little memory, no data files, no report, and the digits read once."""
     without_report(monkeypatch)
     monkeypatch.setattr(memory, "read_machine_memory", lambda: MEMORY)
-    monkeypatch.setattr(images, "_read_digits", cache(images._read_digits))
+    monkeypatch.setattr(named, "_read_digits", cache(named._read_digits))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

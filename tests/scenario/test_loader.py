@@ -315,7 +315,6 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
 
     from fedray.data import catalogue as dataset
     from fedray.data import deal, partition, shifts
-    from fedray.data import shifts as label_noise
     from fedray.models import catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:
@@ -329,7 +328,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     for name, dealt in PARTITION_SPECS.items():
         if name not in deal.OPEN:
             assert set(dealt.options) - CLIENT_KINDS.keys() == set(keywords(partition.PARTITIONS[name], 3)), name
-    assert CLIENT_KINDS.keys() == {*label_noise.LabelNoise._fields, *shifts.Shifts._fields}
+    assert CLIENT_KINDS.keys() == {*shifts.LabelNoise._fields, *shifts.Shifts._fields}
     for name, data in DATA_SPECS.items():
         if name != "uci/NAME":
             assert set(data.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name

@@ -20,8 +20,7 @@ import fedray
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
-from fedray.training import layers as conv
-from fedray.training import loop
+from fedray.training import layers, loop
 from fedray.training.choice import choose_engine
 
 
@@ -257,10 +256,10 @@ def test_models_evaluated_together_give_the_outputs_of_models_evaluated_alone(mo
     x, none = torch.randn(5, 20, 1, 12, 12, dtype=torch.float64), torch.zeros(5, 0, dtype=torch.int64)
     want = loop.loop_outputs(net, rows, none, x)
     for side_by_side, most in ((12, 1 << 22), (2, 1 << 22), (2, 2 * 6 * 12 * 12 * 7), (1, 1)):  # 7 rows at a time, one
-        monkeypatch.setattr(conv, "CONV_LANES", {"cpu": side_by_side})
-        monkeypatch.setattr(conv, "_EVALUATED_NUMBERS", {"cpu": most})
-        torch.testing.assert_close(conv.conv_outputs(net, rows, none, x), want, rtol=0, atol=1e-12)
-    assert choose_engine(net).outputs is conv.conv_outputs
+        monkeypatch.setattr(layers, "CONV_LANES", {"cpu": side_by_side})
+        monkeypatch.setattr(layers, "_EVALUATED_NUMBERS", {"cpu": most})
+        torch.testing.assert_close(layers.conv_outputs(net, rows, none, x), want, rtol=0, atol=1e-12)
+    assert choose_engine(net).outputs is layers.conv_outputs
 
 
 def test_a_network_that_draws_in_evaluation_answers_alike_in_every_run() -> None:

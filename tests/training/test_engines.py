@@ -14,8 +14,7 @@ from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import Objective
 from fedray.training import block as blocks
-from fedray.training import layers as mlp
-from fedray.training import loop
+from fedray.training import layers, loop
 from fedray.training.block import make_optimizer
 
 
@@ -68,7 +67,7 @@ def test_regression_objectives_equal_the_loop(objective: Objective, activation: 
     if objective == "gaussian_nll":
         whole = block.read
         block = block._replace(read=lambda a, b: (whole(a, b)[0], whole(a, b)[1][..., :1]))
-    assert (mlp.train_mlp(net, block).final - loop.train_loop(net, block).final).abs().max() < 1e-10
+    assert (layers.train_mlp(net, block).final - loop.train_loop(net, block).final).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -9,7 +9,7 @@ import torch
 
 from fedray.core.method import Local
 from fedray.models.catalogue import build_net
-from fedray.training import choice as selftest
+from fedray.training import choice
 from fedray.training.choice import choose_engine
 from fedray.training.layers import invariant_convolutions
 
@@ -17,7 +17,7 @@ from fedray.training.layers import invariant_convolutions
 @pytest.mark.parametrize("batch", [3, 8])
 def test_a_lane_has_the_same_bits_in_blocks_of_any_width(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without AVX-512 blocks of three lanes differed from blocks of two in the last bit of some kernels."""
-    monkeypatch.setattr(selftest, "_LANES", 8)
+    monkeypatch.setattr(choice, "_LANES", 8)
     net = build_net("cnn", (1, 12, 12), 3, "cross_entropy", channels=[10, 20], hidden=[8], kernel=5, padding=2)
     engine, example = choose_engine(net, lanes="torch"), torch.zeros(1, 12, 12)
     assert engine.name == "conv"
@@ -25,7 +25,7 @@ def test_a_lane_has_the_same_bits_in_blocks_of_any_width(batch: int, monkeypatch
 
     def train(lanes: list[int]) -> torch.Tensor:
         local = Local(batch_size=batch)
-        block = selftest._make_block(net, local, example, lanes, starts)
+        block = choice._make_block(net, local, example, lanes, starts)
         return engine.train(net, block).final
 
     pairs = [train([k, k])[0] for k in range(6)]

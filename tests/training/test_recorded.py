@@ -20,7 +20,6 @@ from fedray.models.net import net_of
 from fedray.models.nets import densenet, resnet18
 from fedray.runtime.environment import device_of
 from fedray.training import loop
-from fedray.training import loop as recorded
 from fedray.training.block import Block
 from fedray.training.loop import AS_WRITTEN, RecordedStep, can_record, train_loop
 
@@ -123,7 +122,7 @@ class Graph:
 def test_a_recording_that_fails_ends(error: Exception | None, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, seen = Graph(ends), list[float]()
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    monkeypatch.setattr(recorded, "_LAST", [])
+    monkeypatch.setattr(loop, "_LAST", [])
 
     def step(x: Tensor, _y: Tensor, _weight: Tensor, _alike: bool) -> None:
         if not graph.recording:
@@ -135,7 +134,7 @@ def test_a_recording_that_fails_ends(error: Exception | None, ends: bool, monkey
     with pytest.raises(TimeoutError) if isinstance(error, TimeoutError) else nullcontext():
         for s in range(4):
             take(torch.tensor([float(s)]), torch.ones(1), torch.ones(1), True)
-    assert not graph.recording and not recorded._LAST
+    assert not graph.recording and not loop._LAST
     assert seen == ([0.0, 1.0] if isinstance(error, TimeoutError) else [0.0, 1.0, 2.0, 3.0])
 
 
@@ -143,10 +142,10 @@ def test_what_follows_waits_for_the_steps_after_a_failure_too(monkeypatch: pytes
     before, stream = Mock(), Mock()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: before)
     monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
-    monkeypatch.setattr(recorded, "_stream_of", lambda _device: stream)
+    monkeypatch.setattr(loop, "_stream_of", lambda _device: stream)
 
     def fail() -> None:
-        with recorded.recording_stream(CUDA, wanted=True):
+        with loop.recording_stream(CUDA, wanted=True):
             stream.wait_stream.assert_called_once_with(before)
             before.wait_stream.assert_not_called()
             raise TimeoutError

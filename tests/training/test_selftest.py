@@ -13,7 +13,7 @@ from small import run_command, scenario
 import fedray
 from fedray.core.types import Net
 from fedray.runtime.session import join_worker_facts, warn_if_dependent
-from fedray.training import layers as mlp
+from fedray.training import layers
 from fedray.training.block import Block, Trained
 
 
@@ -21,7 +21,7 @@ def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The self-test trains the same lanes in different company; here their number leaks into the weights."""
-    honest = mlp.train_mlp
+    honest = layers.train_mlp
 
     def leaking(net: Net, block: Block) -> Trained:
         done = honest(net, block)
@@ -29,7 +29,7 @@ def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
 
     keys = scenario({"rounds": 1, "lanes": "torch"})
     fedray.run(keys, out=tmp_path / "fine")  # warnings are errors here
-    monkeypatch.setattr(mlp, "train_mlp", leaking)
+    monkeypatch.setattr(layers, "train_mlp", leaking)
     with pytest.warns(UserWarning, match="results repeat for the same packing only"):
         fedray.run(keys, out=tmp_path / "leaking")
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("fine", "leaking")]

@@ -10,7 +10,6 @@ import pytest
 from optuna.trial import TrialState
 
 from fedray.tuning import page
-from fedray.tuning import page as figures
 from fedray.tuning.objectives import read_objective
 from fedray.tuning.optuna_study import NOTES
 from fedray.tuning.page import View
@@ -68,7 +67,7 @@ def test_the_numbers_of_the_parallel_coordinates_are_those_of_the_trials() -> No
 def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> None:
     objectives = (read_objective("", "up_bytes"), read_objective("", "accuracy"))
     view = make_view(6)._replace(objectives=objectives, curves={2: (np.arange(3.0), np.array([0.1, 0.5, 0.6]))})
-    figure = figures.figure_curves(view)
+    figure = page.figure_curves(view)
     assert figure is not None and figure.axes[0].get_ylabel() == "held-out accuracy"
-    alone = figures.figure_curves(view._replace(objectives=objectives[:1]))
+    alone = page.figure_curves(view._replace(objectives=objectives[:1]))
     assert alone is not None and alone.axes[0].get_ylabel() == "uplink"

@@ -15,7 +15,6 @@ from sweeps import LR, run, sweep
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.scenario.yaml_text import write_yaml
 from fedray.tuning import page
-from fedray.tuning import page as landscape
 from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.page import View, name_objective
 from fedray.tuning.sweep import list_idle_parameters, read_sweep
@@ -128,12 +127,12 @@ def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
         run(given, tmp_path / "s")
     (view,) = seen
     assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())
-    first, second = (landscape.compute_importance(view, i) for i in (0, 1))
+    first, second = (page.compute_importance(view, i) for i in (0, 1))
     assert set(first) == {"local.lr", "local.momentum"} and sum(first.values()) == pytest.approx(1.0)
     assert "predict.gamma" in second
     assert [parameter.key for parameter in view.acting(0)] == ["local.lr", "local.momentum"]
     assert page._notes(view) == ["predict.gamma cannot act on accuracy, and has no place in its pictures."]
-    slices = landscape.figure_slices(view, 0)
+    slices = page.figure_slices(view, 0)
     assert slices is not None and "predict.gamma" not in {axes.get_xlabel() for axes in slices.axes}
 
 

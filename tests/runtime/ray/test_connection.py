@@ -26,7 +26,6 @@ from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment, leftovers
 from fedray.runtime.ray import connection, tasks
-from fedray.runtime.ray import connection as switches
 
 QUICKSTART = Path(__file__).parents[3] / "scenarios" / "quickstart.yaml"
 
@@ -192,11 +191,11 @@ def test_a_home_that_cannot_be_written_kept_ray_from_starting(tmp_path: Path, mo
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    switches.give_token()
+    connection.give_token()
     assert "RAY_AUTH_TOKEN" not in os.environ, "a home that can be written keeps it for other tools"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
-    switches.give_token()
+    connection.give_token()
     assert len(os.environ.pop("RAY_AUTH_TOKEN")) == 64
 
 

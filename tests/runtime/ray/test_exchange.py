@@ -14,8 +14,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.runtime.exchange import share_nodes
 from fedray.runtime.inline import Inline
-from fedray.runtime.ray import actors as ray_actors
-from fedray.runtime.ray import actors as ray_exchange
+from fedray.runtime.ray import actors
 from fedray.runtime.ray.runtime import RayRuntime
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round
@@ -57,7 +56,7 @@ def test_three_nodes_send_one_sum_each_instead_of_four(runtime: RayRuntime, monk
     alone = hash_rounds(Inline(build_study(KEYS)))
     assert hash_rounds(runtime) == alone
     dealt = runtime.clients.traffic[1]
-    monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
+    monkeypatch.setattr(actors, "ADD_BYTES", 0)
     assert hash_rounds(runtime) == alone
     assert runtime.clients.traffic[1] == dealt * 3 // 4
 
@@ -65,7 +64,7 @@ def test_three_nodes_send_one_sum_each_instead_of_four(runtime: RayRuntime, monk
 def test_an_adder_that_is_killed_changes_no_bit(runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    killed, honest = list[int](), ray_exchange.Calls.post
+    killed, honest = list[int](), actors.Calls.post
 
     def post(calls: Any, a: int, task: Any) -> None:
         if task.sums and len(killed) < 2:
@@ -73,7 +72,7 @@ def test_an_adder_that_is_killed_changes_no_bit(runtime: RayRuntime, monkeypatch
             os.kill(killed[-1], signal.SIGKILL)
         honest(calls, a, task)
 
-    monkeypatch.setattr(ray_actors, "ADD_BYTES", 0)
-    monkeypatch.setattr(ray_exchange.Calls, "post", post)
+    monkeypatch.setattr(actors, "ADD_BYTES", 0)
+    monkeypatch.setattr(actors.Calls, "post", post)
     assert hash_rounds(runtime) == hash_rounds(Inline(build_study(KEYS)))
     assert len(set(killed)) == 2

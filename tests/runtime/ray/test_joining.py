@@ -11,8 +11,8 @@ from ray._private import services
 from ray.exceptions import AuthenticationError
 
 from fedray.core.errors import BadInput
-from fedray.runtime import environment as addresses
-from fedray.runtime.ray import connection as joining
+from fedray.runtime import environment
+from fedray.runtime.ray import connection
 
 DEAD = "127.0.0.1:1"  # nobody listens there
 
@@ -28,7 +28,7 @@ def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_machine_without_ray_has_no_cluster_to_find() -> None:
     with pytest.raises(BadInput, match=r"--address auto: no Ray runs on this machine: start one"):
-        joining.join_cluster("auto")
+        connection.join_cluster("auto")
 
 
 def test_a_stale_note_of_a_cluster_took_three_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,16 +36,16 @@ def test_a_stale_note_of_a_cluster_took_three_minutes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(services, "find_bootstrap_address", lambda _folder: DEAD)
     began = time.monotonic()
     with pytest.raises(BadInput, match=r"--address auto: this machine belongs to \S+:1, where nobody answers"):
-        joining.join_cluster("auto")
+        connection.join_cluster("auto")
     assert time.monotonic() - began < 90
 
 
 def test_an_address_where_nobody_answers_is_named_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match=f"--address {DEAD}: nobody answers there: start Ray there"):
-        joining.join_cluster(DEAD)
+        connection.join_cluster(DEAD)
     monkeypatch.setenv("RAY_ADDRESS", DEAD)
     with pytest.raises(BadInput, match=f"RAY_ADDRESS = {DEAD}: nobody answers"):
-        joining.join_cluster(DEAD)
+        connection.join_cluster(DEAD)
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:6379", "auto"])
@@ -59,10 +59,10 @@ def test_a_cluster_that_wants_a_token_was_said_not_to_run(
         raise AuthenticationError(f"InvalidAuthToken of {address}")
 
     monkeypatch.setattr(services, "find_bootstrap_address", lambda _folder: "10.0.0.1:6379")
-    monkeypatch.setattr(addresses, "answers", lambda _address, _seconds: True)
-    monkeypatch.setattr(joining, "GcsClient", refuse)
+    monkeypatch.setattr(environment, "answers", lambda _address, _seconds: True)
+    monkeypatch.setattr(connection, "GcsClient", refuse)
     match = f"--address {address}: this cluster wants a token, .*: set RAY_AUTH_MODE=token, and copy"
     with pytest.raises(BadInput, match=match):
-        joining.join_cluster(address)
+        connection.join_cluster(address)
     os.write(2, b"heard again")
     assert capfd.readouterr().err == "heard again"

@@ -19,7 +19,7 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.runtime.ray import tasks as shared_folder
+from fedray.runtime.ray import tasks
 from fedray.runtime.ray.connection import worker_environment
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -105,10 +105,10 @@ def test_a_sweep_whose_folder_a_node_does_not_see_is_refused_before_it_trains(
 ) -> None:
     """It trained everything, and then lost it. `/proc/self/cwd` is another folder in each process."""
     assert len(three.worker_nodes) == 2
-    shared_folder.confirm_shared(tmp_path, worker_environment())
+    tasks.confirm_shared(tmp_path, worker_environment())
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=r"--out /proc/self/cwd: node \S+ \(and 2 more\) does not see it"):
-        shared_folder.confirm_shared(Path("/proc/self/cwd"), worker_environment())
+        tasks.confirm_shared(Path("/proc/self/cwd"), worker_environment())
     assert list(tmp_path.iterdir()) == []
 
 
