@@ -10,7 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from fedray.data.shards import Shards
 from fedray.data.stacking import FeatureShards
 from fedray.models.trial import mixes_rows
 from fedray.runtime.failures import LONE_ROW, is_lone_row
-from fedray.runtime.session import Snapshot, Watch
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import is_own
 from fedray.scenario.schema import Scenario
@@ -39,6 +38,9 @@ from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import count_steps
 from fedray.training.choice import SLOWER
 from fedray.training.windows import steps_in_windows
+
+if TYPE_CHECKING:  # a check of a scenario opens no run directory
+    from fedray.runtime.session import Snapshot, Watch
 
 MOST_LOOKED = 1 << 20  # clients that are looked at; of a larger population the first ones
 MOST_COUNTS = 10**7  # of clients and classes, 80 MB; beyond it, all rows count as somebody's

@@ -21,7 +21,7 @@ from fedray.core.text import format_bytes, quote_value
 from fedray.core.types import Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
-from fedray.experiments.run import choose_runtime
+from fedray.experiments.runtime_choice import choose_runtime
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.placement import ACTOR_GB
