@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedray.bench import bare, works
 from fedray.bench.measure import Work, measure_peak, pin_to_one_core, take_turns
@@ -135,6 +134,8 @@ def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu") -> Work:
 
 def count_flops(study: Study, work: BenchWork) -> float:
     """Floating-point operations of a round's products, forward and backward."""
+    from torch.utils.flop_counter import FlopCounterMode  # loads triton, 60 MB that rows of memory would count
+
     phase, world = study.method.phase, bare.make_federation(study, work.module)
     plan = phase.schedule(0, None)
     size = study.shards.sizes(plan.world, plan.client)
