@@ -12,15 +12,13 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedray.core.errors import BadInput, Damaged, FedrayError
 from fedray.core.text import quote_value, show_line
 from fedray.files.plain import explain_read_error, read_file, replace_infinite, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 # ---------------------------------------------------------------------------------------------------------------------
 # JSON files that carry a digest of themselves, so that a flipped bit or a swapped file is noticed.
@@ -199,13 +197,15 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
         FedrayError: it cannot be read.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "pictures.npz"
         ...     np.savez(path, agreement=np.eye(2))
         ...     read_array_archive(path, ["agreement"])["agreement"].tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
+    import numpy as np  # the command line answers without it
+
     content, found = read_or_explain(path, remedy), {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:

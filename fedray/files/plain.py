@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import secrets
 import socket
@@ -17,8 +18,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Any
-
-import numpy as np
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.text import quote_value
@@ -273,7 +272,7 @@ def replace_infinite(value: Any) -> Any:
         return {k: replace_infinite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [replace_infinite(v) for v in value]
-    if isinstance(value, float) and not np.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
@@ -284,7 +283,7 @@ def hash_tensors(tensors: dict[str, Tensor]) -> str:
     for name, tensor in tensors.items():
         array = tensor.detach().cpu().numpy()
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
+        digest.update(array.astype(array.dtype.newbyteorder("<"), order="C", copy=False).tobytes())
     return digest.hexdigest()
 
 
