@@ -19,15 +19,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.assembly.clients import invited_per_tier, participants_per_tier
-from fedray.assembly.posterior_samples import count_distinct_samples
+from fedray.assembly.pieces import count_distinct_samples
 from fedray.core import rng
 from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.method import Local, Phase
 from fedray.core.spec import MethodSpec
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net
-from fedray.data.proxy import ProxyShards
 from fedray.data.shards import Shards
-from fedray.data.stacking import FeatureShards
+from fedray.data.stacking import FeatureShards, ProxyShards
 from fedray.models.trial import mixes_rows
 from fedray.runtime.failures import LONE_ROW, is_lone_row
 from fedray.scenario.methods import method_spec_of

@@ -15,7 +15,7 @@ from fedray.core.types import Net
 from fedray.data import catalogue
 from fedray.data.own_partition import is_partitioner
 from fedray.data.shards import hash_shards, sum_up
-from fedray.models.catalogue import model_maker
+from fedray.models.nets import model_maker
 from fedray.own_code.read_values import hash_bytecode, hash_values
 from fedray.own_code.source_code import hash_called, hash_code, hash_module_file, list_nested, name_callable
 from fedray.own_code.user_modules import hash_modules

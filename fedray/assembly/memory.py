@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedray.assembly.clients import invited_per_tier
 from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
-from fedray.assembly.mean_field import count_draws
+from fedray.assembly.pieces import count_draws
 from fedray.core.errors import BadInput
 from fedray.core.fitting import count_kept
 from fedray.core.measured import Curvature

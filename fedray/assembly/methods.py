@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
-from fedray.assembly.compression import make_compression
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
 from fedray.assembly.fens import make_fens
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
@@ -20,7 +19,7 @@ from fedray.assembly.own_methods import (
     warn_of_unread_keys,
     warn_of_unread_pieces,
 )
-from fedray.assembly.posterior_samples import make_samples
+from fedray.assembly.pieces import make_compression, make_samples
 from fedray.assembly.private import find_private_layers
 from fedray.assembly.random_walk import make_walk
 from fedray.assembly.registry import UserObjects, find_own, name_own_method

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.assembly import memory
-from fedray.assembly.mean_field import add_gaussians
-from fedray.assembly.posterior_samples import add_samples
+from fedray.assembly.pieces import add_gaussians, add_samples
 from fedray.assembly.registry import UserObjects
 from fedray.components.distillation import TORCH, ask_model, use_torch
 from fedray.core import rng
@@ -20,9 +19,9 @@ from fedray.core.errors import BadInput
 from fedray.core.method import EngineOf, StudentEngine
 from fedray.core.types import Clients, Lanes, Members, Net, Objective
 from fedray.data.types import Dataset
-from fedray.models.catalogue import MODEL_NAMES, model_maker
 from fedray.models.dropout import find_dropout
 from fedray.models.net import net_of
+from fedray.models.nets import MODEL_NAMES, model_maker
 from fedray.models.stacking import Base, Stack
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.methods import method_spec_of
@@ -144,7 +143,7 @@ def make_architectures(scenario: Scenario, classes: int, clients: Clients, netwo
 
     Example:
         >>> from fedray.core.types import Tier
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> from fedray.scenario.loader import read_scenario
         >>> networks = [{"name": "mlp", "hidden": [8]}, {"name": "linear"}]
         >>> scenario = read_scenario({"method": {"name": "feddf", "networks": networks}})

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedray.assembly import own_results as results
-from fedray.assembly.augmentation import check_augmentations
 from fedray.assembly.own_results import guard_combine, watch_shared
+from fedray.assembly.pieces import check_augmentations
 from fedray.assembly.registry import check_code, functions_of
 from fedray.components.schedule import invite_all
 from fedray.core.errors import BadInput, FedrayError, warn_user

@@ -1,7 +1,7 @@
 """The bases of stacking and its meta model, from a scenario.
 
 Example:
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> from fedray.scenario.loader import read_scenario
     >>> scenario = read_scenario({"rounds": 3, "method": {"name": "stacking"}})
     >>> stack = make_stack(scenario, 10, 5, lambda one: build_net("linear", (4,), 10, "cross_entropy"))
@@ -17,7 +17,7 @@ from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
-from fedray.models.catalogue import build_net
+from fedray.models.nets import build_net
 from fedray.models.stacking import Base, Stack, Voter, voting_net
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.schema import ModelKeys, Scenario

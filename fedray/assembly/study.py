@@ -17,8 +17,8 @@ from fedray.assembly.distillation import add_ood, share_of_server
 from fedray.assembly.memory import estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
+from fedray.assembly.pieces import show_shared_rows
 from fedray.assembly.registry import UserObjects, explaining_own_objects, require_objects
-from fedray.assembly.shared_rows import show_shared_rows
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user

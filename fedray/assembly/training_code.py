@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from fedray.assembly.augmentation import make_augmentations, try_augmentations
+from fedray.assembly.pieces import make_augmentations, try_augmentations
 from fedray.assembly.registry import UserObjects, declare_options, makes_transform, name_thing
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble

@@ -132,12 +132,12 @@ ROWS = {
     "replicates": BenchRow("studies", "measure_replicates"),
     "folds": BenchRow("studies", "measure_folds"),
     "buffered": BenchRow("studies", "measure_buffered"),
-    "ray": BenchRow("actors", "measure_overhead"),
-    "scaling": BenchRow("actors", "measure_scaling"),
+    "ray": BenchRow("ratios", "measure_overhead"),
+    "scaling": BenchRow("ratios", "measure_scaling"),
     "memory": BenchRow("studies", "measure_memory"),
     "million": BenchRow("studies", "measure_million"),
     "startup": BenchRow("studies", "measure_startup"),
-    "gpu": BenchRow("gpu", "measure_gpu"),
+    "gpu": BenchRow("ratios", "measure_gpu"),
 }
 
 

@@ -212,8 +212,7 @@ def measure_steps() -> None:
     use_one_thread()
     import torch
 
-    from fedray.components.corrections import feddyn_server
-    from fedray.components.servers import Rows, mean, with_optimizer
+    from fedray.components.servers import Rows, feddyn_server, mean, with_optimizer
     from fedray.core.types import State, Uploads
 
     rows, one, none = Rows(1, 5), np.arange(5), np.zeros(5, np.int64)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedray.assembly.registry import UserObjects
-from fedray.bench import bare, works
+from fedray.bench import works
 from fedray.bench.measure import (
     MB,
     Cost,
@@ -240,7 +240,7 @@ def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
     study = work.study()
     evaluate = make_evaluator(study, Inline(study))
     progress = begin_progress(study, study.method.phase)
-    world, layout, scores = bare.make_federation(study, work.module), study.net.layout, dict[str, float]()
+    world, layout, scores = works.make_federation(study, work.module), study.net.layout, dict[str, float]()
     test = study.shards.data.test
     worlds = torch.zeros(1, dtype=torch.long)
     x = study.shards.normalize(torch.as_tensor(test.x)[None], worlds)[0]

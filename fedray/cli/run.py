@@ -17,7 +17,7 @@ import click
 from fedray.cli import options
 from fedray.core.errors import BadInput
 from fedray.experiments.live import log
-from fedray.files.checksums import has_file
+from fedray.files.bounded import has_file
 from fedray.files.plain import confirm_writable, make_parent, write_atomically
 from fedray.own_code.user_modules import import_modules
 from fedray.process.session import import_quickly, silence
@@ -177,7 +177,7 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     from fedray.core.scores import leave_out_repeats
     from fedray.core.text import TOTALS, format_score, format_total, name_score
     from fedray.files.bounded import read_sealed
-    from fedray.report.readings import mark_score, tell_choices
+    from fedray.report.read import mark_score, tell_choices
 
     drawing = time.time() - (folder / "summary.json").stat().st_mtime if drawn else 0.0  # the last file before it
     summary = load(folder).summary

@@ -17,11 +17,13 @@ from fedray.data.named import (
     CIFAR,
     IDX,
     find_femnist_folder,
+    find_leaf_place,
     find_shakespeare_folder,
     find_table_file,
     find_torchvision_folder,
     load_digits,
     load_femnist,
+    load_leaf,
     load_printers,
     load_shakespeare,
     load_table,
@@ -30,7 +32,6 @@ from fedray.data.named import (
 )
 from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
 from fedray.data.types import Dataset
-from fedray.data.users import find_leaf_place, load_leaf
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import name_type

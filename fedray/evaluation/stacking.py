@@ -16,7 +16,7 @@ from torch import nn
 from fedray.core.types import FloatArray, IntArray, State
 from fedray.data.stacking import FeatureShards
 from fedray.metrics import classification
-from fedray.simulation.parts import is_trained, read_part
+from fedray.simulation.stacking import is_trained, read_part
 from fedray.simulation.study import Part, Study
 
 MOST_REPORTED_FOLDS = 50  # up to which the accuracy of each fold is a metric of its own

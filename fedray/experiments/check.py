@@ -221,7 +221,7 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     Raises:
         BadInput: The path is not that of a PNG, or cannot be written.
     """
-    from fedray.report.partition import draw_png  # matplotlib is slow to import
+    from fedray.report.clients import draw_png  # matplotlib is slow to import
 
     if path.suffix.lower() != ".png":
         raise BadInput(f"--plot {path}: the picture is a PNG: give a name that ends with .png")

@@ -64,7 +64,7 @@ class Comparison:
 
         Where the test rows chose the round in which runs ended, `chosen_on_test` names them.
         """
-        from fedray.report.readings import list_chosen
+        from fedray.report.read import list_chosen
 
         known = [(pair, pair.difference) for pair in self.pairs]
         numbers: dict[str, list[float | None]] = {
@@ -96,7 +96,7 @@ class Comparison:
         """
         from fedray.report.compare import overlay_curves
         from fedray.report.notebook import draw_alone, figure_scores_of_runs
-        from fedray.report.readings import find_headline
+        from fedray.report.read import find_headline
 
         headline, plain = find_headline(self._runs), self._runs[0].metric
         wanted = metric or headline
@@ -201,7 +201,7 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
     Raises:
         BadInput: there is no such cost, or a run has none of it.
     """
-    from fedray.report.readings import BYTES, SECONDS, UPLINK, find_end
+    from fedray.report.read import BYTES, SECONDS, UPLINK, find_end
 
     known = {"rounds": None, "uplink": UPLINK, "bytes": BYTES, "seconds": SECONDS}
     if at_equal not in known:

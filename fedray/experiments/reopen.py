@@ -12,7 +12,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects, explain_own_objects, refuse_objects, require_objects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.files.checksums import has_file, refuse_links
+from fedray.files.bounded import has_file, refuse_links
 from fedray.files.plain import write_atomically
 from fedray.runtime.session import Snapshot, Watch
 from fedray.scenario.loader import read_scenario

@@ -6,12 +6,7 @@ import logging
 import signal
 import subprocess
 import time
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -40,11 +35,11 @@ from fedray.core.types import Clients
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
-from fedray.files.checksums import refuse_links
+from fedray.files.bounded import refuse_links
 from fedray.files.plain import hold_lock
 from fedray.files.tables import read_summary, table_schema
 from fedray.process.session import NOTE, current_ending, follow_child, start_child, stop_children
-from fedray.report.readings import MARK, is_chosen, tell_choices
+from fedray.report.read import MARK, is_chosen, tell_choices
 from fedray.report.sheets import ScoreCell
 from fedray.runtime.environment import (
     PARTS_VARIABLE,

@@ -7,10 +7,12 @@ import hashlib
 import io
 import json
 import os
+import re
+import stat
 import zipfile
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedray.core.errors import BadInput, Damaged, FedrayError
 from fedray.core.text import quote_value, show_line
@@ -19,6 +21,9 @@ from fedray.files.plain import explain_read_error, read_file, replace_infinite, 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Readers of files that somebody else may have written: what is wrong is one line with the file's name.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # JSON files that carry a digest of themselves, so that a flipped bit or a swapped file is noticed.
@@ -216,3 +221,238 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
     except Exception as error:  # zipfile, its decompressors and NumPy's header raise a dozen kinds
         raise say_damaged(path, str(error) or type(error).__name__, remedy) from None
     return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The files of a run directory whose checksums its newest checkpoint has: which there are, and whether they are whole.
+#
+# `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts, and every checkpoint has a
+# checksum of each part up to its round. Run directories that were written before there were checksums are read as
+# they are.
+
+FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
+FILES_KEY = "files"  # of the summary: their checksums
+TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
+BEST_FOLDER = "best"  # of a run directory: the checkpoint of its best round
+PartSums = dict[str, dict[str, list[Any]]]  # table -> round -> [bytes, digest]
+FOREIGN = ("wandb", "tensorboard", "mlruns")  # folders that loggers fill as they like
+_PART = re.compile(r"part-(\d{1,18})\.parquet")
+
+
+class Vouched(NamedTuple):
+    """What a checkpoint vouches for.
+
+    Attributes:
+        round: Of the checkpoint.
+        parts: The checksum of each part up to this round; None where it was written before there were any.
+    """
+
+    round: int
+    parts: PartSums | None
+
+
+def find_checkpoints(folder: Path) -> list[int]:
+    """Rounds that have a checkpoint, rising.
+
+    Args:
+        folder: `checkpoints` of a run directory.
+    """
+    found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
+    return sorted(int(name) for name in found if name.isdecimal())  # not a copy that somebody made
+
+
+def read_totals(path: Path, remedy: str) -> dict[str, Any]:
+    """`progress.json` of a checkpoint, whole and at its place.
+
+    Args:
+        path: The folder of the checkpoint.
+        remedy: What the message advises.
+
+    Raises:
+        Damaged: It is missing or was changed.
+        FedrayError: It cannot be read for another reason.
+    """
+    file = path / "progress.json"
+    data = read_or_explain(file, remedy)
+    try:
+        totals: dict[str, Any] = json.loads(data)
+        if totals.pop(SEAL) != seal_entries(totals):
+            raise ValueError("its checksum differs")
+        if totals["round"] != int(path.name[6:]):
+            raise ValueError(f"it is that of round {totals['round']}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise Damaged(f"{file} is damaged ({why})", remedy) from None
+    return totals
+
+
+def read_vouched(out: Path, remedy: str) -> Vouched | None:
+    """What the newest checkpoint of a run directory vouches for; None where there is no checkpoint.
+
+    Raises:
+        Damaged: The newest checkpoint is damaged.
+        FedrayError: It cannot be read for another reason.
+    """
+    known = find_checkpoints(out / "checkpoints")
+    if not known:
+        return None
+    totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy)
+    return Vouched(known[-1], totals.get("parts"))
+
+
+def name_part(round: int) -> str:
+    """The file name of the part that ends with a round."""
+    return f"part-{round:09d}.parquet"
+
+
+def list_parts(out: Path, table: str) -> dict[int, Path]:
+    """The parts of a table by their rounds, rising; whatever else lies there is left out.
+
+    Args:
+        out: The run directory.
+        table: One of `TABLES`.
+    """
+    folder = out / table
+    names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - names alone
+    found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
+    return dict(sorted(found))
+
+
+def digest_part(data: bytes) -> list[Any]:
+    """What a checkpoint keeps of a part: how many bytes it has, and 32 hexadecimal digits of BLAKE2b."""
+    return [len(data), hashlib.blake2b(data, digest_size=16).hexdigest()]
+
+
+def check_parts(out: Path, table: str) -> list[Path]:
+    """The parts of a table in order, after each was compared with its checksum; those after the checkpoint have none.
+
+    Args:
+        out: The run directory.
+        table: One of `TABLES`.
+
+    Raises:
+        Damaged: A part is missing, was changed, or is not one of the run, or the newest checkpoint is damaged.
+        FedrayError: A file cannot be read for another reason.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = Path(folder)
+        ...     (out / "rounds.parquet").mkdir()
+        ...     _ = (out / "rounds.parquet" / "part-000000004.parquet").write_bytes(b"PAR1")
+        ...     [path.name for path in check_parts(out, "rounds.parquet")]
+        ['part-000000004.parquet']
+    """
+    vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
+    if vouched is not None:
+        check_vouched_parts(out, table, vouched)
+        for path in find_strangers(out, table, vouched):
+            raise Damaged(f"{path} is not a part that the run wrote", f"`fedray resume {out}` sets it aside")
+    return list(list_parts(out, table).values())
+
+
+def check_vouched_parts(out: Path, table: str, vouched: Vouched) -> None:
+    """Compares the parts of a table with the checksums of a checkpoint, if it has any.
+
+    Raises:
+        Damaged: A part is missing or was changed.
+        FedrayError: A part cannot be read for another reason.
+    """
+    remedy, sums = f"`fedray resume {out}` makes it again", (vouched.parts or {}).get(table, {})
+    for round, (size, _) in sums.items():
+        path = out / table / name_part(int(round))
+        found = digest_part(read_or_explain(path, remedy))
+        if found != sums[round]:
+            why = "its checksum differs" if found[0] == size else f"it has {found[0]} bytes and had {size}"
+            raise Damaged(f"{path} is damaged ({why})", remedy)
+
+
+def find_strangers(out: Path, table: str, vouched: Vouched) -> list[Path]:
+    """Parts up to the round of a checkpoint that it does not know."""
+    if vouched.parts is None:
+        return []
+    known = {int(round) for round in vouched.parts.get(table, {})}
+    return [path for round, path in list_parts(out, table).items() if round <= vouched.round and round not in known]
+
+
+def sum_final_files(out: Path) -> dict[str, list[Any]]:
+    """The checksums of the files that a run writes at its end, as its summary keeps them."""
+    return {name: digest_part(read_file(out / name)) for name in FINAL_FILES if (out / name).is_file()}
+
+
+def check_final_file(out: Path, name: str, summary: Mapping[str, Any]) -> None:
+    """Compares a file of a finished run with the checksum in its summary; an older summary has none.
+
+    Args:
+        out: The run directory.
+        name: One of `FINAL_FILES`.
+        summary: What `summary.json` holds; empty where the run is not finished.
+
+    Raises:
+        Damaged: It is missing or was changed.
+        FedrayError: It cannot be read for another reason.
+    """
+    wanted, remedy = summary.get(FILES_KEY), f"`fedray resume {out}` makes it again"
+    if isinstance(wanted, dict) and name in wanted:
+        found = digest_part(read_or_explain(out / name, remedy))
+        if found != wanted[name]:
+            raise Damaged(f"{out / name} is damaged (its checksum differs)", remedy)
+
+
+def sum_parts(out: Path) -> PartSums:
+    """The checksums of all parts that are there, for a run directory whose checkpoints have none yet."""
+    return {
+        table: {str(round): digest_part(read_file(path)) for round, path in list_parts(out, table).items()}
+        for table in TABLES
+    }
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Whether a directory holds a plain file of this name, which may be a link to one.
+
+    Args:
+        folder: What a user names as a directory; it may be missing.
+        name: Of the file, such as `scenario.yaml`.
+
+    Raises:
+        BadInput: This user may not look into the directory.
+        FedrayError: The disk has a fault.
+    """
+    try:
+        return stat.S_ISREG((folder / name).stat().st_mode)
+    except OSError as error:
+        told = tell_apart(folder, error, "")
+        if isinstance(told, Damaged):
+            return False
+        raise told from None
+
+
+def refuse_links(out: Path) -> None:
+    """Refuses symbolic links in a run directory, which may lead to the files of somebody else.
+
+    Args:
+        out: A run directory, or that of a sweep or a table; it may be a link itself, or missing.
+
+    Raises:
+        BadInput: Names the link, or a directory that this user may not read.
+        FedrayError: The disk has a fault.
+    """
+    _refuse_links(out, 3)
+
+
+def _refuse_links(folder: Path, depth: int) -> None:
+    try:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+    except OSError as error:
+        told = tell_apart(folder, error, "")
+        if isinstance(told, Damaged):  # it is no directory, and holds nothing
+            return
+        raise told from None
+    for entry in found:
+        if entry.is_symlink():
+            raise BadInput(
+                f"{entry.path} is a symbolic link: a run directory holds files only, put a copy in its place"
+            )
+        if depth > 1 and entry.name not in FOREIGN and entry.is_dir(follow_symlinks=False):
+            _refuse_links(Path(entry.path), depth - 1)

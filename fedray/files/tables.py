@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
-from fedray.files.bounded import is_present, read_array_archive, read_parquet_files, read_sealed, say_damaged
-from fedray.files.checksums import check_parts
+from fedray.files.bounded import (
+    check_parts,
+    is_present,
+    read_array_archive,
+    read_parquet_files,
+    read_sealed,
+    say_damaged,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -196,7 +196,7 @@ def federated_bagging(setting: kit.Setting) -> kit.Method:
             fitting=_fitting(setting, size, draw="bootstrap"),  # 1
             server=kit.boosting.bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
             compress=kit.dense(setting.layout),
-            traffic=kit.boosting_traffic.bagging_traffic(4 * size.tree_numbers),
+            traffic=kit.boosting.bagging_traffic(4 * size.tree_numbers),
         ),
     )
 
@@ -212,7 +212,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
     size = _ensemble(setting)
     worlds, number = len(setting.seeds), setting.clients.number
     series = size.rounds if prepared else 1
-    sent = kit.boosting_traffic.Sent(
+    sent = kit.boosting.Sent(
         4 * size.tree_numbers, series, size.seats, asked=candidates is kit.boosting.each_alone, pool=prepared
     )
     schedule = kit.base.make_schedule(setting)
@@ -225,7 +225,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
         ask=kit.boosting.ask_about(worlds, candidates),  # 2
         server=kit.boosting.boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
         compress=kit.dense(setting.layout),
-        traffic=kit.boosting_traffic.boosting_traffic(schedule, worlds, number, sent),
+        traffic=kit.boosting.boosting_traffic(schedule, worlds, number, sent),
     )
 
 

@@ -103,7 +103,7 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> kit.Local
             name="dynamic",
             offset=lambda h, _shared: -h,  # line 7: the linear term
             # line 8
-            update=lambda h, _shared, delta, _rate: h - alpha * kit.corrections.zero_buffers(delta, trainable),
+            update=lambda h, _shared, delta, _rate: h - alpha * kit.servers.zero_buffers(delta, trainable),
         ),
     )
 
@@ -119,4 +119,4 @@ def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:
             f"server.optimizer = {setting.optimizer.kind}, but FedDyn's server has a step of its own: leave it at none"
         )
     rows, alpha, p = setting.state_rows, setting.options["alpha"], setting.layout.trainable
-    return kit.corrections.feddyn_server(base, rows, setting.clients.number, alpha, p)
+    return kit.servers.feddyn_server(base, rows, setting.clients.number, alpha, p)

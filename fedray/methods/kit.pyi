@@ -6,10 +6,8 @@ A row from a file is a public name of `fedray.methods`; a row from a folder is a
 import torch as torch
 
 from fedray.components import boosting as boosting
-from fedray.components import boosting_traffic as boosting_traffic
 from fedray.components import clusters as clusters
 from fedray.components import compression as compression
-from fedray.components import corrections as corrections
 from fedray.components import distillation as distillation
 from fedray.components import gaussians as gaussians
 from fedray.components import gradients as gradients

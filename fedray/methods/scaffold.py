@@ -60,7 +60,7 @@ def scaffold(setting: kit.Setting) -> kit.Method:
         own: kit.torch.Tensor, shared: kit.torch.Tensor | None, delta: kit.torch.Tensor, rate: kit.torch.Tensor
     ) -> kit.torch.Tensor:
         assert shared is not None
-        new = kit.corrections.zero_buffers(own - shared - delta / rate, p)  # line 12, option II
+        new = kit.servers.zero_buffers(own - shared - delta / rate, p)  # line 12, option II
         return kit.torch.where(rate > 0, new, own)  # at a learning rate of 0 no gradient is known
 
     def offset(own: kit.torch.Tensor, shared: kit.torch.Tensor | None) -> kit.torch.Tensor:
@@ -71,10 +71,10 @@ def scaffold(setting: kit.Setting) -> kit.Method:
         setting,
         assign=kit.permutation,  # line 4: the clients S that take part
         # lines 7-12
-        local=replace(local, correction=kit.Correction("control", offset, update, shared=kit.corrections.CONTROL)),
+        local=replace(local, correction=kit.Correction("control", offset, update, shared=kit.servers.CONTROL)),
     )
     # lines 16-17
-    server = kit.corrections.scaffold_server(
+    server = kit.servers.scaffold_server(
         kit.base.make_server(setting, kit.mean), setting.state_rows, setting.clients.number
     )
     return kit.Method(

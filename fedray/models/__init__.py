@@ -1,7 +1,7 @@
 """Networks: plain `nn.Module`s, their loss functions, and how a module becomes rows of numbers."""
 
-from fedray.models.catalogue import MODEL_NAMES, Builder, build_net, model_maker, model_names, register_model
 from fedray.models.net import layout_of, net_of, per_sample, split_gaussian, state_dict
+from fedray.models.nets import MODEL_NAMES, Builder, build_net, model_maker, model_names, register_model
 
 __all__ = [
     "MODEL_NAMES",

@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from numbers import Number
-from types import (
-    CellType,
-    CodeType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-    SimpleNamespace,
-)
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np

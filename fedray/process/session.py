@@ -15,11 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import (
-    contextmanager,
-    redirect_stderr,
-    suppress,
-)
+from contextlib import contextmanager, redirect_stderr, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any

@@ -26,13 +26,14 @@ from fedray.core.types import FloatArray
 from fedray.metrics.paired import ROUNDING, PairedDifference, compare_paired
 from fedray.metrics.scores import has_direction, lower_is_better
 from fedray.report import curves, pictures
-from fedray.report.read import Curve, ReadRun
-from fedray.report.readings import (
+from fedray.report.read import (
     BYTES,
     MARK,
     ROUNDS,
     SECONDS,
     UPLINK,
+    Curve,
+    ReadRun,
     find_common_end,
     find_end,
     find_headline,
@@ -96,7 +97,7 @@ def format_cost(over: str, value: float) -> str:
 def read_world_scores(
     run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS
 ) -> dict[tuple[int, int], float]:
-    """A score of each replicate and fold by (seed, fold), as `fedray.report.readings.read_worlds` reads it.
+    """A score of each replicate and fold by (seed, fold), as `fedray.report.read.read_worlds` reads it.
 
     Example:
         >>> import numpy as np
@@ -708,7 +709,7 @@ def make_pair_row(
         label: what it begins with.
         pair: the runs.
         found: their difference.
-        chosen: names of runs whose scores are marked (`fedray.report.readings`).
+        chosen: names of runs whose scores are marked (`fedray.report.read`).
     """
     both = ((pair.run, pair.run_mean), (pair.baseline, pair.baseline_mean))
     shown = [show_score(pair.metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]

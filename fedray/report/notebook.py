@@ -28,8 +28,7 @@ from fedray.core.text import (
 from fedray.report import curves, pictures
 from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics
 from fedray.report.page import SECTIONS, list_run_facts
-from fedray.report.read import CONTEXT, ReadRun
-from fedray.report.readings import tell_choices
+from fedray.report.read import CONTEXT, ReadRun, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a notebook shows of a run, or of runs compared: tables of scores, and a curve as inline SVG.

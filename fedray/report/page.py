@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 import fedray
 from fedray.core.errors import BadInput, Unwritable
 from fedray.core.text import format_bytes, format_number, format_seconds, name_score, show_line
-from fedray.files.checksums import refuse_links
+from fedray.files.bounded import refuse_links
 from fedray.files.plain import refuse_special, replace_file
 from fedray.report import (
     clients,
@@ -35,8 +35,7 @@ from fedray.report import (
     stacking,
 )
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
-from fedray.report.read import ReadRun
-from fedray.report.readings import find_headline, mark_score, tell_choices
+from fedray.report.read import ReadRun, find_headline, mark_score, tell_choices
 from fedray.report.sheets import PageTable, ScoreCell, lay_out
 
 # ---------------------------------------------------------------------------------------------------------------------

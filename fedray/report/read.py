@@ -1,28 +1,12 @@
-"""A run directory as plain arrays: only files are read, nothing of the engine.
-
-`pictures.npz` is optional, and so is every key of it (N clients, K models, C classes):
-    confusion `[C, C]` (row: true class), calibration `[bins, 3]` (mean confidence, accuracy, count), label_counts
-    `[N, C]`, class_names `[C]`, disagreement `[K, K]` (share of samples), client_scores `[N]` (z), client_accuracy
-    `[N]`, alpha `[N, K]`; in a regression client_rmse `[N]` and client_rmse_equal `[N]` (all models weigh the same);
-    predictive `[n, 4]` (x, target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage
-    `[levels, 2]` (nominal, observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
-    (left, right, bottom, top); graph_edges `[E, 2]` of a random walk; clusters `[N]`, the true one of each client;
-    conformal_clients `[N, 2]` (coverage and size of their sets), conformal_alpha `[1]`;
-    ood_entropies `[bins, 3]` (lower end, shares of the rows and of unknown inputs), ood_auroc `[1]`;
-    of a stack with n bases and F folds: confusion_average `[C, C]`, stack_folds `[n, F]`, stack_bases `[n]` (names),
-    meta_weights `[C, n * C]`.
-
-Example:
-    >>> curve = Curve(np.array([0.0, 1.0]), np.array([[0.1, 0.5], [np.nan, 0.7]]))  # two worlds
-    >>> curve.mean.round(2).tolist(), curve.sd.round(2).tolist()
-    ([0.1, 0.6], [0.0, 0.14])
-"""
+"""A run directory as plain arrays: only files are read, nothing of the engine."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +14,33 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
-from fedray.core.text import show_line
+from fedray.core.text import name_score, show_line
 from fedray.core.types import FloatArray
-from fedray.files.bounded import RESTORE, is_present, name_file, read_sealed
-from fedray.files.checksums import check_final_file
+from fedray.files.bounded import RESTORE, check_final_file, is_present, name_file, read_sealed
 from fedray.files.tables import MEMBER_COLUMNS, SUMMARY_FILE, read_parts, read_pictures, read_summary
+from fedray.methods import METHOD_SPECS
+from fedray.metrics.paired import BudgetScore, read_at_budget
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity
+from fedray.scenario.reading import (
+    answers_clients_apart,
+    begins_untrained,
+    count_last_phase,
+    find_last_phase,
+    has_own_rounds,
+)
 from fedray.scenario.yaml_text import read_mapping
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `pictures.npz` is optional, and so is every key of it (N clients, K models, C classes): confusion `[C, C]` (row:
+# true class), calibration `[bins, 3]` (mean confidence, accuracy, count), label_counts `[N, C]`, class_names `[C]`,
+# disagreement `[K, K]` (share of samples), client_scores `[N]` (z), client_accuracy `[N]`, alpha `[N, K]`; in a
+# regression client_rmse `[N]` and client_rmse_equal `[N]` (all models weigh the same); predictive `[n, 4]` (x,
+# target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage `[levels, 2]` (nominal,
+# observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]` (left, right, bottom, top);
+# graph_edges `[E, 2]` of a random walk; clusters `[N]`, the true one of each client; conformal_clients `[N, 2]`
+# (coverage and size of their sets), conformal_alpha `[1]`; ood_entropies `[bins, 3]` (lower end, shares of the rows
+# and of unknown inputs), ood_auroc `[1]`; of a stack with n bases and F folds: confusion_average `[C, C]`,
+# stack_folds `[n, F]`, stack_bases `[n]` (names), meta_weights `[C, n * C]`.
 
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
 
@@ -47,6 +51,11 @@ class Curve(NamedTuple):
     Attributes:
         round: the T evaluated rounds in which any world has a value, `[T]`.
         values: `[worlds, T]`; NaN where a world has none.
+
+    Example:
+        >>> curve = Curve(np.array([0.0, 1.0]), np.array([[0.1, 0.5], [np.nan, 0.7]]))  # two worlds
+        >>> curve.mean.round(2).tolist(), curve.sd.round(2).tolist()
+        ([0.1, 0.6], [0.0, 0.14])
     """
 
     round: FloatArray
@@ -232,3 +241,265 @@ def _pad_rows(rows: pa.Array) -> FloatArray | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     return read_sealed(path, RESTORE) if is_present(path) else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where each run of a comparison is read: at a common round or cost, and by which score.
+
+if TYPE_CHECKING:
+    pass
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models that nobody has trained are never read, and nor is a method before its last phase. The phases of stacking,
+# FENS and β-Predictive Bayes are rounds, which are not those of another method, so such a run is read at its own end.
+
+ROUNDS, SECONDS, UPLINK = "round", "sim_seconds", "up_bytes"  # columns of `rounds.parquet` over which runs are compared
+BYTES = "bytes"  # of both directions: the sum of two columns
+Worlds = dict[tuple[int, int], BudgetScore]  # (seed, fold) -> score
+
+
+def read_axis(run: ReadRun, over: str) -> FloatArray | None:
+    """Rounds, or a cost since the start, of each row of `rounds.parquet`; None where the run does not have it."""
+    if over == BYTES:
+        up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
+        return None if up is None or down is None else up + down
+    return run.rounds.get(over)
+
+
+def read_seed(run: ReadRun) -> int:
+    """The seed of the first replicate."""
+    seed = run.scenario.get("seed", 0)
+    return seed if isinstance(seed, int) else 0
+
+
+def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
+    """A score of each replicate and fold, by (seed, fold), without those that have none.
+
+    Args:
+        run: the run.
+        metric: a column of `rounds.parquet`; a run without it has no scores.
+        last: the round, or the cost, at which it is read; infinite: at its end. A run whose rounds are its own is
+            read at its end where this is a round.
+        over: what `last` counts: rounds, or a cost.
+
+    Example:
+        >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
+        >>> columns |= {"up_bytes": 4e6 * columns["round"], "replicate": np.zeros(3), "fold": np.zeros(3)}
+        >>> run = ReadRun("one", {}, "", {}, {}, columns, None, None, {})
+        >>> read_worlds(run, "accuracy", 6e6, UPLINK)
+        {(0, 0): BudgetScore(value=0.6, used=0.6666666666666666, after=1.3333333333333333)}
+        >>> tell_readings([run], 6e6, UPLINK)
+        ['one is read at 67 to 133 % (between two evaluations).']
+    """
+    at = read_axis(run, over)
+    if at is None or not {metric, ROUNDS} <= run.rounds.keys():
+        return {}
+    if over == ROUNDS and has_own_rounds(run.scenario):
+        last = math.inf
+    names = ("replicate", "fold", ROUNDS, metric)
+    rows = np.stack([at, *(run.rounds[name] for name in names)], axis=1)
+    rows = rows[~np.isnan(rows[:, 4]) & (rows[:, 3] >= _find_first(run, last))]
+    rows, found = rows[np.lexsort((rows[:, 3], rows[:, 0]))], {}
+    for r, f in np.unique(rows[:, 1:3], axis=0).tolist():
+        mine = rows[(rows[:, 1] == r) & (rows[:, 2] == f)]
+        score = read_at_budget(mine[:, 0].tolist(), mine[:, 4].tolist(), last)
+        if score is not None:
+            found[read_seed(run) + int(r), int(f)] = score
+    return found
+
+
+def _find_first(run: ReadRun, last: float) -> int:
+    """The first round that counts: none before the last phase of its method does, and none of untrained models.
+
+    Untrained models are read where nobody is trained (`last` is 0).
+    """
+    begins, trains = find_last_phase(run.scenario), begins_untrained(run.scenario)
+    return begins + 1 if begins or (trains and last) else 0
+
+
+def find_end(run: ReadRun, over: str) -> float:
+    """The last round of a run, or what the cheapest of its worlds cost; infinity where the run has evaluated none."""
+    column = read_axis(run, over)
+    if column is None or not len(column):
+        return math.inf
+    if over == ROUNDS:
+        return float(column.max())
+    world = np.stack([run.rounds["replicate"], run.rounds["fold"]])
+    each = np.unique(world, axis=1, return_inverse=True)[1].ravel()
+    return min(float(column[each == w].max()) for w in range(int(each.max()) + 1))
+
+
+def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
+    """The last round of the shortest run, or the cost of the cheapest; infinity where no run has any.
+
+    Of rounds, those of a method with phases do not count, nor do runs that were not trained beside others that were.
+
+    Args:
+        runs: to be compared.
+        over: rounds, or a cost: of costs, that of the cheapest replicate and fold counts.
+    """
+    ends = [find_end(run, over) for run in runs]
+    if over == ROUNDS and any(ends):
+        ends = [end for end, run in zip(ends, runs, strict=True) if end and not has_own_rounds(run.scenario)]
+    return min(ends, default=math.inf)
+
+
+def find_headline(runs: Sequence[ReadRun]) -> str:
+    """The score by which runs are compared first: that of the clients' own answers, where clients of one run use those.
+
+    It is accuracy or RMSE of the common answer where no run has others, or where one of them has not recorded them.
+
+    Args:
+        runs: to be compared.
+    """
+    plain = runs[0].metric
+    personal = f"personal_{plain}"
+    return personal if list_apart(runs) and all(has_score(run, personal) for run in runs) else plain
+
+
+def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
+    """The runs whose clients use answers of their own.
+
+    Of a method of the user's own it is known where such answers were scored, though the scenario did not ask for them.
+    """
+    return [run for run in runs if answers_clients_apart(run.scenario) or _has_own_answers(run)]
+
+
+def _has_own_answers(run: ReadRun) -> bool:
+    evaluate, method = run.scenario.get("evaluate"), run.scenario.get("method")
+    name = method.get("name") if isinstance(method, dict) and not method.get("object") else None
+    asked = isinstance(evaluate, dict) and evaluate.get("personal", False)
+    return has_score(run, f"personal_{run.metric}") and not asked and name not in METHOD_SPECS
+
+
+def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
+    """A note where clients of some runs use answers of their own: which score is compared first, or what is missing.
+
+    Args:
+        runs: to be compared.
+    """
+    apart, plain = list_apart(runs), name_score(runs[0].metric)
+    personal = f"personal_{runs[0].metric}"
+    if not apart:
+        return []
+    whose = ", ".join(run.name for run in apart)
+    lacking = ", ".join(run.name for run in runs if not has_score(run, personal))
+    if not lacking:
+        more = f"{name_score(personal)} comes first, {plain} is of a common answer"
+        return [f"Clients of {whose} answer by themselves: {more}."]
+    return [
+        f"Clients of {whose} answer by themselves, but there is no {name_score(personal)} of {lacking} "
+        f"(evaluate.personal=true records it; a finished run is not measured again). So {plain} is compared, which is "
+        f"of a common answer that known clients of {whose} do not use."
+    ]
+
+
+def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
+    """The name of a score in a comparison, which says where clients use other answers than the one that was scored."""
+    common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
+    return name_score(metric, unit=unit) + common
+
+
+def has_score(run: ReadRun, metric: str) -> bool:
+    """Whether a run has a score in its rounds."""
+    return metric in run.rounds and not np.isnan(run.rounds[metric]).all()
+
+
+def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
+    """A sentence about each run that is not read exactly at a round or a cost: where it is read, or why it is not.
+
+    Args:
+        runs: to be compared.
+        last: as in `read_worlds`.
+        over: as in `read_worlds`.
+    """
+    return [text for run in runs if has_score(run, run.metric) and (text := _tell_reading(run, last, over))]
+
+
+def _tell_reading(run: ReadRun, last: float, over: str) -> str:
+    worlds = list(read_worlds(run, run.metric, last, over).values())
+    begins, end = find_last_phase(run.scenario), f"round {find_end(run, ROUNDS):.0f}"
+    planned = int(run.scenario.get("rounds") or 0) + count_last_phase(run.scenario)
+    if not worlds and find_end(run, ROUNDS) <= begins:
+        what = "begun the last phase of its method" if begins else "been trained"
+        return f"{run.name} has not {what} ({end}{f' of {planned}' if begins else ''}), and is not compared."
+    if over == ROUNDS and has_own_rounds(run.scenario):
+        more = f" of {planned}: it is not finished" if find_end(run, ROUNDS) < planned else ""
+        return f"{run.name} trains in phases, which are no rounds of others, and is read at its end ({end}{more})."
+    if len(worlds) < run.worlds:
+        which = f" in {run.worlds - len(worlds)} of its {run.worlds} replicates and folds" if worlds else ""
+        what = "the last phase of its method" if begins else "trained models"
+        return f"{run.name} has no evaluation of {what} near enough{which}, and no score there: lower evaluate.every."
+    share = tell_share(worlds)
+    return f"{run.name} is read at {share}." if over != ROUNDS or share != "100 %" else ""
+
+
+def tell_share(worlds: Sequence[BudgetScore]) -> str:
+    """How much of a round number or a cost evaluations had used: of one, or of the two between which a score was read.
+
+    Example:
+        >>> tell_share([BudgetScore(0.9, 0.96, 0.96), BudgetScore(0.8, 1.0, 1.0)])
+        '96 to 100 %'
+        >>> tell_share([BudgetScore(0.9, 0.625, 1.25)]), tell_share([])
+        ('62 to 125 % (between two evaluations)', '-')
+    """
+    if not worlds:
+        return "-"
+    low, high = min(world.used for world in worlds), max(world.after for world in worlds)
+    text = f"{100 * low:.0f} %" if f"{low:.2f}" == f"{high:.2f}" else f"{100 * low:.0f} to {100 * high:.0f} %"
+    return f"{text} (between two evaluations)" if any(world.after > world.used for world in worlds) else text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scores of a round that the test rows chose: how they are marked, and what is said of them.
+
+MARK = "\u2020"
+BEST = "checkpoint.best"  # it chooses models that are kept, and not the end of a run
+
+
+def is_chosen(summary: Mapping[str, Any]) -> bool:
+    """Whether a run ended in a round that its test rows chose, so that all its final scores are too good.
+
+    Example:
+        >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}
+        >>> is_chosen(summary), mark_score("90.0 %", summary)
+        (True, '90.0 % †')
+        >>> tell_choices(summary)
+        ['†: of a round that the test rows chose (stop.metric = accuracy), so that it is too good.']
+    """
+    return any(key != BEST for key in _read_choices(summary))
+
+
+def mark_score(text: str, summary: Mapping[str, Any]) -> str:
+    """A final score as text, with a mark where the test rows chose its round."""
+    return f"{text} {MARK}" if is_chosen(summary) else text
+
+
+def tell_choices(summary: Mapping[str, Any], whose: str = "") -> list[str]:
+    """What the mark of a run says, and whether its best round was chosen so.
+
+    Args:
+        summary: of the run.
+        whose: the run, where there are several.
+    """
+    found, of = _read_choices(summary), f" of {whose}" if whose else ""
+    ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
+    lines = [f"{MARK}: of a round{of} that the test rows chose ({ends}), so that it is too good."] if ends else []
+    if BEST in found:
+        lines.append(f"The best round{of} was chosen by the test rows ({BEST} = {found[BEST]}): its score is too good.")
+    return lines
+
+
+def list_choice_notes(runs: Sequence[ReadRun]) -> list[str]:
+    """What must be known of runs whose rounds were chosen by the test rows."""
+    return [line for run in runs for line in tell_choices(run.summary, run.name)]
+
+
+def list_chosen(runs: Sequence[ReadRun]) -> frozenset[str]:
+    """The names of the runs whose final scores are marked."""
+    return frozenset(run.name for run in runs if is_chosen(run.summary))
+
+
+def _read_choices(summary: Mapping[str, Any]) -> Mapping[str, str]:
+    found = summary.get("chosen_on_test")
+    return found if isinstance(found, Mapping) else {}

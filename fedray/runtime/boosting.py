@@ -26,7 +26,7 @@ from fedray.core.fitting import CANDIDATES
 from fedray.core.method import JobRows
 from fedray.core.sums import merge_stats
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
-from fedray.models.trees import classify_rows, vote, write_tree
+from fedray.models.boosting import classify_rows, vote, write_tree
 from fedray.runtime import failures
 from fedray.runtime.classifiers import make_classifier
 from fedray.runtime.worker import Worker

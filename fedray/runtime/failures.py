@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.core.types import IntArray, Net, Plan, Stats
-from fedray.models.catalogue import MODEL_NAMES
+from fedray.models.nets import MODEL_NAMES
 from fedray.models.trial import check_finite_outputs
 from fedray.own_code.user_code import blame_user_code, describe_exception
 from fedray.scenario.methods import method_spec_of

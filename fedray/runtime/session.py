@@ -18,8 +18,7 @@ from fedray.core.types import Net
 from fedray.evaluation.drift import measure_drift
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import write_report_data
-from fedray.files.bounded import write_sealed
-from fedray.files.checksums import FILES_KEY, find_checkpoints, sum_final_files
+from fedray.files.bounded import FILES_KEY, find_checkpoints, sum_final_files, write_sealed
 from fedray.runtime.worker import Worker
 from fedray.scenario.identity import IDENTITY_FILE, RECORDED
 from fedray.simulation.asynchronous import choose_advance

@@ -29,7 +29,7 @@ from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
-from fedray.simulation.parts import is_trained, read_part, split_plan
+from fedray.simulation.stacking import is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
 from fedray.training.choice import Engine, is_shareable
 

@@ -11,13 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user

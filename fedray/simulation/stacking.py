@@ -1,13 +1,5 @@
 """A stack as one study: its bases and its meta model are parts that train in the same plan.
 
-A stack is one model made of parts. A row of the state holds the numbers of all sub models and of the meta model, and
-each round trains some parts. Every part is an ordinary study. The study of a base has one world for each (world of the
-whole, fold), and the shards of that world leave the fold out (`fedray.data.stacking.LeaveOutShards`), so that the n * F
-trainings of a base are jobs of one plan. The study of the meta model reads features that are computed where its jobs
-run (`fedray.runtime.stacking`). The round loop, the recorder, checkpoints and hashes see one row of numbers per world.
-
-`build_stack_study` makes the study of the whole; `fedray.simulation.parts` goes from the whole to a part and back.
-
 Example:
     >>> from fedray.assembly.study import build_study
     >>> from fedray.scenario.loader import read_scenario
@@ -21,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,15 +24,181 @@ from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, Phase, Schedule, Server
 from fedray.core.parts import PartStep
-from fedray.core.types import Plan, State, Stats
-from fedray.data.proxy import ProxyShards
+from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.data.shards import ServerShards, Shards
-from fedray.data.stacking import FeatureShards, LeaveOutShards
+from fedray.data.stacking import FeatureShards, LeaveOutShards, ProxyShards
 from fedray.models.stacking import Stack, stacked_net
-from fedray.simulation.parts import extra_of_part, read_part, write_part
-from fedray.simulation.rounds import draw_first_state
-from fedray.simulation.stack_costs import job_sizes, steps_of_jobs, track_trained, traffic_of_jobs
+from fedray.simulation.rounds import draw_first_state, job_traffic
 from fedray.simulation.study import Part, Study
+from fedray.training.block import count_steps, samples_seen
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From a stack to its parts and back: jobs of a plan, rows of a state.
+
+
+class PartJobs(NamedTuple):
+    """The jobs of a plan that train one part of a stack.
+
+    Attributes:
+        number: The number of the part.
+        part: The part.
+        jobs: Places of the jobs in the plan of the whole, `[j]`.
+        plan: The same jobs as the part's own study numbers them.
+    """
+
+    number: int
+    part: Part
+    jobs: IntArray
+    plan: Plan
+
+
+def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
+    """Splits the plan of a stack by parts; parts without jobs are left out."""
+    for number, part in enumerate(parts):
+        own = plan.model - part.first
+        jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
+        if len(jobs):
+            fold, model = np.divmod(own[jobs], part.models)
+            yield PartJobs(number, part, jobs, Plan(plan.client[jobs], model, plan.world[jobs] * part.folds + fold))
+
+
+def read_part(state: State, part: Part) -> State:
+    """A part's own state, `[worlds * F * x, d_i]`, from the rows of the whole."""
+    rows, number = state.models, part.folds * part.models * len(state.models)
+    both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
+    return State(torch.cat(both, dim=1), state.counters[:, part.counters].reshape(number, -1), {})
+
+
+def write_part(state: State, part: Part, own: State) -> State:
+    """The state of the whole with a part's own state in its place.
+
+    Args:
+        state: The state of the whole, `[worlds, d]`.
+        part: The part.
+        own: The part's own state, `[worlds * F * x, d_i]`; its `extra` is not read.
+    """
+    models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
+    trainable = part.study.net.layout.trainable
+    models[:, part.trainable] = own.models[:, :trainable].reshape(worlds, -1)
+    models[:, part.buffers] = own.models[:, trainable:].reshape(worlds, -1)
+    counters[:, part.counters] = own.counters.reshape(worlds, -1)
+    return State(models, counters, state.extra)
+
+
+def extra_of_part(state: State, number: int) -> dict[str, Tensor]:
+    """What the server of part `number` keeps beside its models; the state of the whole calls it `number/...`."""
+    own = f"{number}/"
+    return {name.removeprefix(own): value for name, value in state.extra.items() if name.startswith(own)}
+
+
+def is_trained(counters: Tensor) -> bool:
+    """Whether the meta model answers: its rounds are the first of the `counters` `[c]` of one row.
+
+    Example:
+        >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
+        (False, True)
+    """
+    return bool(counters[0] > 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the jobs of a stack cost: training samples and bytes of each, part by part.
+
+
+def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
+    """Training samples of each job, `[J]`: those that the world of its part leaves to the client."""
+    size = np.zeros(len(plan.client), dtype=np.int64)
+    for _, part, jobs, own in split_plan(parts, plan):
+        size[jobs] = part.study.shards.sizes(own.world, own.client)
+    return size
+
+
+def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray]:
+    """Optimizer steps of each job, and the samples in them, `[J]` each: as its part trains."""
+    steps, samples = np.zeros_like(size), np.zeros_like(size)
+    for _, part, jobs, _ in split_plan(parts, plan):
+        local = part.study.method.phase.local
+        steps[jobs] = count_steps(size[jobs], local)
+        samples[jobs] = samples_seen(size[jobs], steps[jobs], local.batch_size)
+    return steps, samples
+
+
+def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
+    """Bytes up and down of each job, `[J]` each: the part's model, and the sub models that features are made with."""
+    up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
+    for _, part, jobs, own in split_plan(parts, plan):
+        shards = part.study.shards
+        if isinstance(shards, FeatureShards) and shards.at_server:  # the meta model goes nowhere
+            sent = shards.sizes(own.world, own.client) * shards.pooled  # answers and labels go up once
+            up[jobs] = sent * (4 * shards.width + 8) * (t == part.begins)
+            continue
+        up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
+        if part.combine is not None:
+            down[jobs] = 0  # a client starts from a network of its own
+        if part.combine == "label_shares":
+            up[jobs] += 8 * part.study.classes  # how many rows it has of each class
+    return up, down + _sub_model_bytes(parts, clients, t, plan)
+
+
+def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
+    """A function: round -> who has trained in the rounds from `begins` on before it, as `world * N + client`.
+
+    Example:
+        >>> nobody = track_trained(lambda t, state: Plan(*(np.zeros(0, dtype=np.int64),) * 3), begins=2, number=4)
+        >>> nobody(5).tolist()
+        []
+    """
+    nobody = np.empty(0, dtype=np.int64)
+    known: dict[str, Any] = {"round": begins, "trained": nobody}  # later rounds add to it without planning again
+
+    def trained_before(t: int) -> IntArray:
+        if t < known["round"]:
+            known.update(round=begins, trained=nobody)
+        while known["round"] < t:
+            plan = schedule(known["round"], None)
+            trained = np.union1d(known["trained"], plan.world * number + plan.client)
+            known.update(round=known["round"] + 1, trained=trained)
+        result: IntArray = known["trained"]
+        return result
+
+    return trained_before
+
+
+def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
+    """Bytes of the sub models that each job's client fetches to compute its features, `[J]`.
+
+    A client fetches them once, when it first trains the meta model; where a server trains it, all clients do so before.
+    """
+    nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
+    features = meta.study.shards
+    pooled = isinstance(features, FeatureShards) and features.pooled
+    own = isinstance(features, FeatureShards) and features.at_server and not pooled  # of the server, which has them all
+    if meta.trained_before is None or t < meta.begins or own:
+        return nothing
+    first_time = ~np.isin(plan.world * clients + plan.client, meta.trained_before(t))
+    bases = [(part, part.study.net.layout, part.study.shards) for part in parts[:-1]]
+    each = [
+        part.models
+        * (4 * layout.d + 8 * len(layout.counters))
+        * (
+            part.folds
+            if isinstance(shards, LeaveOutShards) and (shards.within or part.features != "out_of_fold")
+            else 1
+        )
+        for part, layout, shards in bases
+    ]
+    return np.where(first_time, sum(each) * (clients if pooled else 1), nothing)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A stack is one model made of parts. A row of the state holds the numbers of all sub models and of the meta model,
+# and each round trains some parts. Every part is an ordinary study. The study of a base has one world for each (world
+# of the whole, fold), and the shards of that world leave the fold out (`fedray.data.stacking.LeaveOutShards`), so
+# that the n * F trainings of a base are jobs of one plan. The study of the meta model reads features that are
+# computed where its jobs run (`fedray.runtime.stacking`). The round loop, the recorder, checkpoints and hashes see
+# one row of numbers per world.
+#
+# `build_stack_study` makes the study of the whole; `fedray.simulation.stacking` goes from the whole to a part and back.
 
 
 def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:

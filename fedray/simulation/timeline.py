@@ -1,26 +1,4 @@
-"""Starts and arrivals of asynchronous training, in virtual time, of one world.
-
-The length of a job follows from its steps, its bytes and its device, and none of it from training. So the whole
-sequence of starts, arrivals and server steps is known before anything is trained. A heap (`heapq`) holds what will
-happen next: there are no processes that wait for each other, for which a library such as simpy would be of use.
-
-What happens at one instant happens in this order: arrivals by client, with the server steps that they cause; then idle
-clients start, with the newest models. A client without data is never asked. One that is not available when it is drawn
-comes back when it is.
-
-Example:
-    Two clients, one twice as fast; the server steps after every second arrival.
-
-    >>> rule = AsyncRule("buffered", concurrency=2, goal=2)
-    >>> pace = Pace(np.array([1.0, 2.0]), transfer=np.zeros(2), parallel=np.zeros(2, bool), ready=np.ones(2, bool))
-    >>> line = Timeline(rule, pace, 1, seed=0, assign=lambda turn: (np.arange(2), np.zeros(2, int)))
-    >>> steps = line.take(3)
-    >>> steps.time.tolist()
-    [2.0, 3.0, 4.0]
-    >>> jobs = steps.jobs
-    >>> [(int(s), int(c), int(late)) for s, c, late in zip(jobs.step, jobs.client, jobs.staleness)]
-    [(0, 0, 0), (0, 0, 0), (1, 1, 1), (1, 0, 0), (2, 0, 0), (2, 1, 1)]
-"""
+"""Starts and arrivals of asynchronous training, in virtual time, of one world."""
 
 from __future__ import annotations
 
@@ -28,18 +6,31 @@ import heapq
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.method import Phase
+from fedray.core.types import FloatArray, IntArray, Plan
 from fedray.simulation import clock
 from fedray.simulation.async_rule import AsyncRule
 from fedray.simulation.flown import FlownJobs, StartedJob, count_earlier, to_columns
+from fedray.simulation.rounds import job_traffic, size_jobs
+from fedray.simulation.study import Study
+from fedray.training.block import samples_seen
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The length of a job follows from its steps, its bytes and its device, and none of it from training. So the whole
+# sequence of starts, arrivals and server steps is known before anything is trained. A heap (`heapq`) holds what will
+# happen next: there are no processes that wait for each other, for which a library such as simpy would be of use.
+#
+# What happens at one instant happens in this order: arrivals by client, with the server steps that they cause; then
+# idle clients start, with the newest models. A client without data is never asked. One that is not available when it
+# is drawn comes back when it is.
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of everyone's jobs, sorted by client
 Moment = Callable[[int, float], float]  # (client, virtual seconds) -> seconds: until it is available, or of its link
@@ -58,6 +49,19 @@ class Pace(NamedTuple):
         ready: Whether it has data.
         wait: When clients are available; None: always.
         link: The seconds of the two transfers of a job that starts at a moment; None: links do not change.
+
+    Example:
+        Two clients, one twice as fast; the server steps after every second arrival.
+
+        >>> rule = AsyncRule("buffered", concurrency=2, goal=2)
+        >>> pace = Pace(np.array([1.0, 2.0]), transfer=np.zeros(2), parallel=np.zeros(2, bool), ready=np.ones(2, bool))
+        >>> line = Timeline(rule, pace, 1, seed=0, assign=lambda turn: (np.arange(2), np.zeros(2, int)))
+        >>> steps = line.take(3)
+        >>> steps.time.tolist()
+        [2.0, 3.0, 4.0]
+        >>> jobs = steps.jobs
+        >>> [(int(s), int(c), int(late)) for s, c, late in zip(jobs.step, jobs.client, jobs.staleness)]
+        [(0, 0, 0), (0, 0, 0), (1, 1, 1), (1, 0, 0), (2, 0, 0), (2, 1, 1)]
     """
 
     compute: FloatArray
@@ -256,3 +260,244 @@ class Timeline:
         """The models of everyone's turn: where each client's begin, `[N + 1]`, and the models."""
         client, model = self._assign(turn)
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What jobs of asynchronous training cost, and how long they take: the timelines of all worlds.
+
+
+class ClientCosts(NamedTuple):
+    """What a job of each client costs, `[R, N]` each.
+
+    Attributes:
+        size: Training samples.
+        steps: Optimizer steps, without those of personal models.
+        up: Bytes that it sends.
+        down: Bytes that it receives.
+    """
+
+    size: IntArray
+    steps: IntArray
+    up: IntArray
+    down: IntArray
+
+
+def count_costs(study: Study, phase: Phase) -> ClientCosts:
+    """What jobs cost in each world: it depends on the client alone.
+
+    Args:
+        study: What runs.
+        phase: The training that the jobs belong to.
+
+    Example:
+        >>> from fedray.assembly.study import build_study
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = {"data": {"name": "cubic"}, "clients": {"number": 2}, "participation": {"mode": "async"}}
+        >>> study = build_study(read_scenario(scenario | {"rounds": 3}))
+        >>> costs = count_costs(study, study.method.phase)
+        >>> costs.size.tolist(), make_timelines(study, study.method.phase, costs)[0].take(2).time.tolist()
+        ([[16, 16]], [0.1006644, 0.1006644])
+    """
+    client, columns = np.arange(study.clients.number), []
+    for world in range(study.worlds):
+        plan = Plan(client, np.zeros_like(client), np.full_like(client, world))
+        jobs = size_jobs(study, phase, plan)
+        columns.append((jobs.size, jobs.steps, *job_traffic(study, phase, plan)))
+    return ClientCosts(*map(np.stack, zip(*columns, strict=True)))
+
+
+def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timeline]:
+    """What happens in each world.
+
+    Args:
+        study: What runs; it has an `AsyncRule`.
+        phase: The training that the jobs belong to.
+        costs: What its jobs cost.
+
+    Raises:
+        FedrayError: A job takes infinite virtual time.
+    """
+    assert study.asynchronous is not None
+    plan_turn = lru_cache(KEPT_TURNS)(lambda turn: phase.schedule(turn, None))
+
+    def assign(world: int, turn: int) -> tuple[IntArray, IntArray]:
+        plan = plan_turn(turn)
+        mine = plan.world == world
+        return plan.client[mine], plan.model[mine]
+
+    paces = [_find_pace(study, phase, costs, world) for world in range(study.worlds)]
+    return [
+        Timeline(study.asynchronous, pace, phase.models, seed=int(seed), assign=partial(assign, world))
+        for world, (seed, pace) in enumerate(zip(study.seeds, paces, strict=True))
+    ]
+
+
+def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pace:
+    """How long the clients of a world take."""
+    devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
+    size, steps, up, down = (column[world] for column in costs)
+    passes = 1 + len(phase.personal)  # each deals its batches anew
+    samples = samples_seen(size, steps, phase.local.batch_size) * passes
+    job = clock.JobCosts(steps * passes, up, down, samples)
+    compute, transfer = clock.time_jobs(devices, np.repeat(seeds, len(client)), client, job, np.zeros(len(client)))
+    if not np.isfinite(compute + transfer).all():
+        raise FedrayError("a job takes infinite virtual time: raise uplink and downlink of clients.tiers")
+    available = devices.available
+
+    def wait(one: int, now: float) -> float:
+        assert available is not None
+        return float(available(seeds, np.array([one]), np.array([now]))[0])
+
+    def link(one: int, now: float) -> float:
+        place = np.array([one])
+        return float(clock.time_transfers(devices, place, up[place], down[place], np.array([now]))[0])
+
+    return Pace(
+        compute,
+        transfer,
+        devices.figure("side_by_side", client) > 0,
+        steps > 0,
+        wait=None if available is None else wait,
+        link=None if devices.links is None else link,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is known ahead of asynchronous training: the jobs of the next server steps of all worlds, as columns.
+
+LEAST_STEPS = 32  # that are computed at once
+
+
+class KnownJobs(NamedTuple):
+    """Jobs that end at known server steps, `[J]` each: step by step, world by world; the first columns as `FlownJobs`.
+
+    Attributes:
+        world: Their worlds.
+        row: Their models' rows of the state: `world * K + model`.
+        loss: Mean loss over the steps; NaN until it is trained. It is changed in place, as the next two are.
+        error: Traceback of a job that failed, else None.
+        trained: Whether nothing is left to be trained.
+    """
+
+    client: IntArray
+    model: IntArray
+    turn: IntArray
+    version: IntArray
+    born: IntArray
+    start: FloatArray
+    arrival: FloatArray
+    status: IntArray
+    step: IntArray
+    staleness: IntArray
+    copy: IntArray
+    world: IntArray
+    row: IntArray
+    loss: FloatArray
+    error: NDArray[np.object_]
+    trained: NDArray[np.bool_]
+
+    def take(self, index: IntArray | slice) -> KnownJobs:
+        """Some of the jobs."""
+        columns: list[Any] = [column[index] for column in self]
+        return KnownJobs(*columns)
+
+
+class Horizon:
+    """The server steps of all worlds that are known and were not forgotten.
+
+    Attributes:
+        lines: What happens in each world.
+        jobs: The jobs of these steps.
+        open: Of jobs in flight that no known step uses: row of the state and version of its model.
+
+    Example:
+        >>> from fedray.simulation.async_rule import AsyncRule
+        >>> from fedray.simulation.timeline import Pace
+        >>> rule = AsyncRule("buffered", concurrency=2, goal=2)
+        >>> pace = Pace(np.array([1.0, 2.0]), transfer=np.zeros(2), parallel=np.zeros(2, bool), ready=np.ones(2, bool))
+        >>> line = Timeline(rule, pace, 1, seed=0, assign=lambda turn: (np.arange(2), np.zeros(2, int)))
+        >>> ahead = Horizon([line], models=1, last=9)
+        >>> ahead.reach(3)
+        >>> ahead.seconds(0, 3)[:, 0].tolist(), ahead.jobs.client[ahead.places(1, 3)].tolist()
+        ([2.0, 3.0, 4.0], [1, 0, 0, 1])
+    """
+
+    def __init__(self, lines: list[Timeline], models: int, last: int) -> None:
+        """Knows no step.
+
+        Args:
+            lines: What happens in each world.
+            models: K.
+            last: The last step, from 1, that will ever be of use.
+        """
+        self.lines, self.open = lines, list[tuple[int, int]]()
+        self._models, self._last, self._first = models, last, 0
+        self._seconds: FloatArray = np.zeros((0, len(lines)))
+        self._rows: list[list[int]] = []
+        self.jobs = self._join([line.take(0) for line in lines])
+        self._bounds = np.zeros(1, dtype=np.int64)
+
+    @property
+    def end(self) -> int:
+        """How many steps are known, forgotten ones included."""
+        return self._first + len(self._rows)
+
+    def reach(self, end: int) -> None:
+        """Makes the steps before `end` known, as far as they are of use.
+
+        Raises:
+            FedrayError: No upload arrives any more.
+        """
+        missing = min(end, self._last) - self.end
+        if missing <= 0:
+            return
+        more = min(max(missing, LEAST_STEPS), self._last - self.end)
+        taken = [line.take(more) for line in self.lines]
+        both: list[Any] = [np.concatenate(pair) for pair in zip(self.jobs, self._join(taken), strict=True)]
+        self.jobs = KnownJobs(*both)
+        self._seconds = np.concatenate([self._seconds, np.stack([steps.time for steps in taken], axis=1)])
+        stepping = zip(*(steps.models for steps in taken), strict=True)
+        self._rows += [[w * self._models + k for w, models in enumerate(step) for k in models] for step in stepping]
+        self._bounds = np.searchsorted(self.jobs.step, np.arange(self._first, self.end + 1))
+        self.open = [(w * self._models + k, v) for w, line in enumerate(self.lines) for k, v in line.list_open()]
+
+    def _join(self, taken: list[ServerSteps]) -> KnownJobs:
+        """The same steps of all worlds."""
+        each = [len(steps.jobs.client) for steps in taken]
+        world = np.repeat(np.arange(len(taken)), each)
+        columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
+        n, flown = len(world), FlownJobs(*columns)
+        jobs = KnownJobs(
+            *flown,
+            world=world,
+            row=world * self._models + flown.model,
+            loss=np.full(n, np.nan),
+            error=np.full(n, None, dtype=object),
+            trained=flown.status != clock.OK,
+        )
+        return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
+
+    def forget(self, t: int) -> None:
+        """Drops the steps before t."""
+        self.jobs = self.jobs.take(slice(self._bounds[t - self._first], None))
+        self._seconds, self._rows = self._seconds[t - self._first :], self._rows[t - self._first :]
+        self._first = t
+        self._bounds = self._bounds[-len(self._rows) - 1 :] - self._bounds[-len(self._rows) - 1]
+
+    def seconds(self, first: int, end: int) -> FloatArray:
+        """Virtual seconds of the known steps from `first` up to, but without, `end`, `[S, R]`."""
+        return self._seconds[first - self._first : end - self._first]
+
+    def rows(self, t: int) -> list[int]:
+        """The rows of the state that step in t."""
+        return self._rows[t - self._first]
+
+    def places(self, first: int, end: int) -> slice:
+        """Where the jobs of the known steps from `first` up to, but without, `end` are."""
+        end = min(end, self.end)
+        return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
+
+    def find_untrained(self) -> int:
+        """The first step that uses a job which is not trained; the end of what is known if there is none."""
+        rest = np.flatnonzero(~self.jobs.trained)
+        return int(self.jobs.step[rest[0]]) if len(rest) else self.end

@@ -20,14 +20,6 @@ from fedray.core.errors import Damaged, DamageWarning, FedrayError, Unwritable, 
 from fedray.core.types import State
 from fedray.files.bounded import (
     SEAL,
-    name_file,
-    read_parquet_files,
-    read_sealed,
-    say_damaged,
-    seal_entries,
-    tell_apart,
-)
-from fedray.files.checksums import (
     TABLES,
     PartSums,
     Vouched,
@@ -35,7 +27,13 @@ from fedray.files.checksums import (
     find_checkpoints,
     find_strangers,
     list_parts,
+    name_file,
+    read_parquet_files,
+    read_sealed,
     read_totals,
+    say_damaged,
+    seal_entries,
+    tell_apart,
 )
 from fedray.files.plain import hash_tensors, name_kind, open_plain, sync_to_disk
 from fedray.simulation.study import Progress, Study

@@ -15,8 +15,16 @@ from shlex import quote
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.text import show_line
 from fedray.files import plain
-from fedray.files.bounded import is_present, read_sealed
-from fedray.files.checksums import BEST_FOLDER, TABLES, find_checkpoints, has_file, list_parts, refuse_links
+from fedray.files.bounded import (
+    BEST_FOLDER,
+    TABLES,
+    find_checkpoints,
+    has_file,
+    is_present,
+    list_parts,
+    read_sealed,
+    refuse_links,
+)
 from fedray.files.plain import hold_lock, is_locked, write_json
 from fedray.files.tables import FAILURE_FILE, SUMMARY_FILE
 from fedray.scenario.identity import IDENTITY_FILE

@@ -27,8 +27,7 @@ from typing import Any
 from fedray.core import native
 from fedray.core.errors import BadInput, Damaged
 from fedray.core.types import Lanes
-from fedray.files.bounded import read_sealed, write_sealed
-from fedray.files.checksums import find_checkpoints, read_totals
+from fedray.files.bounded import find_checkpoints, read_sealed, read_totals, write_sealed
 from fedray.files.plain import write_atomically
 from fedray.scenario import names
 from fedray.scenario.identity import (

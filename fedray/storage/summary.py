@@ -36,13 +36,11 @@ from fedray.core.types import IntArray, State
 from fedray.data.partition_file import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain
-from fedray.files.bounded import read_parquet_files, read_sealed, say_damaged, tell_apart
-from fedray.files.checksums import check_final_file, list_parts
+from fedray.files.bounded import check_final_file, list_parts, read_parquet_files, read_sealed, say_damaged, tell_apart
 from fedray.files.plain import expand_user_path
 from fedray.files.tables import make_table, read_drift_file
 from fedray.metrics.unknown import Drift
 from fedray.scenario.names import is_own
-from fedray.simulation.parts import read_part
 from fedray.simulation.rounds import (
     BEST,
     collect_values,
@@ -51,6 +49,7 @@ from fedray.simulation.rounds import (
     meets_target,
     watched_score,
 )
+from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Progress, Study
 from fedray.storage.tables import read_table, write_parquet
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray, Plan
 from fedray.files import plain
-from fedray.files.checksums import BEST_FOLDER, PartSums, digest_part, name_part, read_vouched, sum_parts
+from fedray.files.bounded import BEST_FOLDER, PartSums, digest_part, name_part, read_vouched, sum_parts
 from fedray.files.tables import COLUMNS, Column, arrow_type, make_table, read_parts, table_schema
 from fedray.metrics.scores import SCORES
 from fedray.simulation import clock

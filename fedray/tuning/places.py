@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fedray.core.errors import BadInput
-from fedray.files.checksums import has_file
+from fedray.files.bounded import has_file
 
 COPY = "sweep.yaml"  # in the directory of the sweep
 TRIALS, JOURNAL = "trials", "study.journal"

@@ -25,8 +25,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run, to_frame
-from fedray.files.bounded import RESTORE, is_present, read_parquet_files, read_sealed, say_damaged
-from fedray.files.checksums import refuse_links
+from fedray.files.bounded import RESTORE, is_present, read_parquet_files, read_sealed, refuse_links, say_damaged
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_modules import import_modules
 from fedray.scenario.yaml_text import read_mapping

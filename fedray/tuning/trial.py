@@ -32,7 +32,7 @@ from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import run_inline
 from fedray.experiments.trainable import refuse_other_seats
 from fedray.files import plain
-from fedray.files.checksums import find_checkpoints
+from fedray.files.bounded import find_checkpoints
 from fedray.own_code.user_modules import import_modules
 from fedray.process.session import current_ending, say_notes
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread

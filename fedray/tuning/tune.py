@@ -17,7 +17,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.checksums import refuse_links
+from fedray.files.bounded import refuse_links
 from fedray.files.tables import table_schema
 from fedray.own_code.user_modules import import_modules
 from fedray.process.session import current_ending

@@ -12,7 +12,7 @@ import fedray
 from fedray.assembly.models import choose_students
 from fedray.components.distillation import TORCH
 from fedray.core import native
-from fedray.models.catalogue import build_net
+from fedray.models.nets import build_net
 
 KEYS = {
     "rounds": 2, "runtime": "inline", "report": False, "evaluate": {"every": 2}, "clients": {"number": 4},

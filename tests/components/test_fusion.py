@@ -11,7 +11,7 @@ from fedray.components.distillation import Fusion, ServerRows, Student, ask_mode
 from fedray.core import rng
 from fedray.core.method import StudentEngine, Teaching, Train
 from fedray.core.types import Net
-from fedray.models.catalogue import build_net
+from fedray.models.nets import build_net
 
 KEY = rng.keys(0, "test")
 

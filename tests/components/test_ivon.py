@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, softplus
 
-from fedray.components.corrections import feddyn_server
 from fedray.components.gaussians import (
     NATURAL,
     SITES,
@@ -25,7 +24,7 @@ from fedray.components.gaussians import (
     refine_sites,
     step_by_admm,
 )
-from fedray.components.servers import Rows, mean
+from fedray.components.servers import Rows, feddyn_server, mean
 from fedray.core.local import Reading, StepContext
 from fedray.core.method import Local, Server
 from fedray.core.sums import merge_stats

@@ -9,7 +9,7 @@ from small import of_method
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.models.catalogue import build_net
+from fedray.models.nets import build_net
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedray.data import catalogue, own_partition
-from fedray.models import catalogue as networks
+from fedray.models import nets as networks
 from fedray.scenario import methods, names
 
 

@@ -16,7 +16,7 @@ from fedray.data.types import Dataset, Split, classification
 from fedray.runtime.inline import Inline
 from fedray.runtime.stacking import StackWorkers
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.parts import read_part, split_plan
+from fedray.simulation.stacking import read_part, split_plan
 from fedray.simulation.study import Part, Study
 
 CLIENTS, CLASSES, EACH = 4, 3, 20

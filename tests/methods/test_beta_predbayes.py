@@ -15,10 +15,10 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayWarning, ScenarioWarning
 from fedray.models.aggregators import interpolate_answers
-from fedray.models.catalogue import build_net
+from fedray.models.nets import build_net
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.parts import read_part
+from fedray.simulation.stacking import read_part
 
 N, P = 6, 610  # clients, and numbers of the small network
 LABELS: dict[str, Any] = {"data": {"partition": {"name": "classes", "classes": 4, "alpha": None}}}

@@ -22,7 +22,7 @@ from fedray.core.errors import BadInput
 from fedray.core.fitting import CANDIDATES
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split, classification
-from fedray.models.trees import classify_rows, has_root, vote, write_tree
+from fedray.models.boosting import classify_rows, has_root, vote, write_tree
 from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario

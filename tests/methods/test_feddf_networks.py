@@ -17,8 +17,8 @@ from fedray.components.schedule import only
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.methods import Method, Setting, federated
-from fedray.models.catalogue import build_net
-from fedray.simulation.parts import read_part
+from fedray.models.nets import build_net
+from fedray.simulation.stacking import read_part
 
 ONE = {"name": "mlp", "hidden": [8]}
 TWO = [ONE, {"name": "linear"}]

@@ -18,11 +18,10 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.core.method import Schedule
 from fedray.core.types import Plan, State
-from fedray.data.proxy import ProxyShards
-from fedray.data.stacking import FeatureShards
+from fedray.data.stacking import FeatureShards, ProxyShards
 from fedray.runtime.stacking import StackWorkers
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.parts import read_part
+from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Study
 
 N, CLASSES = 6, 10

@@ -18,7 +18,7 @@ from fedray.core.errors import BadInput
 from fedray.core.parts import PartStep
 from fedray.methods import Answer, LocalLoss, Method, Setting, federated, federated_each
 from fedray.models.net import compute_raw_outputs
-from fedray.simulation.parts import read_part
+from fedray.simulation.stacking import read_part
 
 ONE: dict[str, Any] = {"name": "mlp", "hidden": [8]}
 TWO: list[dict[str, Any]] = [ONE, {"name": "linear"}]

@@ -25,7 +25,7 @@ from fedray.core.types import Net, State, Uploads
 from fedray.evaluation.regression import propagate_variance
 from fedray.methods.bayesian_linear import evidence_precisions, unit_precisions
 from fedray.metrics import regression
-from fedray.models.catalogue import build_net
+from fedray.models.nets import build_net
 from fedray.scenario.loader import read_scenario
 
 CUBIC: dict[str, Any] = {"data": {"name": "cubic", "limit": None, "partition": None}, "predict": {"noise": "residual"}}

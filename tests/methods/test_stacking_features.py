@@ -13,7 +13,7 @@ from small import copy_run, run_command, scenario, train_rounds
 from stacks import CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray
-from fedray.simulation.parts import read_part
+from fedray.simulation.stacking import read_part
 
 
 def of(**keys: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core.errors import BadInput
-from fedray.models.catalogue import MODEL_NAMES, build_net, model_names, register_model
 from fedray.models.net import net_of, state_dict
+from fedray.models.nets import MODEL_NAMES, build_net, model_names, register_model
 
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
 SMALL: dict[str, dict[str, Any]] = {"densenet": {"blocks": (1, 2, 1, 1), "growth": 8}, "mobilenet_v2": {"width": 0.25}}

@@ -14,8 +14,8 @@ from torch import nn
 import fedray
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.models.catalogue import build_net
 from fedray.models.dropout import dropping, find_dropout, key_rows
+from fedray.models.nets import build_net
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedray.models.catalogue import model_maker
 from fedray.models.net import compute_raw_outputs, net_of
+from fedray.models.nets import model_maker
 from fedray.models.weights import MeanField, wrap_networks
 
 

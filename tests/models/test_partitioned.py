@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedray.models.catalogue import model_maker
 from fedray.models.net import compute_raw_outputs, net_of
+from fedray.models.nets import model_maker
 from fedray.models.weights import SITE_NAMES as NAMES
 from fedray.models.weights import Partitioned, wrap_networks
 

@@ -16,8 +16,8 @@ from torch.func import functional_call
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
-from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
+from fedray.models.nets import build_net
 from fedray.models.slices import (
     Scaler,
     find_columns,

@@ -7,8 +7,7 @@ import pytest
 import torch
 from sklearn.tree import DecisionTreeClassifier
 
-from fedray.models.boosting import BoostedTrees, Ensemble
-from fedray.models.trees import classify_rows, has_root, tree_nodes, vote, write_tree
+from fedray.models.boosting import BoostedTrees, Ensemble, classify_rows, has_root, tree_nodes, vote, write_tree
 
 
 def fit(seed: int, leaves: int, values: int = 0) -> tuple[DecisionTreeClassifier, np.ndarray]:

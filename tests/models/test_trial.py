@@ -16,7 +16,7 @@ from fedray.assembly.registry import UserObjects, take_objects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.data.types import Dataset, Split, classification, regression
-from fedray.models import catalogue
+from fedray.models import nets as catalogue
 from fedray.models.trial import guard_factory
 from fedray.scenario import names
 from fedray.scenario.loader import read_scenario

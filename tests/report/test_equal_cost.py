@@ -15,8 +15,7 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.report.compare import compare_with_first, make_equal_cost_table
 from fedray.report.page import render_many
-from fedray.report.read import ReadRun, read_run
-from fedray.report.readings import BYTES, SECONDS, UPLINK, find_end
+from fedray.report.read import BYTES, SECONDS, UPLINK, ReadRun, find_end, read_run
 
 
 def made(name: str, rounds: int, each: float, lift: float = 0.0) -> ReadRun:

@@ -23,8 +23,7 @@ from fedray.report.compare import (
     make_equal_cost_table,
 )
 from fedray.report.page import render_many
-from fedray.report.read import ReadRun, read_run
-from fedray.report.readings import BYTES, SECONDS, UPLINK, find_headline
+from fedray.report.read import BYTES, SECONDS, UPLINK, ReadRun, find_headline, read_run
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.reading import count_last_phase, find_last_phase
 

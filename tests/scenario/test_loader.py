@@ -315,7 +315,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
 
     from fedray.data import catalogue as dataset
     from fedray.data import deal, partition, shifts
-    from fedray.models import catalogue
+    from fedray.models import nets as catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:
         return {p.name: p.default for p in list(inspect.signature(function).parameters.values())[skip:]}

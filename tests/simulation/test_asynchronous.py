@@ -341,7 +341,7 @@ def measure_growth(steps: int) -> int:
 
 def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedray.simulation.timeline.KEPT_TURNS", 8)
-    monkeypatch.setattr("fedray.simulation.pacing.KEPT_TURNS", 8)
+    monkeypatch.setattr("fedray.simulation.timeline.KEPT_TURNS", 8)
     assert measure_growth(100) < 60_000
 
 

@@ -26,7 +26,7 @@ from small import copy_run, run_command, scenario
 import fedray
 from fedray.core.errors import DamageWarning, FedrayError
 from fedray.core.types import State
-from fedray.files.checksums import find_checkpoints
+from fedray.files.bounded import find_checkpoints
 from fedray.files.plain import write_atomically
 from fedray.simulation.study import Progress
 from fedray.storage import checkpoint

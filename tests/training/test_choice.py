@@ -18,8 +18,8 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import fedray
 from fedray.data.types import Dataset, Split, classification
-from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
+from fedray.models.nets import build_net
 from fedray.training import layers, loop
 from fedray.training.choice import choose_engine
 

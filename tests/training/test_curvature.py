@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core.types import Net
-from fedray.models.catalogue import build_net
 from fedray.models.net import net_of, per_sample
+from fedray.models.nets import build_net
 from fedray.training import curvature
 from fedray.training.curvature import sum_curvature
 

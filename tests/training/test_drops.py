@@ -17,8 +17,8 @@ import fedray
 from fedray.core import native
 from fedray.core.method import Local
 from fedray.core.types import Net
-from fedray.models.catalogue import build_net
 from fedray.models.net import net_of
+from fedray.models.nets import build_net
 from fedray.training import compiled
 from fedray.training.block import Block, Trained
 from fedray.training.chain import Drop, Unread, split_drops

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedray.core.method import Local
-from fedray.models.catalogue import build_net
+from fedray.models.nets import build_net
 from fedray.training import choice
 from fedray.training.choice import choose_engine
 from fedray.training.layers import invariant_convolutions

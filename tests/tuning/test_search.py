@@ -22,7 +22,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.checksums import find_checkpoints
+from fedray.files.bounded import find_checkpoints
 from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search

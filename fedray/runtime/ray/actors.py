@@ -61,7 +61,7 @@ from fedray.runtime.ray.cluster import (
     take_seats,
 )
 from fedray.runtime.ray.connection import KeepsDying
-from fedray.runtime.ray.model_holder import ModelHolder, ModelKey, Orders, Parcel, Report
+from fedray.runtime.ray.random_walk import ModelHolder, ModelKey, Orders, Parcel, Report
 from fedray.runtime.session import worker_facts
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
