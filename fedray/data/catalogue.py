@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import suggest_nearest
-from fedray.data.checks import check_dataset
 from fedray.data.files import find_data_root
 from fedray.data.forms import hugging_face, pictures
 from fedray.data.named import (
@@ -31,7 +30,7 @@ from fedray.data.named import (
     load_uci,
 )
 from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
-from fedray.data.types import Dataset
+from fedray.data.types import Dataset, check_dataset
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import name_type

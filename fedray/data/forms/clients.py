@@ -24,7 +24,7 @@ from fedray.core.errors import BadInput
 from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
 from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame
 from fedray.data.spool import Spool, read_pieces
-from fedray.data.types import Dataset
+from fedray.data.types import Dataset, Split, check_rows
 from fedray.files.layout import TABLES, find_table_parts, list_files, list_tables, tell_endings
 
 CLIENT = "client"  # the column that says whose a row is
@@ -162,6 +162,7 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
     spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
     alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
     for part, client in zip(parts, names, strict=True):
+        check_rows(f"client {client}", Split(part.x, part.y))
         try:
             for piece in read_pieces(part.x):
                 spool.append(piece.astype(np.result_type(*types), copy=False) if alike else piece)

@@ -369,11 +369,7 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
         else:
             refuse_idle(reading, set(PAIR_OPTIONS) - {"tokenizer", "length", "size"}, "inputs that are numbers")
             inputs = as_inputs(array, f"{where}: x")
-    labels = as_array(y, f"{where}: y")
-    if labels.ndim == 0 or len(labels) != len(inputs):
-        number = "a single label" if labels.ndim == 0 else f"{len(labels)} labels"
-        raise BadInput(f"{where} has {len(inputs)} inputs, but {number}: give one for each input")
-    return RawRows(inputs, labels, features=features)
+    return RawRows(inputs, as_array(y, f"{where}: y"), features=features)
 
 
 def _read_path(path: Path, reading: ReadOptions) -> Dataset:

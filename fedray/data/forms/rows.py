@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,19 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data.forms.arrays import doubt_classes, is_whole_with_gaps, list_classes, read_labels
-from fedray.data.forms.gaps import find_gaps, find_infinite, mean_of_columns
-from fedray.data.origins import find_range, narrow, tell_scale
+from fedray.data.forms.arrays import (
+    doubt_classes,
+    find_gaps,
+    find_rows,
+    is_whole_with_gaps,
+    list_classes,
+    mean_of_columns,
+    read_labels,
+    refuse_rows,
+)
+from fedray.data.origins import narrow, tell_test_scale
 from fedray.data.spool import Spool, read_pieces, take_rows
-from fedray.data.types import Array, Dataset, Split, classification, regression, split_stratified
+from fedray.data.types import Array, Dataset, Split, check_parts, classification, regression, split_stratified
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -154,20 +163,6 @@ def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
         f"data: all rows of {lost} of {of} clients were drawn as test rows, so that {of - lost} clients are left: "
         "lower data.test_fraction, or leave clients of few rows out"
     ]
-
-
-def tell_test_scale(kind: str, train: Array, test: Array, names: Sequence[str]) -> list[str]:
-    """What is said of test inputs on another scale than the training inputs; nothing of tokens.
-
-    Args:
-        kind: What the inputs are.
-        train: The training inputs; none where they are generated.
-        test: The test inputs.
-        names: Of the inputs, where they have some.
-    """
-    if kind == "tokens" or not len(train) or not len(test):
-        return []
-    return tell_scale(find_range(train), test, f"the test {'pictures' if kind == 'images' else 'rows'}", names)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -310,14 +305,14 @@ def make_dataset(
         (('no', 'yes'), 24, 6)
     """
     check_reading(reading)
-    if not len(train.x):
-        raise BadInput(f"data {name}: there are no rows: give some")
+    given = [part for part in (train, test) if part is train or (part is not None and len(part.x))]
+    check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
     if reading.task == "auto" and is_whole_with_gaps(train.y):
         reading = reading._replace(task="classification")
         remarks = [*remarks, *doubt_classes(train.y[~np.isnan(train.y)], "auto")]
-    parts = _prepare_parts(name, [part for part in (train, test) if part is not None and len(part.x)], reading)
+    parts = _prepare_parts([train, *given[1:]], reading)
     train, test = parts[0], parts[1] if len(parts) > 1 else None
     remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
     labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
@@ -375,13 +370,10 @@ def draw_test_rows(
     return keep, rest
 
 
-def _prepare_parts(name: str, given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
+def _prepare_parts(given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
     """The rows of each part without gaps, except for inputs that are filled later, as float32."""
     words = ("training ", "test ") if len(given) > 1 else ("",)
     parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
-    if len({part.x.shape[1:] for part in parts}) > 1:
-        one, other = (" x ".join(map(str, part.x.shape[1:])) for part in parts)
-        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
     inputs, origin = narrow([part.x for part in parts])
     known = parts[0].origin if origin is None else origin
     return [part._replace(x=x, origin=known) for part, x in zip(parts, inputs, strict=True)]
@@ -392,26 +384,16 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
 
     `word` says which rows they are, where there are several kinds.
     """
-    if len(part.x) != len(part.y):
-        raise BadInput(f"data: there are {len(part.x)} inputs, but {len(part.y)} labels: give one for each input")
-    for what, values in (("inputs", part.x), ("labels", part.y)):
-        if (wrong := find_infinite(values)).any():
-            raise BadInput(
-                f"data: {wrong.sum()} of {len(wrong)} {word}rows have infinite {what} (the first is row "
-                f"{wrong.argmax()}): correct them, or leave those rows out"
-            )
     no_label = find_gaps(part.y)
     no_input = find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
-    if no_label.any() and reading.missing != "drop":
-        raise BadInput(
-            f"data: {no_label.sum()} of {len(no_label)} {word}rows have no label (the first is row "
-            f"{no_label.argmax()}): write data.missing: drop, or fill them"
-        )
-    if no_input.any() and reading.missing == "refuse":
-        raise BadInput(
-            f"data: {no_input.sum()} of {len(no_input)} {word}rows have missing inputs (the first is row "
-            f"{no_input.argmax()}): write data.missing: mean, or drop (those rows)"
-        )
+    refuse = partial(refuse_rows, where="data", kind=word)
+    for what, values in (("inputs", part.x), ("labels", part.y)):
+        remedy = "correct them, or leave those rows out"
+        refuse(find_rows(values, np.isinf), what=f"infinite {what}", remedy=remedy)
+    if reading.missing != "drop":
+        refuse(no_label, what="no label", remedy="write data.missing: drop, or fill them")
+    if reading.missing == "refuse":
+        refuse(no_input, what="missing inputs", remedy="write data.missing: mean, or drop (those rows)")
     gaps = no_label | no_input
     if not gaps.any():
         return part
