@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.read_options import ReadOptions
 from fedray.core.text import suggest_nearest
 from fedray.data.files import find_data_root
 from fedray.data.forms import hugging_face, pictures
+from fedray.data.forms.rows import make_reading
 from fedray.data.named import (
     CIFAR,
     IDX,
@@ -40,12 +42,14 @@ class Source(NamedTuple):
     """What a name stands for.
 
     Attributes:
-        load: Reads the data set, `load(root, **options)`.
+        load: Reads the data set, `load(root, **options)`; one of the user's own form `load(root, reading, **options)`.
         where: The file or folder it is read from, `where(root, **options)`; None if storing the data set is no gain.
+        own: Whether it is data of the user's own form, for which the options of `ReadOptions` say how they are read.
     """
 
     load: Callable[..., Dataset]
     where: Callable[..., Path] | None = None
+    own: bool = False
 
 
 def _find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
@@ -85,11 +89,11 @@ _SOURCES: dict[str, Source] = {
     "interval": Source(make_interval),
     "cubic": Source(make_cubic),
     "synthetic": Source(make_population),
-    "table": Source(load_table, _find_table_file),
+    "table": Source(load_table, _find_table_file, own=True),
     "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
-    "folder": Source(pictures.load_folder, _find_picture_folder),
-    "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files),
-    "leaf": Source(load_leaf, find_leaf_place),
+    "folder": Source(pictures.load_folder, _find_picture_folder, own=True),
+    "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files, own=True),
+    "leaf": Source(load_leaf, find_leaf_place, own=True),
 }
 DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 
@@ -131,18 +135,6 @@ def has_data(name: str) -> bool:
     return name in _SOURCES or name.startswith("uci/")
 
 
-def check_data_options(name: str, options: dict[str, Any]) -> None:
-    """Raises BadInput for an option that the data set does not have."""
-    parameters = list(inspect.signature(find_source(name).load).parameters.values())[1:]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = [p.name for p in parameters]
-    for key in options:
-        if key not in known:
-            remedy = suggest_nearest(key, known, f"its options are: {', '.join(known) or 'none'}")
-            raise BadInput(f"data.{key}: {name} has no such option: {remedy}")
-
-
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """Reads a data set from its files, without the store (`store.open_dataset` uses it and is faster).
 
@@ -155,13 +147,13 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
         >>> load_data("digits").classes
         10
     """
-    check_data_options(name, options)
+    source = find_source(name)
     if name not in DATA_NAMES and not name.startswith("uci/"):
         return _load_own(name, root, options)
-    try:
-        data = find_source(name).load(root, **options)
-    except TypeError as error:
-        raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
+    if source.own:
+        given = {key: options.pop(key) for key in (*ReadOptions._fields, "features") if key in options}
+        return source.load(root, make_reading(**given), **options)
+    data = source.load(root, **options)
     return data if name in DATA_NAMES else check_dataset(data)  # others are files of the user's own
 
 

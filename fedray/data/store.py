@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import FedrayWarning, Unwritable, warn_user
-from fedray.data.catalogue import check_data_options, find_source, load_data
+from fedray.data.catalogue import find_source, load_data
 from fedray.data.files import find_cache_root, list_stamps
 from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
 from fedray.data.types import Array, Dataset, Split
@@ -73,7 +73,6 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 def _open_stored(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
     """The data set from the store, where it is put if that is a gain."""
-    check_data_options(name, options)
     where = find_source(name).where
     if where is None:
         return load_data(name, root, **options)

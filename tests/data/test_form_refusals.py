@@ -88,7 +88,7 @@ FORMS: list[tuple[Any, dict[str, Any], str]] = [
         {"target": "ill", "input": ["agee"]},
         r"no column agee: did you mean age\? \(its columns: age, city",
     ),
-    (FRAME, {"target": "ill", "missing": "median"}, "data.missing = 'median': choose one of refuse, mean, drop"),
+    (FRAME, {"target": "ill", "missing": "median"}, "data.missing = 'median' is not one of refuse, mean, drop"),
     (GAPS, {"target": "ill"}, r"columns age \(20\), city \(5\) have missing values: write data.missing: mean"),
     (
         GAPS,

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
+from fedray.core.read_options import ReadOptions
+from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle
 from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame
 from fedray.data.spool import Spool, read_pieces
 from fedray.data.types import Dataset, Split, check_rows

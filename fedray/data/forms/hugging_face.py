@@ -7,17 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.core.text import show_line
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.pictures import stack_pictures
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle, tokenize
+from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.forms.tables import ArrowFrame, build_table, keep_columns, number_groups, require_columns
-from fedray.data.input_columns import spell_columns
 from fedray.data.spool import Spool
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import find_part
@@ -292,46 +292,23 @@ BUILDERS = {
 
 def load_hf(
     _root: Path | None,
+    reading: ReadOptions,
     *,
     path: str | None = None,
     config: str | None = None,
     split: str | None = None,
-    test: str | None = None,
-    input: str | list[str] | None = None,
-    target: str | None = None,
-    group: str | None = None,
-    test_fraction: float = 0.2,
-    task: Literal["auto", "classification", "regression"] = "auto",
-    missing: Literal["refuse", "mean", "drop"] = "refuse",
-    tokenizer: str | None = None,
-    length: int | None = None,
-    size: int | None = None,
     download: bool = False,
 ) -> Dataset:
     """A data set of the user's disk or of their Hugging Face cache.
 
     Args:
+        reading: How it is read; `test` is the split of the test rows, and `input` and `target` may be None where there
+            is one candidate.
         path: A folder that `save_to_disk` wrote, a folder or file that `load_dataset` reads, or a name in the cache.
         config: Configuration of a named data set.
         split: The split of the training rows; None: `train`, or the only one.
-        test: The split of the test rows; None: `test` or `validation` if there is one, else a share is drawn.
-        input: The column of pictures, lists or text, or columns of numbers; None where there is one candidate.
-        target: The column to predict; None where there is one column of classes.
-        group: Column of the natural clients.
-        test_fraction: Share of the rows that is drawn as test rows where none are given.
-        task: As for tables.
-        missing: As for tables.
-        tokenizer: File of a tokenizer, or its name in the cache; makes tokens of text.
-        length: Tokens of a row.
-        size: Height and width that pictures are brought to.
         download: Whether a named data set may be downloaded.
     """
-    target, input, group = (
-        spell_columns(one, f"data.{key}") for key, one in (("target", target), ("input", input), ("group", group))
-    )
-    reading = ReadOptions(
-        target, input, group, test, test_fraction, task, missing, tokenizer, length, size
-    )  # in the order of its fields
     return read_hugging_face(_open(path, config, download=download), reading, split)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.data.forms.clients import join_client_rows, refuse_empty
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.forms.rows import RawRows, make_dataset
 from fedray.data.types import Dataset
 from fedray.files.leaf_files import is_leaf, list_leaf_files, load_json
 

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.data.forms.clients import CLIENT
 from fedray.data.forms.decoding import Decoded, decode_picture
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset
+from fedray.data.forms.rows import RawRows, make_dataset
 from fedray.data.spool import PIECE_BYTES, Spool, read_pieces
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_files, tell_endings
@@ -175,23 +176,13 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
     return whole._replace(classes=sorted(whole.classes, key=lambda one: one.part == "test"))
 
 
-def load_folder(
-    _root: Path | None,
-    *,
-    path: str | None = None,
-    test: str | None = None,
-    test_fraction: float = 0.2,
-    size: int | None = None,
-) -> Dataset:
+def load_folder(_root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """A folder with a folder of pictures for each class, or with folders of parts or clients that have them.
 
     Args:
+        reading: How they are read.
         path: The folder.
-        test: The part, or another folder, that has the test rows; None: `test` or `val`, or a share is drawn.
-        test_fraction: This share.
-        size: Height and width that pictures are brought to; None: they are of one size.
     """
-    reading = ReadOptions(test=test, test_fraction=test_fraction, size=size)
     return read_folder(find_picture_folder(path), reading)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
+from fedray.core.read_options import ReadOptions
 from fedray.data.forms import clients, hugging_face, leaf, pictures, tables
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
 from fedray.data.forms.decoding import decode_picture
 from fedray.data.forms.pictures import PictureRows
 from fedray.data.forms.rows import (
     RawRows,
-    ReadOptions,
-    check_reading,
     is_missing,
     make_dataset,
     refuse_idle,
@@ -212,7 +211,6 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
         Traceback (most recent call last):
         fedray.core.errors.BadInput: data is text: give pathlib.Path('digits') for a file or a folder, or data__name
     """
-    check_reading(reading)
     if isinstance(thing, Dataset):
         return thing
     if isinstance(thing, np.lib.npyio.NpzFile):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.core.text import suggest_nearest
 from fedray.data.cells import (
     explain_marks,
@@ -20,7 +21,7 @@ from fedray.data.cells import (
     unbox,
 )
 from fedray.data.forms.arrays import doubt_classes, doubt_targets, is_whole_with_gaps, list_classes
-from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
+from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset
 from fedray.data.forms.text_tables import explain_table, read_text_table
 from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray, refuse_twins
 from fedray.data.origins import Float64, find_origin
