@@ -416,7 +416,7 @@ class Progress:
         courses: The best values of metrics that a rule watches, and their rounds (`fedray.simulation.rounds`).
         stopped: Why the run ended before its last round; empty where it did not.
         flight: Older versions of models from which jobs in flight started, for a checkpoint (asynchronous training,
-            `fedray.simulation.flights.Versions`).
+            `fedray.simulation.asynchronous.Versions`).
     """
 
     round: int
