@@ -23,7 +23,6 @@ from fedray.core.types import FloatArray, IntArray
 from fedray.data.files import explain_damage, find_data_root, find_file, gunzip, scratch_folder, untar
 from fedray.data.forms.clients import read_table_folder
 from fedray.data.forms.leaf import read_leaf_files
-from fedray.data.forms.recognition import read_raw_parts
 from fedray.data.forms.tables import build_table, read_frame
 from fedray.data.types import Dataset, Split, classification, column_moments, regression, split_stratified
 from fedray.files.leaf_files import list_leaf_files
@@ -475,7 +474,7 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
     """
     place = find_leaf_place(root, path)
     other = None if reading.test is None else find_leaf_place(root, reading.test, "test")
-    return read_leaf_files(place, reading._replace(test=other), read_raw_parts)
+    return read_leaf_files(place, reading._replace(test=other))
 
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:

@@ -338,9 +338,14 @@ def find_hf_files(
     return cache if cache.is_dir() else _find_cache()
 
 
-def open_saved(path: str) -> Any:
-    """What `save_to_disk` wrote into a folder."""
-    return _open(path, None, download=False)
+def is_saved(thing: Any) -> bool:
+    """Whether a thing is the path of a folder that `save_to_disk` wrote."""
+    return isinstance(thing, Path) and any((thing / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def read_saved(place: Path, reading: ReadOptions) -> Dataset:
+    """The data set of such a folder."""
+    return read_hugging_face(_open(str(place), None, download=False), reading)
 
 
 def _find_cache() -> Path:
@@ -359,7 +364,7 @@ def _open(path: str | None, config: str | None, *, download: bool) -> Any:
     assert path is not None
     place = expand_user_path("data.path", path)
     try:
-        if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
+        if is_saved(place):
             return datasets.load_from_disk(str(place))
         with _offline(not download):
             if place.is_file():

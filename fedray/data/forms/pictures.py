@@ -24,13 +24,14 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.read_options import ReadOptions
-from fedray.data.forms.clients import CLIENT
 from fedray.data.forms.decoding import Decoded, decode_picture
-from fedray.data.forms.rows import RawRows, make_dataset
+from fedray.data.forms.rows import CLIENT, RawRows, make_dataset
 from fedray.data.spool import PIECE_BYTES, Spool, read_pieces
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_files, tell_endings
 from fedray.files.plain import expand_user_path, explain_missing_path
+
+OPTIONS = ("test", "test_fraction", "size")
 
 
 class PictureRows:

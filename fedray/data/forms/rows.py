@@ -171,6 +171,7 @@ def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld.
 
+CLIENT = "client"  # the column that says whose a row is, where clients come apart
 GIVEN_ROW = "row"  # the column that says which of the user's rows a training row is, from 0
 MOST_COUNTED = 5_000_000  # rows up to which there is that column
 

@@ -21,7 +21,7 @@ from fedray.data.cells import (
     unbox,
 )
 from fedray.data.forms.arrays import doubt_classes, doubt_targets, is_whole_with_gaps, list_classes
-from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset
+from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.forms.text_tables import explain_table, read_text_table
 from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray, refuse_twins
 from fedray.data.origins import Float64, find_origin
@@ -316,6 +316,8 @@ ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
 READ_FILES = "CSV (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather files (.feather, .arrow)"
 MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
 MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
+OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
+TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
 
 
@@ -442,6 +444,31 @@ def _read_csv(file: Path, delimiter: str, key: str) -> Any:
                 f"sep={found!r}, {marks[0].options}).to_parquet(...){more}"
             )
     return frame
+
+
+def read_table(frame: Any, reading: ReadOptions) -> Dataset:
+    """A table of numbers and categories, or of a column of text that is tokenized."""
+    other = None if reading.test is None else as_frame(reading.test)
+    if reading.tokenizer is None:
+        refuse_idle(reading, OPTIONS, "a table without data.tokenizer")
+        return build_table(frame, other, reading)
+    columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
+    if len(columns) != 1 or not isinstance(reading.target, str):
+        raise BadInput(
+            "data.tokenizer is set, but not both columns: name the column of text in data.input and "
+            "the one to predict in data.target"
+        )
+    refuse_idle(reading, TEXT_OPTIONS, "a table of text")
+    given = [part for part in (frame, other) if part is not None]
+    for part in given:
+        require_columns(part, [*columns, reading.target, *([reading.group] if reading.group else [])])
+    parts = []
+    for part in given:
+        x = tokenize([part[columns[0]].tolist()], reading.tokenizer, reading.length)
+        y = np.asarray(part[reading.target].to_numpy())
+        group = number_groups(part[reading.group], frame[reading.group]) if reading.group else None
+        parts.append(RawRows(x, y, group, keep_columns(part, columns)))
+    return make_dataset("table", parts[0], parts[1] if len(parts) > 1 else None, reading)
 
 
 def build_table(
