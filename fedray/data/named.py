@@ -280,20 +280,21 @@ def load_printers(
     return data
 
 
-def find_table_file(path: str | Path | None, key: str = "path") -> Path:
+def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
     """The user's own file, or their folder with one for each client; `key` is the option that names it."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
-    file = expand_user_path(f"data.{key}", str(path))
+    file = expand_user_path(f"data.{key}", path)
     if not file.is_file() and not (key == "path" and file.is_dir()):
         raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
     return file
 
 
-def load_table(_root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
+def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """Any Parquet, CSV or Feather file with a sample in each row, or a folder with one for each client or each part.
 
     Args:
+        root: Folder of data files, where the path does not begin.
         reading: How it is read; `test` is another file with the test rows, or which file of a folder of parts has them.
         path: The file, or the folder.
 
@@ -307,10 +308,10 @@ def load_table(_root: Path | None, reading: ReadOptions, *, path: str | None = N
         >>> data.class_names, data.train.x.shape
         (('x', 'y'), (8, 2))
     """
-    file, reading = find_table_file(path), reading._replace(input_key="features")
+    file, reading = find_table_file(root, path), reading._replace(input_key="features")
     if file.is_dir():
         return read_table_folder(file, reading)
-    other = read_frame(find_table_file(reading.test, "test"), "test") if reading.test else None
+    other = read_frame(find_table_file(root, reading.test, "test"), "test") if reading.test else None
     return build_table(read_frame(file), other, reading)
 
 
@@ -346,7 +347,7 @@ def encode(text: str) -> NDArray[np.uint8]:
     return _LOOKUP[codes]
 
 
-def find_shakespeare_folder(root: Path | None, source: str) -> Path:
+def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
     """The folder of one of the three texts, see `load_shakespeare`."""
     folder, needs = _FOLDERS[source]
     return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)

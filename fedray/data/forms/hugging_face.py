@@ -71,7 +71,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     columns = list(given) if given else _find_input(train, target, reading)
     frame = _scalar_frame(train, name)
     need = [*([target] if isinstance(target, str) else target), *columns, *([reading.group] if reading.group else [])]
-    require_columns(_Names(known, name), need)
+    require_columns(known, need, of=f"data {name}")
     if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
         column = columns[0]
         clients = frame[reading.group] if reading.group else None
@@ -84,16 +84,6 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     other = None if test is None else _scalar_frame(test, name)
     data = build_table(frame, other, reading, name, _class_names(train, target))
     return data._replace(remarks=(*remarks, *data.remarks))
-
-
-class _Names:
-    """The names of columns, as `require_columns` asks for them."""
-
-    def __init__(self, names: list[str], name: str) -> None:
-        self._names, self.attrs = names, {"file": f"data {name}"}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
 
 
 def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:

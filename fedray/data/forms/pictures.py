@@ -114,11 +114,11 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
     return rows.finish(), rows.remarks()
 
 
-def find_picture_folder(path: str | Path | None) -> Path:
+def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
     """The folder of `data.path`, which holds a folder for each class, or parts or clients with these."""
     if not path:
         raise BadInput("data.path is missing: give a folder that has a folder of pictures for each class")
-    folder = expand_user_path("data.path", str(path))
+    folder = expand_user_path("data.path", path)
     if not folder.is_dir():
         raise BadInput(f"data.path = {path}: {explain_missing_path(folder, 'folder')}")
     return folder
@@ -177,14 +177,15 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
     return whole._replace(classes=sorted(whole.classes, key=lambda one: one.part == "test"))
 
 
-def load_folder(_root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
+def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """A folder with a folder of pictures for each class, or with folders of parts or clients that have them.
 
     Args:
+        root: Folder of data files, where the path does not begin.
         reading: How they are read.
         path: The folder.
     """
-    return read_folder(find_picture_folder(path), reading)
+    return read_folder(find_picture_folder(root, path), reading)
 
 
 def _tell_layout(folder: Path, layout: PictureFolders, files: dict[Path, list[Path]]) -> list[str]:

@@ -118,18 +118,19 @@ def choose_columns(
     return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
 
 
-def require_columns(frame: Any, columns: list[str], key: str = "data") -> None:
+def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
     """Refuses a table that lacks one of some columns; the line has the nearest name, and all that there are.
 
     Args:
-        frame: The table.
+        frame: The table, or the names of its columns.
         columns: Those that are needed.
         key: Of the scenario, for the message.
+        of: What messages call the table; None: as it says itself.
     """
     known = [str(name) for name in frame]
     for column in columns:
         if column not in known:
-            name = frame.attrs.get("file", "the table")
+            name = of or frame.attrs.get("file", "the table")
             remedy = suggest_nearest(str(column), known, "add it, or choose one of them")
             raise BadInput(f"{key}: {name} has no column {column}: {remedy} (its columns: {', '.join(known)[:400]})")
 
