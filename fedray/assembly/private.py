@@ -1,7 +1,7 @@
 """Which layers of a network stay with the clients (`local.private`).
 
 Example:
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
     >>> find_private_layers(net, ["head"]), find_private_layers(net, ["*"])
     (('3',), ('1', '3'))

@@ -2,7 +2,7 @@
 
 Example:
     >>> from fedray.core.types import Tier
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> from fedray.scenario.loader import read_scenario
     >>> net, scenario = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]), read_scenario({"method": "heterofl"})
     >>> tiers = (Tier("strong", 5), Tier("weak", 5, width=0.25))

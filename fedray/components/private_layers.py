@@ -3,7 +3,7 @@
 A layer is a module that owns tensors of a row. What is private is neither sent nor counted, its float buffers included.
 
 Example:
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> layout = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]).layout
     >>> trained_layers(layout), drop_layers(layout, ("1",)).d
     (('1', '3'), 27)

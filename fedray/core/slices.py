@@ -1,7 +1,7 @@
 """Slices of a network: which part of it the clients of each tier train.
 
 Example:
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> whole, half = (build_net("mlp", (2,), 1, "mse", hidden=[width]) for width in (4, 2))
     >>> slices = Slices((whole, half), lambda _round, _tier: torch.arange(9), np.array([1.0, 0.5]))
     >>> slices.numbers.tolist()

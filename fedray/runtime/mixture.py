@@ -18,7 +18,6 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +26,10 @@ from torch import Tensor
 
 from fedray.components.mixture import share_samples
 from fedray.core.method import MIXTURE
-from fedray.core.types import EVALUATED_ROWS, FloatArray, Plan, State
-from fedray.models.net import per_sample
+from fedray.core.types import FloatArray, Plan, State
+from fedray.evaluation.mixture import Forward, sample_losses
 from fedray.runtime.client_state import Private
 from fedray.simulation.study import Study
-
-Forward = Callable[[Tensor, Tensor, int, Tensor], Tensor]  # models, counters, world, raw inputs -> outputs `[K, n, C]`
 
 
 class _Shared(NamedTuple):
@@ -86,25 +83,3 @@ class Shares:
             share = share_samples(losses.numpy(), before)
             self._known[key] = _Shared(torch.from_numpy(share.astype(np.float32)), share.mean(axis=1))
         return self._known[key]
-
-
-def sample_losses(study: Study, forward: Forward, state: State, world: int, client: int) -> Tensor:
-    """The loss of each model of a world on each training row of a client, `[K, n]` float64.
-
-    Args:
-        study: What is trained; its network's own loss is a negative log likelihood.
-        forward: Computes outputs.
-        state: The models.
-        world: The world.
-        client: The client's id.
-    """
-    k, where = study.method.phase.models, torch.tensor([world])
-    fetched = study.shards.fetch(np.array([world]), np.array([client]))
-    rows, models = fetched.rows[0, : int(fetched.size[0])], slice(world * k, (world + 1) * k)
-    pieces = [torch.zeros(k, 0, dtype=torch.float64)]
-    for part in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
-        outputs = forward(state.models[models], state.counters[models], world, fetched.x[part])
-        y = study.shards.targets(fetched.labels(part, 0)[None], where)[0].to(outputs.device)
-        y = y.to(outputs.dtype) if y.is_floating_point() else y
-        pieces.append(per_sample(study.net.objective, outputs, y.expand(k, *y.shape)).double().cpu())
-    return torch.cat(pieces, dim=1)

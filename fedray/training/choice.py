@@ -88,7 +88,7 @@ def choose_engine(
         BadInput: Compiled kernels must train, and cannot.
 
     Example:
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> engine = choose_engine(build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]))
         >>> engine.name, engine.width, engine.why
         ('mlp', 256, 'linear layers only, 67 parameters')
@@ -309,7 +309,7 @@ def check_invariance(
         models: K.
 
     Example:
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> from fedray.training.choice import choose_engine
         >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
         >>> check_invariance(net, choose_engine(net), Local(), torch.zeros(4), device="cpu", dtype=torch.float32)

@@ -124,7 +124,7 @@ def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
     Example:
         The features of a network are the inputs of its last layer.
 
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
         >>> with watching_features(net, True) as watched:
         ...     _ = net.module(torch.ones(5, 2))
@@ -456,7 +456,7 @@ def train_client_loop(net: Net, block: Block) -> Trained:
 
         >>> import numpy as np
         >>> from fedray.core.method import Local
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
         >>> x, y = torch.ones(1, 1, 2, 3), torch.zeros(1, 1, 2, dtype=torch.int64)
         >>> block = Block(
@@ -584,7 +584,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
         >>> import numpy as np
         >>> from fedray.core.local import LocalLoss
         >>> from fedray.core.method import Local
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
         >>> x, y = torch.ones(1, 2, 2, 3), torch.zeros(1, 2, 2, dtype=torch.int64)
         >>> def train(factor):
@@ -700,7 +700,7 @@ def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) 
 
     Example:
         >>> from fedray.core.local import LocalLoss
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
         >>> alone = Local(loss=LocalLoss(lambda out, y, context: out.square().sum(-1)))
         >>> mixed = Local(loss=LocalLoss(lambda out, y, context: out[:, 0] * out.mean()))
