@@ -191,18 +191,13 @@ def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) 
 # Tables: the UCI regression sets in the standard layout of their splits, the printers, and any table.
 
 
-def find_uci_folder(name: str, root: Path | None) -> Path:
-    """The `data/` folder of one UCI set."""
-    folder = name.removeprefix("uci/")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
-        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
-    places = [f"UCI/UCI_Datasets/{folder}/data", f"UCI_Datasets/{folder}/data", f"{folder}/data"]
-    return find_file(root, name, places, "data.txt")
-
-
 def load_uci(name: str, root: Path | None) -> Dataset:
     """A regression set with its standard splits as folds; every fold is standardized by its own training rows."""
-    folder = find_uci_folder(name, root)
+    inside = name.removeprefix("uci/")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
+        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
+    places = [f"UCI/UCI_Datasets/{inside}/data", f"UCI_Datasets/{inside}/data", f"{inside}/data"]
+    folder = find_file(root, name, places, "data.txt")
     data = _read_numbers(name, folder / "data.txt")
     inputs, target = (_read_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
     x, y = data[:, inputs].astype(np.float32), data[:, target].astype(np.float32)
@@ -240,11 +235,6 @@ def _read_rows(name: str, path: Path, limit: int) -> IntArray:
     return index
 
 
-def find_printers_folder(root: Path | None) -> Path:
-    """The folder of the printers' CSV files."""
-    return find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
-
-
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
@@ -258,7 +248,7 @@ def load_printers(
         speed: `nominal` (of the file name) or `measured` (column 0, which levels off near 43).
         test_speed: Nominal speed of the test rows.
     """
-    folder = find_printers_folder(root)
+    folder = find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
     parts = []
     for path in sorted(folder.glob("*Printer*_Speed*.csv")):
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):

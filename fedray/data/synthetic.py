@@ -15,7 +15,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
 from fedray.data.cut import count_withheld
 from fedray.data.origins import add_back
-from fedray.data.shards import Fetched, Scaling, Standardization
+from fedray.data.shards import Fetched, Scaling
 from fedray.data.shifts import LabelNoise, mislabel
 from fedray.data.types import Dataset, Float32, Population, Split, classification, regression
 
@@ -195,7 +195,8 @@ class GeneratedShards:
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self._population, self._hold_out, self._server = population, hold_out, server
         self._seeds = np.asarray(seeds, dtype=np.int64)
-        self._scaling = Scaling.of(data, [0] * len(seeds))
+        scaling = Scaling.of(data, [0] * len(seeds))
+        self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
         self._rows = 1 << max(10, min(16, (POOL_NUMBERS // population.features).bit_length() - 1))
         draw = rng.stream(population.seed, "synthetic noise")
         noise = draw.standard_normal((self._rows, population.features), dtype=np.float32)
@@ -257,18 +258,6 @@ class GeneratedShards:
             held = rng.permutations(rng.keys(self._seeds[world], "synthetic classes", client), self._population.classes)
             label = np.take_along_axis(held, label, axis=1)
         return label, words[..., 1]
-
-    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """As float32; generated inputs need no standardizing."""
-        return self._scaling.normalize(x, world)
-
-    def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Labels as they are."""
-        return self._scaling.targets(y, world)
-
-    def standardization(self, world: IntArray) -> Standardization:
-        """The statistics of the worlds' folds."""
-        return self._scaling.standardization(world)
 
     def test(self, _world: int) -> tuple[Tensor, Tensor]:
         """The test rows of the data set, the same in all worlds."""

@@ -16,8 +16,7 @@ from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.read_options import ReadOptions
 from fedray.data.forms import tables
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
-from fedray.data.forms.decoding import decode_picture
-from fedray.data.forms.pictures import PictureRows
+from fedray.data.forms.pictures import PictureRows, decode_picture
 from fedray.data.forms.rows import RawRows, is_missing, make_dataset, refuse_idle, tokenize
 from fedray.data.spool import Spool
 from fedray.data.types import Array, Dataset
