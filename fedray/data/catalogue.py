@@ -15,6 +15,7 @@ from fedray.data import named
 from fedray.data.files import find_data_root
 from fedray.data.forms import hugging_face, pictures
 from fedray.data.forms.rows import make_reading
+from fedray.data.forms.tables import find_table_file
 from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
 from fedray.data.types import Dataset, check_dataset
 from fedray.own_code.contract import contract
@@ -61,7 +62,7 @@ _SOURCES: dict[str, Source] = {
     "interval": Source(make_interval),
     "cubic": Source(make_cubic),
     "synthetic": Source(make_population),
-    "table": Source(named.load_table, named.find_table_file, own=True),
+    "table": Source(named.load_table, find_table_file, own=True),
     "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
     "folder": Source(pictures.load_folder, pictures.find_picture_folder, own=True),
     "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files, own=True),

@@ -23,7 +23,7 @@ from fedray.core.types import FloatArray, IntArray
 from fedray.data.files import explain_damage, find_data_root, find_file, gunzip, scratch_folder, untar
 from fedray.data.forms.clients import read_table_folder
 from fedray.data.forms.leaf import read_leaf_files
-from fedray.data.forms.tables import build_table, read_frame
+from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.types import Dataset, Split, classification, column_moments, regression, split_stratified
 from fedray.files.leaf_files import list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path
@@ -270,16 +270,6 @@ def load_printers(
     return data
 
 
-def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """The user's own file, or their folder with one for each client; `key` is the option that names it."""
-    if not path:
-        raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
-    file = expand_user_path(f"data.{key}", path)
-    if not file.is_file() and not (key == "path" and file.is_dir()):
-        raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
-    return file
-
-
 def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """Any Parquet, CSV or Feather file with a sample in each row, or a folder with one for each client or each part.
 
@@ -299,10 +289,7 @@ def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = No
         (('x', 'y'), (8, 2))
     """
     file, reading = find_table_file(root, path), reading._replace(input_key="features")
-    if file.is_dir():
-        return read_table_folder(file, reading)
-    other = read_frame(find_table_file(root, reading.test, "test"), "test") if reading.test else None
-    return build_table(read_frame(file), other, reading)
+    return read_table_folder(file, reading) if file.is_dir() else read_table_file(file, reading)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

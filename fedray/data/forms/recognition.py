@@ -64,14 +64,6 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     return form.open(thing, reading)
 
 
-def _read_table_file(file: Path, reading: ReadOptions) -> Dataset:
-    """A file of a table, and another one with the test rows where an option names it."""
-    if isinstance(reading.test, str | Path):
-        other = expand_user_path("data.test", str(reading.test))
-        reading = reading._replace(test=tables.read_frame(other, "test"))
-    return tables.read_table(tables.read_frame(file), reading)
-
-
 def _read_two_tables(pair: Any, reading: ReadOptions) -> Dataset:
     """The table of the training rows, and that of the test rows."""
     return tables.read_table(tables.as_frame(pair[0]), reading._replace(test=pair[1]))
@@ -132,7 +124,7 @@ FORMS = (
     Form("a fedray.data.Dataset", lambda thing: isinstance(thing, Dataset), lambda data, _: data),
     Form("a Hugging Face data set", hugging_face.is_hugging_face, hugging_face.read_hugging_face),
     Form("LEAF's JSON", leaf.holds_users, leaf.read_users, pairs.OPTIONS),
-    Form("a file of a table", lambda thing: isinstance(thing, Path) and thing.is_file(), _read_table_file),
+    Form("a file of a table", lambda thing: isinstance(thing, Path) and thing.is_file(), tables.read_table_file),
     Form("what save_to_disk wrote", hugging_face.is_saved, hugging_face.read_saved),
     Form("a folder of tables", lambda at: isinstance(at, Path) and bool(list_tables(at)), clients.read_table_folder),
     Form("a folder of pictures", lambda at: isinstance(at, Path), pictures.read_folder, pictures.OPTIONS),

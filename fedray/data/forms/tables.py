@@ -28,6 +28,7 @@ from fedray.data.origins import Float64, find_origin
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import TABLES
 from fedray.files.leaf_files import list_leaf_files
+from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which columns of a table are inputs, which of them are categories, what may be missing, and how its target is read.
@@ -445,6 +446,24 @@ def _read_csv(file: Path, delimiter: str, key: str) -> Any:
                 f"sep={found!r}, {marks[0].options}).to_parquet(...){more}"
             )
     return frame
+
+
+def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
+    """The user's own file, or their folder with one for each client; `key` is the option that names it."""
+    if not path:
+        raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
+    file = expand_user_path(f"data.{key}", path)
+    if not file.is_file() and not (key == "path" and file.is_dir()):
+        raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
+    return file
+
+
+def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
+    """The data set of a file, and of another one with the test rows where an option names it."""
+    if isinstance(reading.test, str | Path):
+        other = read_frame(find_table_file(None, str(reading.test), "test"), "test")
+        reading = reading._replace(test=other)
+    return read_table(read_frame(file), reading)
 
 
 def read_table(frame: Any, reading: ReadOptions) -> Dataset:
