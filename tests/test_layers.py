@@ -41,6 +41,7 @@ core
 files  own_code  process
 data  models  metrics
 components  training
+features
 methods
 scenario
 report  simulation

@@ -19,6 +19,7 @@ import torch
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Method
 from fedray.core.types import Clients
+from fedray.features.correction import Correction
 from fedray.methods.setting import Setting
 from fedray.scenario.schema import Scenario
 from fedray.simulation.async_rule import AsyncRule
@@ -75,7 +76,7 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
     rule = make_async_rule(scenario, pieces.clients)
     assert rule is not None
     mode, phase = f"participation.mode = {rule.mode}", method.phase
-    if phase.local.correction is not None:
+    if phase.find(Correction) is not None:
         raise BadInput(
             f"{mode}, but the corrections of {method.name} are made of rounds in which clients and server meet: set it "
             "to sync, or choose another method"

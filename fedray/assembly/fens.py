@@ -1,7 +1,7 @@
 """The clients' networks of FENS and the aggregator that reads them, from a scenario.
 
 Example:
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> from fedray.scenario.loader import read_scenario
     >>> scenario = read_scenario({"method": {"name": "fens", "aggregator": "client_weights"}})
     >>> stack = make_fens(scenario, 10, 5, lambda one: build_net("linear", (4,), 10, "cross_entropy"))

@@ -1,7 +1,7 @@
 """Which layers of a network stay with the clients (`local.private`).
 
 Example:
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
     >>> find_private_layers(net, ["head"]), find_private_layers(net, ["*"])
     (('3',), ('1', '3'))
@@ -17,9 +17,9 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from fedray.components.private_layers import trained_layers
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
+from fedray.features.private import trained_layers
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 

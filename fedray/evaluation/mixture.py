@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.method import MIXTURE
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
+from fedray.features.mixture import MIXTURE
 from fedray.simulation.study import Runtime, Study
 
 

@@ -263,7 +263,7 @@ class Predictor:
         self._calibrated: dict[ConformalRule, Calibrated] = {}
         data = study.shards.data
         self._range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
-        if study.method.phase.is_personal or study.method.phase.mixture:
+        if study.method.phase.is_personal or study.method.phase.weighs:
             self.worker.private.restore(private)
 
     def predict(
@@ -338,7 +338,7 @@ class Predictor:
     def _weights(self, world: int, client: int) -> FloatArray:
         """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
         weights = np.zeros(self.answer.models)
-        if self.study.method.phase.mixture:
+        if self.study.method.phase.weighs:
             known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
             new = fit_mixtures(self.worker, self.answer.state, world, np.array([client]), len(weights)).numpy()[:, 0]
             return new if np.isnan(known).any() else known

@@ -96,7 +96,7 @@ def shefl(setting: kit.Setting) -> kit.Method:
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # Alg. 1, lines 4-7: entries P[(t + j) mod K], j < m, of the client's row P
-        local=correct_clients(local, alpha, setting.layout.trainable) if alpha else local,  # line 8
+        **(correct_clients(local, alpha, setting.layout.trainable) if alpha else {"local": local}),  # line 8
         compress=compress,  # line 9
         merge=merge,  # lines 11-13
     )

@@ -4,7 +4,7 @@ A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; in
 flattening, a channel of a convolution is all its places.
 
 Example:
-    >>> from fedray.models.catalogue import build_net
+    >>> from fedray.models.nets import build_net
     >>> net = build_net("mlp", (2,), 1, "mse", hidden=[4])
     >>> layers = read_layers(net, "a slice")
     >>> find_columns(layers, 0.5, lambda channels: 0).tolist()  # 4 x 2 weights, 4 biases, 1 x 4 weights, 1 bias

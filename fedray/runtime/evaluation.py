@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.mixture import fit_weights
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, Plan, State
 from fedray.evaluation.answers import (
     WeightedRows,
     cast_votes,
@@ -30,11 +29,10 @@ from fedray.evaluation.conformal import (
     weigh_sets,
 )
 from fedray.evaluation.drift import sample_uncertainty
+from fedray.features.mixture import fit_weights, sample_losses
 from fedray.models.net import per_sample
 from fedray.runtime import failures
 from fedray.runtime.exchange import Piece
-from fedray.runtime.mixture import sample_losses
-from fedray.runtime.personal import own_models
 from fedray.runtime.worker import Worker
 from fedray.simulation.study import Study
 
@@ -172,7 +170,7 @@ def fit_mixtures(worker: Worker, state: State, world: int, client: IntArray, mod
     study = worker.study
 
     def fit(client: IntArray) -> Tensor:
-        each = [sample_losses(study, worker.forward, state, world, i).numpy() for i in client.tolist()]
+        each = [sample_losses(worker, state, models, world, i).numpy() for i in client.tolist()]
         return torch.from_numpy(np.stack([fit_weights(losses) for losses in each], axis=1))
 
     return failures.score_clients(fit, client, models, study.skip, study.client_timeout)
@@ -247,6 +245,23 @@ def score_known_clients(worker: Worker, state: State, keys: list[tuple[int, int]
     return out
 
 
+def own_models(worker: Worker, state: State, world: int, client: int) -> Tensor:
+    """The models with which a known client answers, `[P * K, d]`, as the last piece says that lets clients answer.
+
+    Args:
+        worker: The worker on which the client lives.
+        state: The broadcast models.
+        world: The world.
+        client: The client's id.
+    """
+    phase = worker.study.method.phase
+    k = phase.models
+    plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
+    tier = worker.study.clients.tier_of(np.array([client]))
+    own = [piece for piece in phase.pieces if piece.answers][-1]
+    return own.own_models(worker, plan, state.models[world * k : (world + 1) * k], int(tier[0]))
+
+
 def pick_own_models(worker: Worker, state: State, world: int, client: int) -> Tensor:
     """A known client's own models `[K, d]`: of several personal passes those that are best on its held-out rows.
 
@@ -257,7 +272,7 @@ def pick_own_models(worker: Worker, state: State, world: int, client: int) -> Te
         client: The client's id.
     """
     study, phase = worker.study, worker.study.method.phase
-    rows = own_models(worker.private, study, state, world, client)
+    rows = own_models(worker, state, world, client)
     passes = rows.view(-1, phase.models, rows.shape[1])
     if len(passes) == 1:
         return passes[0]
@@ -276,7 +291,7 @@ def _make_counter(worker: Worker, state: State, world: int) -> Callable[[int, st
     of_tier: dict[tuple[int, str], FloatArray] = {}
 
     def compute(client: int, name: str, rows: IntArray) -> FloatArray:
-        own, (x, y), errors = own_models(worker.private, study, state, world, client), splits[name], []
+        own, (x, y), errors = own_models(worker, state, world, client), splits[name], []
         counters = shared.repeat(len(own) // phase.models, 1)
         for part in torch.split(torch.from_numpy(rows), EVALUATED_ROWS):
             votes = cast_votes(study, world, worker.forward(own, counters, world, x[part]).cpu())  # [P * K, n, C]
@@ -285,7 +300,7 @@ def _make_counter(worker: Worker, state: State, world: int) -> Callable[[int, st
         return np.concatenate(errors, axis=1)
 
     def count(client: int, name: str, rows: IntArray) -> FloatArray:
-        if phase.slices is None:
+        if not phase.nets:
             return compute(client, name, rows)
         key = int(study.clients.tier_of(np.array([client]))[0]), name
         if key not in of_tier:
@@ -298,7 +313,7 @@ def _make_counter(worker: Worker, state: State, world: int) -> Callable[[int, st
 def _mean_error(study: Study, question: WeightedRows, count: Callable[[IntArray], FloatArray]) -> Tensor:
     """Weighted accuracy, or RMSE, of each personal pass on some rows, `[P]` float64; NaN without rows."""
     if not len(question.rows):
-        return torch.full((max(1, len(study.method.phase.personal)),), torch.nan, dtype=torch.float64)
+        return torch.full((max(1, study.method.phase.passes - 1),), torch.nan, dtype=torch.float64)
     means = question.mean(count(question.rows))
     return torch.from_numpy(means if study.classes else np.sqrt(means))
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from fedray.core.client_state import keep_vectors
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.evaluation.answers import known_clients
 from fedray.runtime import evaluation
-from fedray.runtime.client_state import keep_vectors
 from fedray.runtime.evaluation import score_own_sets
 from fedray.runtime.stacking import make_worker
 from fedray.simulation.study import Pieces, Study

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -206,8 +207,8 @@ class Study:
     @property
     def last_phase(self) -> int:
         """The round after which the last phase of the method trains, before which its scores are not the method's."""
-        windows = self.method.phase.local.windows
-        return max((part.begins for part in self.parts), default=0 if windows is None else windows.burn_in)
+        begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
+        return max(begins, default=0)
 
     @property
     def init_seeds(self) -> IntArray:
@@ -306,9 +307,8 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
         BadInput: Compiled kernels must train, and cannot.
     """
     phase, drops = study.method.phase, study.evaluation.dropout_at_test
-    return choose_engine(
-        study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops, models=phase.models
-    )
+    choose = partial(choose_engine, study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops)
+    return choose(models=phase.models, together=phase.together)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ def choose_engine(
     local: Local | None = None,
     drops: bool = False,
     models: int = 1,
+    together: int = 1,
 ) -> Engine:
     """The engine for a network.
 
@@ -83,19 +84,20 @@ def choose_engine(
         local: How clients train, where that may be more than data; None: it is data.
         drops: Whether dropout stays on in answers, so that evaluation has to call the module itself.
         models: K.
+        together: Lanes of a client that train together, and read each other.
 
     Raises:
         BadInput: Compiled kernels must train, and cannot.
 
     Example:
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> engine = choose_engine(build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]))
         >>> engine.name, engine.width, engine.why
         ('mlp', 256, 'linear layers only, 67 parameters')
     """
     engine = _choose_any(net, device, example, lanes)
-    if local is not None and local.has_code:
-        engine = _choose_for_code(net, device, example, engine, local=local, models=models)
+    if local is not None and (local.has_code or together > 1):
+        engine = _choose_for_code(net, device, example, engine, local=local, models=models, together=together)
     if lanes == "compiled" and engine.name not in COMPILED:
         library = native.load_library()
         if device != "cpu":
@@ -196,22 +198,23 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 
 
 def _choose_for_code(
-    net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int
+    net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, together: int
 ) -> Engine:
     """The engine of a local training with code in it; `plain` is the network's own, which evaluates it."""
-    named = [f"its {name}" for name in ("loss", "gradient", "step", "particles") if getattr(local, name) is not None]
+    parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": together > 1 or None}
+    named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
-    together, general = local.particles is not None, plain
-    if together or plain.name not in ("vmap", "loop"):
-        general = _choose_general(net, device, example, "", math.inf if together else VMAP_FLOATS)
+    general = plain
+    if together > 1 or plain.name not in ("vmap", "loop"):
+        general = _choose_general(net, device, example, "", math.inf if together > 1 else VMAP_FLOATS)
     refused = general.why if general.name == "loop" else None
     if refused is None and example is not None:
         refused = client_code.find_code_refusal(net, example, local, models)
-    if refused and together:
+    if refused and together > 1:
         raise BadInput(f"model.name = {net.name} cannot move together with others: {refused}: choose another one")
     if refused is not None:
         return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=train_client_loop)
-    width = max(general.width, models * together)
+    width = max(general.width, together)
     engine = replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes, width=width)
     return replace(engine, outputs=plain.outputs, evaluates=plain.evaluates)
 
@@ -309,7 +312,7 @@ def check_invariance(
         models: K.
 
     Example:
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> from fedray.training.choice import choose_engine
         >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
         >>> check_invariance(net, choose_engine(net), Local(), torch.zeros(4), device="cpu", dtype=torch.float32)
@@ -339,7 +342,7 @@ def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], start
     device, dtype = starts.device, starts.dtype
     lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
     size = np.full(len(lane), _ROWS)
-    one_epoch = replace(local, epochs=1, steps=None, batch_size=batch, particles=None)  # these lanes move apart
+    one_epoch = replace(local, epochs=1, steps=None, batch_size=batch)
     steps = count_steps(size, one_epoch)
     key = rng.keys(0, "selftest", lane)
     index, weight = deal_batches(lane[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)

@@ -177,7 +177,7 @@ def train_compiled_mlp(net: Net, block: Block) -> Trained:
         Two lanes on the same data, from different models; the second lane is trained alone, too.
 
         >>> from fedray.core.method import Local
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
         >>> start, one = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 2, 2)
         >>> x, y, steps = one[..., None].expand(1, 2, 2, 3), one.long(), np.array([1, 1])
@@ -405,7 +405,7 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
     Example:
         Padding is covered, strides are not.
 
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> find_stages(build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4]).module)[0].pool
         (2, 2)
         >>> find_stages(nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 2)))
@@ -521,7 +521,7 @@ def run_kernel(kernel: Kernel, net: Net, rows: Tensor, x: Tensor) -> Tensor:
         x: Inputs of each model, `[M, n, ...]`; expanded ones are read once.
 
     Example:
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> from fedray.training.compiled import CONV_KERNEL
         >>> net = build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4])
         >>> rows, images = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 5, 1, 8, 8)
@@ -587,7 +587,7 @@ def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
         teaching: What it learns.
 
     Example:
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
         >>> teaching, batch = Teaching(torch.ones(2, 3), torch.full((2, 2), 0.5), 2, "adam"), [torch.arange(2)]
         >>> if native.is_available():

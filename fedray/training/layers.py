@@ -343,7 +343,7 @@ def train_mlp(net: Net, block: Block) -> Trained:
 
         >>> import numpy as np
         >>> from fedray.core.method import Local
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
         >>> start = torch.stack([net.init(0), net.init(1)])
         >>> x, y = torch.ones(1, 2, 2, 3), torch.zeros(1, 2, 2, dtype=torch.int64)

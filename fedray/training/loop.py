@@ -409,7 +409,7 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
     Example:
         Nothing forbids mapping a small perceptron over lanes.
 
-        >>> from fedray.models.catalogue import build_net
+        >>> from fedray.models.nets import build_net
         >>> find_refusal(build_net("mlp", (2,), 3, "cross_entropy", hidden=[4]), torch.zeros(2)) is None
         True
 

@@ -21,6 +21,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from fedray.assembly.registry import UserObjects, explaining_own_objects
 from fedray.assembly.study import build_study
 from fedray.core import native
+from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.sums import Totals, merge_stats, sum_bytes, thin
@@ -28,7 +29,6 @@ from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, evaluation, placement
 from fedray.runtime import exchange as messages
-from fedray.runtime.client_state import keep_vectors
 from fedray.runtime.environment import device_of, limit_gpu_memory
 from fedray.runtime.evaluation import score_own_sets
 from fedray.runtime.exchange import (

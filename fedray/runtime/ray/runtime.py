@@ -16,13 +16,13 @@ from ray.cluster_utils import Cluster
 from torch import Tensor
 
 from fedray.assembly.registry import UserObjects
+from fedray.core.client_state import deal_private, merge_private
 from fedray.core.errors import Lost
 from fedray.core.local import SENT, reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Lanes, SizedPlan, State, Stats
 from fedray.evaluation.answers import known_clients
 from fedray.runtime import environment, evaluation, exchange, placement
-from fedray.runtime.client_state import deal_private, merge_private
 from fedray.runtime.exchange import choose_laps, cut_chunks
 from fedray.runtime.ray.actors import Call, ClientActors, Round
 from fedray.runtime.ray.cluster import Reservation, retry_on_cluster_change
@@ -45,7 +45,8 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
 
 def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
     """Whether a job reads more than its own row: parts of a stack, all models of its world, learners, other extras."""
-    reads = bool(study.parts) or phase.mixture or phase.fitting is not None or reads_ensemble(phase.local.loss)
+    reads = bool(study.parts) or phase.fitting is not None or reads_ensemble(phase.local.loss)
+    reads = reads or any(piece.reads_models for piece in phase.pieces)
     return reads or any(len(one) != len(state.models) for name, one in state.extra.items() if name.startswith(SENT))
 
 
