@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
 from fedray.evaluation.regression import drop_absent, predict_means, weigh_present
 from fedray.metrics import ensemble
-from fedray.simulation.study import Study
+from fedray.simulation.study import Host, Pieces, Question, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The weights of known clients over the models that answer: by their losses, by their tiers, or those of everybody.
@@ -119,12 +119,6 @@ class WeightedRows(NamedTuple):
 
 
 RowsOfClient = Callable[[int], WeightedRows]
-
-
-def known_clients(study: Study) -> list[tuple[int, int]]:
-    """(world, client) of everyone who is evaluated one by one."""
-    number = min(study.clients.number, EVALUATED_CLIENTS)
-    return [(world, client) for world in range(study.worlds) for client in range(number)]
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
@@ -234,7 +228,7 @@ def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArr
         `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
     """
     y = study.split(split, world)[1]
-    find = _rows_of_clients(study, world, split)
+    find = rows_of_clients(study, world, split)
     votes = _cast_narrow_votes(study, world, outputs)
     found, finite = np.full(len(weights), np.nan), bool(np.isfinite(votes).all())
     for client, row in enumerate(weights):
@@ -267,7 +261,7 @@ def measure_clients_alike(
     Returns:
         `[N]`, as `measure_clients`.
     """
-    find, votes = _rows_of_clients(study, world, split), _cast_narrow_votes(study, world, outputs)
+    find, votes = rows_of_clients(study, world, split), _cast_narrow_votes(study, world, outputs)
     mean = votes.mean(axis=0) if weights is None else np.tensordot(weights.astype(votes.dtype), votes, axes=1)
     errors = count_errors(study, mean, study.split(split, world)[1])
     found = np.full(len(clients), np.nan)
@@ -278,13 +272,89 @@ def measure_clients_alike(
     return found if study.classes else np.sqrt(found)
 
 
-def _rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
+def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
+    """A function: client -> the rows of a split that it is scored on."""
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
 def _cast_narrow_votes(study: Study, world: int, outputs: Tensor) -> NDArray[np.floating[Any]]:
     """Votes in float32 for classes, where only the largest counts."""
     return cast_votes(study, world, outputs).astype(np.float32 if study.classes else np.float64)
+
+
+def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
+    """Scores known clients that answer with models of their own (Ditto, LG-FedAvg); see `ask_own_scores`.
+
+    What the slice of a tier answers is computed once for all of its clients.
+
+    Args:
+        host: where the clients live.
+        state: the broadcast models.
+        world: number of the world.
+        client: ids of the clients, `[c]`.
+    """
+    study, phase = host.study, host.study.method.phase
+    shared = state.counters[world * phase.models : (world + 1) * phase.models]
+    splits = {name: study.split(name, world) for name in ("test", "hold_out")}  # once: their rows may be copies
+    of_tier: dict[tuple[int, str], FloatArray] = {}
+
+    def compute(client: int, name: str, rows: IntArray) -> FloatArray:
+        own, (x, y), errors = host.own_models(state, world, client), splits[name], []
+        counters = shared.repeat(len(own) // phase.models, 1)
+        for part in torch.split(torch.from_numpy(rows), EVALUATED_ROWS):
+            votes = cast_votes(study, world, host.forward(own, counters, world, x[part]).cpu())  # [P * K, n, C]
+            answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
+            errors.append(count_errors(study, answers, y[part]))
+        return np.concatenate(errors, axis=1)
+
+    def count(client: int, name: str, rows: IntArray) -> FloatArray:
+        """Whether the personal passes of a client err on rows of a split, or their squares, `[P, n]`."""
+        if not phase.nets:
+            return compute(client, name, rows)
+        key = int(study.clients.tier_of(np.array([client]))[0]), name
+        if key not in of_tier:
+            of_tier[key] = compute(client, name, np.arange(len(splits[name][1])))
+        return of_tier[key][:, rows]
+
+    finders = {name: rows_of_clients(study, world, name) for name in splits}
+    for i in client.tolist():
+        found = torch.full((2, max(1, phase.passes - 1)), torch.nan, dtype=torch.float64)
+        for place, (name, find) in enumerate(finders.items()):
+            if len((own := find(i)).rows):
+                means = own.mean(count(i, name, own.rows))
+                found[place] = torch.from_numpy(means if study.classes else np.sqrt(means))
+        yield found
+
+
+def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
+    """Asks known clients with models of their own for their scores.
+
+    Args:
+        runtime: where the clients live.
+        state: the broadcast models.
+
+    Returns:
+        By (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test rows and on
+        its held-out rows. A client answers with the average over its K models of a pass; NaN where it has no such rows.
+    """
+    return runtime.ask(Question(score_own_models, at_home=True), state)
+
+
+def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
+    """A known client's own models `[K, d]`: of several personal passes those that are best on its held-out rows.
+
+    Args:
+        host: where the client lives.
+        state: the broadcast models.
+        world: number of the world.
+        client: the client's id.
+    """
+    rows = host.own_models(state, world, client)
+    passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])
+    if len(passes) == 1:
+        return passes[0]
+    held_out = next(score_own_models(host, state, world, np.array([client])))[1]
+    return passes[int(find_best_pass(held_out.numpy()[None], lowest=not host.study.classes)[0])]
 
 
 def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:

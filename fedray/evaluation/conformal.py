@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
-from fedray.evaluation.answers import RowsOfClient, WeightedRows, held_out_rows, own_test_rows
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
+from fedray.evaluation.answers import (
+    RowsOfClient,
+    WeightedRows,
+    held_out_rows,
+    own_test_rows,
+    pick_own_models,
+    rows_of_clients,
+)
 from fedray.evaluation.regression import Members, read_members, weigh_present
 from fedray.metrics import ensemble
 from fedray.metrics.conformal import (
@@ -25,11 +34,14 @@ from fedray.metrics.conformal import (
     summarize_classes,
     weigh_clients,
 )
-from fedray.simulation.study import ClientScores, Runtime, Study
+from fedray.simulation.study import ClientScores, Host, Question, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conformal scores of rows: from the raw outputs of the models that answer, with everybody's weights or a client's
 # own.
+
+
+Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
 
 
 class RowAnswers(NamedTuple):
@@ -245,12 +257,61 @@ def _join(pairs: Any) -> ClientSets:
     return ClientSets(table[:, 0], table[:, 1])
 
 
+def score_own_sets(
+    host: Host, state: State, world: int, client: IntArray, *, thresholds: FloatArray | None, split: str
+) -> Iterator[Tensor]:
+    """What known clients say of their own answers: scores to calibrate by, or how their sets do; see `ask_own_sets`.
+
+    Args:
+        host: where the clients live.
+        state: the broadcast models.
+        world: number of the world.
+        client: ids of the clients, `[c]`.
+        thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
+        split: `test`, or `hold_out` for the withheld rows that are scored.
+    """
+    study, models = host.study, host.study.method.phase.models
+    shared, find = state.counters[world * models : (world + 1) * models], rows_of_clients(study, world, split)
+    inputs = study.split(split, world)[0]
+    for i in client.tolist():
+        own = find(i)
+        if thresholds is not None and split == "hold_out":
+            own = keep_scored(own)
+        if not len(own.rows):
+            yield torch.full((0 if thresholds is None else 2,), torch.nan, dtype=torch.float64)
+            continue
+        rows, parts = pick_own_models(host, state, world, i), torch.split(torch.from_numpy(own.rows), EVALUATED_ROWS)
+        outputs = torch.cat([host.forward(rows, shared, world, inputs[part]).cpu() for part in parts], dim=1)
+        answer = Answer(State(rows, shared, {}), models)
+        found = score_rows(study, read_answers(study, world, outputs, split, answer, rows=own.rows))
+        if thresholds is None:
+            yield torch.from_numpy(find_true_scores(found))
+        else:
+            in_order = own._replace(rows=np.arange(len(own.rows)))
+            yield torch.tensor(weigh_sets(cover_rows(found, float(thresholds[world])), in_order), dtype=torch.float64)
+
+
+def ask_own_sets(runtime: Runtime, state: State, thresholds: FloatArray | None = None, split: str = "hold_out") -> Own:
+    """Asks known clients with models of their own how their conformal sets do.
+
+    Args:
+        runtime: where the clients live.
+        state: the broadcast models.
+        thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
+        split: `test`, or `hold_out` for every second withheld row.
+
+    Returns:
+        By (world, client): scores of the right answers of the client's withheld rows, `[n_k]`; with thresholds coverage
+        and mean size of the sets of its rows, `[2]`, NaN where it has none.
+    """
+    compute = partial(score_own_sets, thresholds=thresholds, split=split)
+    return runtime.ask(Question(compute, at_home=True), state)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
 # weights or models of their own are scored, calibrated and tested with these. Held-out metrics, which sweeps read,
 # calibrate on every other withheld row of a client and score the rest.
-
-Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
 
 
 class WorldOutputs(NamedTuple):
@@ -331,15 +392,16 @@ def measure_all_sets(
     """
     if not study.method.phase.is_personal:
         return [measure_sets(study, w, one, calibrate(study, w, one)) for w, one in enumerate(given)]
-    own = runtime.score_own_sets(state, None)
+    own = ask_own_sets(runtime, state)
     found = [calibrate(study, w, one, own) for w, one in enumerate(given)]
     clients = range(min(study.clients.number, EVALUATED_CLIENTS))
     halves = [
         find_threshold([own[w, client].numpy()[::2] for client in clients], get_rule(study)) for w in range(len(given))
     ]
-    held_out = runtime.score_own_sets(state, _fill_worlds(study, halves), "hold_out")
+    held_out = ask_own_sets(runtime, state, _fill_worlds(study, halves))
     tested = any(one.test is not None for one in given)
-    covered = runtime.score_own_sets(state, _fill_worlds(study, [one.known for one in found])) if tested else None
+    known = _fill_worlds(study, [one.known for one in found])
+    covered = ask_own_sets(runtime, state, known, "test") if tested else None
     return [measure_sets(study, w, one, found[w], OwnSets(covered, held_out)) for w, one in enumerate(given)]
 
 

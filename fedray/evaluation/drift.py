@@ -11,16 +11,19 @@ Example:
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.types import Objective, State
+from fedray.core.types import IntArray, Objective, State
 from fedray.evaluation.evaluate import join_pieces
 from fedray.metrics import ensemble
 from fedray.metrics.unknown import Drift, score_drift
 from fedray.models.net import split_gaussian
-from fedray.simulation.study import Runtime, Study
+from fedray.simulation.questions import compute_outputs, mean_scores
+from fedray.simulation.study import Host, Question, Runtime, Study
 
 MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not compared one by one
 
@@ -44,6 +47,28 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
     return torch.stack([total.mean(-1), knowledge.mean(-1)])
 
 
+def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
+    """Mean total and knowledge uncertainty of a world's ensemble on the training rows of some clients.
+
+    Args:
+        host: computes.
+        state: holds the models.
+        world: the world.
+        client: ids of the clients, `[c]`.
+        models: models of each world, K.
+
+    Returns:
+        The uncertainties as in `sample_uncertainty`, `[2, c]`, NaN for a client without rows.
+    """
+
+    def uncertainty(x: Tensor, _targets: Tensor) -> Tensor:
+        return sample_uncertainty(host.study.net.objective, compute_outputs(host, state, world, x, models=models))
+
+    means = mean_scores(host, world, client, uncertainty, 2)
+    size = host.study.shards.sizes(np.full(len(client), world), client)
+    return means.masked_fill_(torch.from_numpy(size == 0), torch.nan)
+
+
 def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] | None:
     """The drift scores of the known clients in each world.
 
@@ -59,7 +84,7 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:
         return None
-    pieces = runtime.uncertainty(state, models)
+    pieces = runtime.ask(Question(partial(mean_uncertainty, models=models), numbers=2), state)
     drifts = []
     for world in range(study.worlds):
         total, knowledge = join_pieces(pieces, world).numpy()  # [N] each

@@ -28,6 +28,7 @@ from torch import Tensor
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.answers import (
+    ask_own_scores,
     has_client_weights,
     measure_clients,
     measure_clients_alike,
@@ -56,6 +57,7 @@ from fedray.metrics import classification, ensemble
 from fedray.metrics.classification import compare_clusters
 from fedray.metrics.scores import Scored, read_metric
 from fedray.metrics.unknown import auroc, fpr95
+from fedray.simulation.questions import losses_of, outputs_on
 from fedray.simulation.study import OOD, ClientScores, Pieces, Progress, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -95,15 +97,15 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
     """
     answer = study.answer(state)
     refuse_own_rule(study, answer)
-    own = runtime.score_known_clients(state) if study.method.phase.is_personal else {}
+    own = ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
     return Measured(
         answer,
-        test=runtime.outputs(answer.state, "test", answer.models) if test else {},
-        held_out=runtime.outputs(answer.state, "hold_out", answer.models) if study.hold_out else {},
+        test=runtime.ask(outputs_on("test", answer.models), answer.state) if test else {},
+        held_out=runtime.ask(outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
         weights=find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {},
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
-        ood=runtime.outputs(answer.state, OOD, answer.models) if study.evaluation.ood else {},
+        ood=runtime.ask(outputs_on(OOD, answer.models), answer.state) if study.evaluation.ood else {},
     )
 
 
@@ -131,7 +133,7 @@ def find_client_weights(
     if not needs_losses(study, answer):
         none = torch.zeros(answer.models, len(client))
         return {world: weigh_models(study, answer, world, none, client) for world in range(count)}
-    losses = runtime.losses(answer.state, answer.models, worlds)
+    losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
     return {world: weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)}
 
 
@@ -184,7 +186,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     owned = (owner >= 0).any(axis=1)
     losses = measure_own_losses(study, runtime, answer, owner) if owned.any() else {}
     if not owned.all():
-        pieces = runtime.losses(state, study.method.phase.models)
+        pieces = runtime.ask(losses_of(study.method.phase.models), state)
         losses |= {
             world: drop_empty(study, join_pieces(pieces, world), world) for world in np.flatnonzero(~owned).tolist()
         }
@@ -222,7 +224,7 @@ def measure_own_losses(study: Study, runtime: Runtime, answer: Answer, owner: In
         asked = [np.arange(study.clients.number)] * study.worlds
     else:
         asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
-    pieces = runtime.losses(answer.state, answer.models, clients=asked)
+    pieces = runtime.ask(losses_of(answer.models, clients=asked), answer.state)
     for world in np.flatnonzero((owner >= 0).any(axis=1)).tolist():
         model = np.flatnonzero(np.isin(owner[world], asked[world]))
         place = np.searchsorted(asked[world], owner[world, model])

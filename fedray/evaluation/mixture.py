@@ -8,15 +8,15 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
-from fedray.features.mixture import MIXTURE
-from fedray.simulation.study import Runtime, Study
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.features.mixture import MIXTURE, fit_weights, sample_losses
+from fedray.simulation.study import Host, Question, Runtime, Study
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
@@ -49,7 +49,34 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
     private = runtime.private((MIXTURE,))
     weights = {world: read_weights(private, world, number, models) for world in range(worlds)}
     new = [np.flatnonzero(np.isnan(weights[world]).any(axis=1)) for world in range(worlds)]
-    for (world, first), fitted in runtime.mixtures(state, models, new).items():
+    for (world, first), fitted in runtime.ask(mixtures_of(models, new), state).items():
         client = new[world][first : first + fitted.shape[1]]
         weights[world][client] = np.nan_to_num(fitted.numpy().T, nan=1.0 / models)
     return weights
+
+
+def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
+    """Asks clients whose weights nobody knows to fit them, `[K, c]` by (world, first place).
+
+    Args:
+        models: Models of each world, K.
+        clients: The clients of each world, `[n]` each.
+    """
+    return Question(fit_mixtures, clients=clients, numbers=models)
+
+
+def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
+    """Weights of a world's models at some clients whose weights nobody knows: E steps on models that stay (FedEM).
+
+    Args:
+        host: Computes.
+        state: Holds the models.
+        world: The world.
+        client: Ids of the clients, `[c]`.
+
+    Returns:
+        The weights, `[K, c]` float64; they sum to 1.
+    """
+    models = host.study.method.phase.models
+    each = [sample_losses(host, state, models, world, i).numpy() for i in client.tolist()]
+    return torch.from_numpy(np.stack([fit_weights(losses) for losses in each], axis=1))

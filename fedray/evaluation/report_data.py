@@ -13,6 +13,7 @@ from torch import Tensor
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.answers import (
+    ask_own_scores,
     has_client_weights,
     measure_clients,
     pick_best_pass,
@@ -34,6 +35,7 @@ from fedray.files import plain
 from fedray.metrics import classification, ensemble, regression
 from fedray.metrics.unknown import Drift
 from fedray.models.net import per_sample
+from fedray.simulation.questions import losses_of, outputs_on
 from fedray.simulation.study import OOD, Pieces, Progress, Runtime, Study
 from fedray.training.choice import choose_engine
 
@@ -131,7 +133,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
         drift: the drift scores of the first world's clients, if they were compared.
     """
     answer = study.answer(progress.state)
-    pieces = runtime.outputs(answer.state, "test", answer.models, worlds=1)
+    pieces = runtime.ask(outputs_on("test", answer.models, worlds=1), answer.state)
     every = join_pieces(pieces, 0)
     outputs, y = drop_absent(every, answer, 0), study.split("test", 0)[1].numpy()
     if study.classes:
@@ -141,7 +143,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     else:
         arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
     if study.evaluation.ood:
-        unknown = join_pieces(runtime.outputs(answer.state, OOD, answer.models, worlds=1), 0)
+        unknown = join_pieces(runtime.ask(outputs_on(OOD, answer.models, worlds=1), answer.state), 0)
         arrays |= collect_ood_report(study, every, unknown, answer)
     arrays |= _plane_arrays(study, progress.state)
     clusters = study.shards.clusters(0)
@@ -195,14 +197,14 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     models, and the RMSE of the answer that clients get whom nobody knows.
     """
     answer = study.answer(state)
-    pieces = runtime.losses(answer.state, answer.models, worlds=1)
+    pieces = runtime.ask(losses_of(answer.models, worlds=1), answer.state)
     every = join_pieces(pieces, 0)  # [A, N]
     if study.method.phase.weighs or study.method.one_model_per_client:
         weights = find_client_weights(study, runtime, answer, worlds=1)[0]
     else:
         weights = weigh_models(study, answer, 0, every, np.arange(every.shape[1]))
     if study.method.phase.is_personal:
-        own = split_own_scores(runtime.score_known_clients(state), 0)
+        own = split_own_scores(ask_own_scores(runtime, state), 0)
         scores = pick_best_pass(*own, lowest=not study.classes)
     else:
         scores = measure_clients(study, 0, outputs, weights)
@@ -222,7 +224,7 @@ def _conformal_arrays(
     measured = Measured(
         answer,
         test=tested,
-        held_out=runtime.outputs(answer.state, "hold_out", answer.models, worlds=1),
+        held_out=runtime.ask(outputs_on("hold_out", answer.models, worlds=1), answer.state),
         weights=find_client_weights(study, runtime, answer, worlds=1) if has_client_weights(study, answer) else {},
         own={},
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},

@@ -46,10 +46,10 @@ from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, S
 from fedray.data.adaptation import find_client
 from fedray.data.forms.new_rows import read_inputs
 from fedray.data.origins import add_back, find_range, tell_scale
-from fedray.evaluation.answers import rank_own_models, weigh_models
-from fedray.evaluation.conformal import Thresholds, calibrate, draw_uniform
+from fedray.evaluation.answers import pick_own_models, rank_own_models, weigh_models
+from fedray.evaluation.conformal import Thresholds, ask_own_sets, calibrate, draw_uniform
 from fedray.evaluation.evaluate import gather_outputs, measure_models
-from fedray.evaluation.mixture import read_weights
+from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.evaluation.stacking import find_bases
 from fedray.experiments.reopen import reopen_study
@@ -59,10 +59,10 @@ from fedray.files.tables import SUMMARY_FILE, read_summary
 from fedray.metrics import ensemble
 from fedray.metrics.conformal import ConformalRule, score_labels
 from fedray.models.net import whole_state_dict
-from fedray.runtime.evaluation import fit_mixtures, mean_losses, pick_own_models
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.study import Progress, Runtime, Study
+from fedray.simulation.questions import losses_of
+from fedray.simulation.study import Progress, Question, Runtime, Study
 from fedray.storage import checkpoint, tables
 from fedray.storage.checkpoint import load_study_checkpoint
 from fedray.storage.directory import read_failure, require_run_directory
@@ -171,7 +171,7 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
     measured = measure_models(study, runtime, state, test=False)
-    own = runtime.score_own_sets(state, None) if study.method.phase.is_personal else None
+    own = ask_own_sets(runtime, state) if study.method.phase.is_personal else None
     found = [calibrate(study, w, gather_outputs(study, w, measured), own) for w in range(study.worlds)]
     return Calibrated(rule, found, measured.residual)
 
@@ -338,14 +338,18 @@ class Predictor:
     def _weights(self, world: int, client: int) -> FloatArray:
         """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
         weights = np.zeros(self.answer.models)
+        alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
+
+        def ask(question: Question) -> Tensor:
+            return self.runtime.ask(question, self.answer.state)[world, 0]
+
         if self.study.method.phase.weighs:
             known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
-            new = fit_mixtures(self.worker, self.answer.state, world, np.array([client]), len(weights)).numpy()[:, 0]
-            return new if np.isnan(known).any() else known
+            return known if not np.isnan(known).any() else ask(mixtures_of(len(weights), alone)).numpy()[:, 0]
         if self.study.method.one_model_per_client:
             losses = rank_own_models(len(weights), np.array([client]))
         else:
-            losses = mean_losses(self.worker, self.answer.state, world, np.array([client]), len(weights))
+            losses = ask(losses_of(len(weights), clients=alone))
         present = self.answer.weights
         answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
         weights[answers] = weigh_models(self.study, self.answer, world, losses, np.array([client]))[0]

@@ -1,34 +1,90 @@
-"""The runtime without Ray: one worker in this process, with the same bits. For tests, debugging and small studies.
+"""How one worker answers questions; and the runtime without Ray: one worker in this process, with the same bits.
 
 Example:
-    >>> from fedray.assembly.study import build_study
-    >>> from fedray.scenario.loader import read_scenario
-    >>> from fedray.simulation.rounds import begin_progress
-    >>> keys = {"data": {"name": "cubic"}, "clients": {"number": 2}, "method": {"models": 3}}
-    >>> study = build_study(read_scenario(keys))
-    >>> state = begin_progress(study, study.method.phase).state
-    >>> Inline(study).losses(state, models=3)[0, 0].shape  # of 3 models on 2 clients
-    torch.Size([3, 2])
+    >>> cut_pieces([1200, 400], size=500)  # of two worlds with so many rows
+    [(0, 0), (0, 500), (0, 1000), (1, 0)]
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
+from itertools import groupby
 
+import numpy as np
 from torch import Tensor
 
 from fedray.core.client_state import keep_vectors
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
-from fedray.evaluation.answers import known_clients
-from fedray.runtime import evaluation
-from fedray.runtime.evaluation import score_own_sets
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, SizedPlan, State, Stats
+from fedray.runtime import failures
+from fedray.runtime.exchange import Piece
 from fedray.runtime.stacking import make_worker
-from fedray.simulation.study import Pieces, Study
+from fedray.runtime.worker import Worker
+from fedray.simulation.study import Pieces, Question, Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A question is cut into pieces of a fixed size, so that neither the number of workers nor their order shows in an
+# answer. On the rows of a split a piece is (world, first row); of clients it is (world, place of the first one).
+
+CLIENTS_A_PIECE = 32
+
+
+def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
+    """The ids of the clients of each world whom a question asks; the known ones where it does not say it."""
+    if question.clients is not None:
+        return question.clients
+    known = np.arange(min(study.clients.number, EVALUATED_CLIENTS))
+    return [known] * (study.worlds if question.worlds is None else question.worlds)
+
+
+def list_pieces(study: Study, question: Question) -> list[Piece]:
+    """Lists the pieces of a question; clients that are asked at home are a piece each."""
+    if question.split is None:
+        numbers = [len(some) for some in list_clients(study, question)]
+        return cut_pieces(numbers, 1 if question.at_home else CLIENTS_A_PIECE)
+    count = study.worlds if question.worlds is None else question.worlds
+    return cut_pieces([len(study.split(question.split, world)[1]) for world in range(count)], EVALUATED_ROWS)
+
+
+def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
+    """Cuts the rows or clients of each world, of which there are `numbers`, into pieces of at most `size`."""
+    return [(world, first) for world, number in enumerate(numbers) for first in range(0, number, size)]
+
+
+def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[Piece]) -> Pieces:
+    """Answers some pieces of a question.
+
+    Args:
+        worker: Computes.
+        state: Holds the models.
+        question: What is asked.
+        pieces: Those that are answered here; of clients at home, those that live here.
+    """
+    study, found = worker.study, Pieces()
+    if (split := question.split) is not None:
+        read = lru_cache(maxsize=1)(partial(study.split, split))  # once for all pieces of a world: it may be a copy
+        for world, first in pieces:
+            x = read(world)[0][first : first + EVALUATED_ROWS]
+            with failures.explain_no_client(split, study.skip):
+                found[world, first] = question.compute(worker, state, world, x).cpu()
+        return found
+    clients = list_clients(study, question)
+    if question.at_home:
+        for world, of_world in groupby(pieces, key=lambda piece: piece[0]):
+            keys = list(of_world)
+            each = question.compute(worker, state, world, clients[world][[place for _, place in keys]])
+            found |= zip(keys, each, strict=True)
+        return found
+    for world, first in pieces:
+        compute, some = partial(question.compute, worker, state, world), clients[world][first : first + CLIENTS_A_PIECE]
+        given = question.numbers, study.skip, study.client_timeout
+        found[world, first] = failures.score_clients(compute, some, *given)
+    return found
 
 
 class Inline:
-    """A runtime of one worker that is called directly; its methods are those of `simulation.interfaces.Runtime`."""
+    """A runtime of one worker that is called directly; its methods are those of `simulation.study.Runtime`."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.worker = make_worker(study, device, threads)
@@ -37,37 +93,9 @@ class Inline:
         """Trains the jobs of round t; see `Worker.train`."""
         return self.worker.train(t, jobs, state, phase)
 
-    def outputs(self, state: State, split: str, models: int, worlds: int | None = None) -> Pieces:
-        """Raw outputs `[K, n, C]` on a split by piece: (world, first row); of the first worlds only, or of all."""
-        return self._evaluate(state, split, models, worlds)
-
-    def losses(
-        self, state: State, models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None
-    ) -> Pieces:
-        """Mean training loss `[K, c]` of known clients, or of some, by piece: (world, first client)."""
-        return self._evaluate(state, evaluation.LOSSES, models, worlds, clients)
-
-    def mixtures(self, state: State, models: int, clients: Sequence[IntArray]) -> Pieces:
-        """Weights `[K, c]` over the models of some clients, fitted to their rows, by piece."""
-        return self._evaluate(state, evaluation.MIXTURES, models, None, clients)
-
-    def uncertainty(self, state: State, models: int) -> Pieces:
-        """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
-        return self._evaluate(state, evaluation.UNCERTAINTY, models, None)
-
-    def _evaluate(
-        self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
-    ) -> Pieces:
-        pieces = evaluation.list_pieces(self.worker.study, kind, worlds, clients)
-        return evaluation.evaluate_pieces(self.worker, state, kind, pieces, models, clients=clients)
-
-    def score_known_clients(self, state: State) -> Pieces:
-        """Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client)."""
-        return evaluation.score_known_clients(self.worker, state, known_clients(self.worker.study))
-
-    def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
-        """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
-        return score_own_sets(self.worker, state, known_clients(self.worker.study), thresholds, split)
+    def ask(self, question: Question, state: State) -> Pieces:
+        """Answers a question, piece after piece."""
+        return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
     def gather(self, state: State) -> State:
         """Returns the state as it is: all models are in this process."""

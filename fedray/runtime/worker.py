@@ -151,8 +151,8 @@ def deal_data(
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. A worker is a pure
-# function of state, data and address: its results for a job do not depend on which other jobs it gets. How models are
-# evaluated on a worker is in `fedray.runtime.evaluation`.
+# function of state, data and address: its results for a job do not depend on which other jobs it gets. How a
+# worker answers questions is in `fedray.runtime.inline`.
 
 
 class StackWorker(Protocol):
@@ -380,6 +380,14 @@ class Worker:
     def to_device(self, x: Tensor) -> Tensor:
         """A tensor on the worker's device; floating-point numbers get the type of the study's networks."""
         return x.to(self.device, self.study.dtype if x.is_floating_point() else x.dtype)
+
+    def own_models(self, state: State, world: int, client: int) -> Tensor:
+        """The models with which a client answers that lives here, as the last piece says that lets clients answer."""
+        phase = self.study.method.phase
+        k = phase.models
+        plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
+        tier, received = self.study.clients.tier_of(np.array([client])), state.models[world * k : (world + 1) * k]
+        return [piece for piece in phase.pieces if piece.answers][-1].own_models(self, plan, received, int(tier[0]))
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Computes raw outputs of some models.

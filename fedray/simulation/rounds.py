@@ -22,6 +22,7 @@ from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
 from fedray.own_code.user_code import name_type
 from fedray.simulation import clock
+from fedray.simulation.questions import losses_of
 from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Runtime, Study
 from fedray.training.block import count_steps, samples_seen
 
@@ -510,7 +511,7 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
     if phase.choose is None or not len(plan.client):
         return plan, None
     each = [plan.client[plan.world == world] for world in range(int(plan.world.max()) + 1)]
-    pieces = runtime.losses(state, phase.models, clients=each)
+    pieces = runtime.ask(losses_of(phase.models, clients=each), state)
     losses = np.empty((len(plan.client), phase.models))
     for world in range(len(each)):
         told = [pieces[piece].double().numpy() for piece in sorted(pieces) if piece[0] == world]

@@ -34,6 +34,7 @@ from fedray.simulation.async_rule import AsyncRule
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
 from fedray.training.choice import Engine, choose_engine
+from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `fedray.assembly.study.build_study` makes it from a scenario; the round loop, runtimes and evaluation only read it.
@@ -314,15 +315,44 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
 # ---------------------------------------------------------------------------------------------------------------------
 # What the round loop needs from outside: a runtime, a recorder, and where a run stands.
 
-Pieces = dict[tuple[int, int], Tensor]  # results by piece of work: (world, first row or first client) -> tensor
+Pieces = dict[tuple[int, int], Tensor]  # answers by piece: (world, place of its first row or first client) -> tensor
+
+
+class Question(NamedTuple):
+    """What a runtime asks of models: of clients, where their rows are, or on the rows of a split.
+
+    It is cut into pieces of a fixed size, so that neither the number of processes nor their order shows in an answer.
+
+    Attributes:
+        compute: A function of a module, or a `partial` of one, which travels by its name: (host, state, world, x) ->
+            the answer to raw inputs `[n, ...]`; or (host, state, world, client) -> that of clients with ids `[c]`,
+            `[numbers, c]`, or with `at_home` one tensor a client.
+        split: Whose rows are answered: `test`, `hold_out` or `ood`; None: clients are asked.
+        worlds: How many worlds are asked; None: all.
+        clients: Those of each world, `[n]` each, whose places are counted; None: the known ones.
+        numbers: How many numbers a client answers; one that fails and is left out answers NaN.
+        at_home: Whether each client is asked in the process where it lives, because it has private vectors there.
+    """
+
+    compute: Callable[..., Any]
+    split: str | None = None
+    worlds: int | None = None
+    clients: Sequence[IntArray] | None = None
+    numbers: int = 1
+    at_home: bool = False
+
+
+class Host(Site, Protocol):
+    """A process that answers questions: it has the data, and the private vectors of the clients that live there."""
+
+    study: Study
+
+    def own_models(self, state: State, world: int, client: int) -> Tensor:
+        """The models with which a client answers that lives here, `[P * K, d]`: K of each of its P personal passes."""
 
 
 class Runtime(Protocol):
-    """Where jobs run and models are evaluated. All runtimes give the same bits.
-
-    Evaluation is cut into pieces that do not depend on how clients were packed into processes. `worlds` restricts it to
-    the first worlds; None means all of them.
-    """
+    """Where jobs run and questions are answered. All runtimes give the same bits."""
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of one round.
@@ -337,78 +367,15 @@ class Runtime(Protocol):
             The statistics of all uploads, added up, and one row a job in the order of `jobs`.
         """
 
-    def outputs(self, state: State, split: str, models: int, worlds: int | None = None) -> Pieces:
-        """Evaluates all models on test or held-out rows.
+    def ask(self, question: Question, state: State) -> Pieces:
+        """Answers a question about models.
 
         Args:
-            state: The models, `[worlds * K, d]`.
-            split: "test" or "hold_out".
-            models: K, models of each world.
-            worlds: How many worlds are evaluated; None: all.
+            question: What is asked, and of whom.
+            state: The models, `[worlds * K, d]`, and what is broadcast with them.
 
         Returns:
-            Raw network outputs `[K, n, C]` by (world, first row of the piece).
-        """
-
-    def losses(
-        self, state: State, models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None
-    ) -> Pieces:
-        """Evaluates all models on the training data of known clients.
-
-        Args:
-            state: The models, `[worlds * K, d]`.
-            models: K, models of each world.
-            worlds: How many worlds are evaluated; None: all.
-            clients: The clients of each world, `[n]` each, instead of the known ones.
-
-        Returns:
-            Mean training loss `[K, n]` of each model on each client's data, by (world, first client of the piece, or
-            its place in `clients`).
-        """
-
-    def mixtures(self, state: State, models: int, clients: Sequence[IntArray]) -> Pieces:
-        """Fits the weights over the models of clients whose weights nobody knows (FedEM).
-
-        Args:
-            state: The models, `[worlds * K, d]`, which stay as they are.
-            models: K, models of each world.
-            clients: The clients of each world, `[n]` each.
-
-        Returns:
-            The weights `[K, n]`, by (world, first place in `clients` of the piece).
-        """
-
-    def uncertainty(self, state: State, models: int) -> Pieces:
-        """Measures how far the models of an ensemble disagree on the training data of known clients.
-
-        Args:
-            state: The models, `[worlds * K, d]`.
-            models: K, models of each world.
-
-        Returns:
-            Mean total and knowledge uncertainty `[2, n]` in nats on each client's data
-            (`fedray.evaluation.drift.sample_uncertainty`), by (world, first client of the piece).
-        """
-
-    def score_known_clients(self, state: State) -> Pieces:
-        """Evaluates known clients that answer with models of their own.
-
-        Returns:
-            By (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test rows and
-            on its held-out rows; NaN where it has no such rows.
-        """
-
-    def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
-        """Evaluates the conformal sets of known clients that answer with models of their own.
-
-        Args:
-            state: The broadcast models.
-            thresholds: The largest score inside of a set, `[worlds]`; None: it is not known yet.
-            split: With thresholds: `test`, or `hold_out` for every second withheld row.
-
-        Returns:
-            By (world, client): scores of the client's withheld rows `[n_k]`; with thresholds coverage and mean size
-            of the sets of its rows of the split, `[2]`.
+            The answers by (world, first row or place of the first client); with `at_home` by (world, place).
         """
 
     def gather(self, state: State) -> State:
@@ -444,7 +411,7 @@ class Progress:
         courses: The best values of metrics that a rule watches, and their rounds (`fedray.simulation.rounds`).
         stopped: Why the run ended before its last round; empty where it did not.
         flight: Older versions of models from which jobs in flight started, for a checkpoint (asynchronous training,
-            `fedray.simulation.flights.Versions`).
+            `fedray.simulation.asynchronous.Versions`).
     """
 
     round: int

@@ -10,7 +10,7 @@ from real_files import skipping_without_files
 from small import scenario, train_rounds
 
 from fedray.assembly.study import build_study
-from fedray.runtime.evaluation import score_known_clients
+from fedray.evaluation.answers import score_own_models
 from fedray.scenario.loader import read_scenario
 
 
@@ -49,5 +49,5 @@ def test_natural_clients_are_tested_on_their_own_rows(
             assert len(set(test_group[own])) == 1
             assert set(group[rows]) == set(test_group[own])
     state, runtime = train_rounds(study, 1)
-    scores = score_known_clients(runtime.worker, state, [(0, client) for client in range(0, clients, 13)])
-    assert all(0.0 <= float(value[0, 0]) <= 1.0 or value[0, 0].isnan() for value in scores.values())
+    scores = list(score_own_models(runtime.worker, state, 0, np.arange(0, clients, 13)))
+    assert all(0.0 <= float(value[0, 0]) <= 1.0 or value[0, 0].isnan() for value in scores)

@@ -14,6 +14,7 @@ from fedray.core.types import FloatArray, State
 from fedray.evaluation.evaluate import measure_models
 from fedray.methods import Answer, Method, Setting, federated
 from fedray.runtime.inline import Inline
+from fedray.simulation.study import Pieces, Question
 
 KEYS: dict[str, Any] = {
     "rounds": 2,
@@ -119,11 +120,18 @@ def test_models_that_do_not_answer_stay_away_from_the_weights_of_tiers() -> None
         assert np.allclose(pictures["client_accuracy"], newest(run))
 
 
-def test_nobody_computes_losses_that_no_weight_reads() -> None:
+def test_nobody_computes_losses_that_no_weight_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     run = fedray.run(KEYS, method=by_tier(FIRST), rounds=1)
-    runtime: Any = Inline(run.study)
-    runtime.losses = None
+    runtime, asked = Inline(run.study), list[Question]()
+    ask = runtime.ask
+
+    def note(question: Question, state: State) -> Pieces:
+        asked.append(question)
+        return ask(question, state)
+
+    monkeypatch.setattr(runtime, "ask", note)
     measured = measure_models(run.study, runtime, run.progress.state, test=False)
+    assert [one.split for one in asked] == ["hold_out"]
     assert np.array_equal(measured.weights[0], FIRST[[0, 0, 1, 1, 1]] / FIRST.sum(1)[[0, 0, 1, 1, 1], None])
 
 

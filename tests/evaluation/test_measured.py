@@ -12,8 +12,8 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import State
 from fedray.evaluation import evaluate
-from fedray.runtime.evaluation import mean_losses
 from fedray.runtime.worker import Worker
+from fedray.simulation.questions import mean_losses
 
 CUBIC: dict[str, Any] = {"data": {"name": "cubic"}, "local": {"lr": 0.01, "epochs": 2}}
 QUIET: dict[str, Any] = {"runtime": "inline", "report": False, "rounds": 2}
@@ -33,7 +33,7 @@ def line(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def find_variances(run: fedray.Run, state: State, models: int) -> np.ndarray[Any, Any]:
     """Mean squared error of each model on each client's rows, `[models, N]`, in standardized units."""
-    losses = mean_losses(Worker(run.study), state, 0, np.arange(run.study.clients.number), models).numpy()
+    losses = mean_losses(Worker(run.study), state, 0, np.arange(run.study.clients.number), models=models).numpy()
     found: np.ndarray[Any, Any] = losses * (2.0 if run.study.net.objective == "half_mse" else 1.0)
     return found
 

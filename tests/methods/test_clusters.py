@@ -17,6 +17,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.methods import Method, Setting, federated
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
+from fedray.simulation.questions import losses_of
 from fedray.simulation.rounds import begin_progress, run_round
 
 TWO = {"data": {"limit": 120, "partition": None}, "clients": {"number": 6}}
@@ -54,7 +55,7 @@ def test_participants_train_the_model_of_least_loss_and_a_model_that_nobody_chos
     runtime, progress = Inline(study), begin_progress(study, study.method.phase)
     progress.state.models[2] *= 50.0  # of the first world: nobody wants it
     before = progress.state.models.clone()
-    losses = runtime.losses(progress.state, 3)
+    losses = runtime.ask(losses_of(3), progress.state)
     result = run_round(study, runtime, study.method.phase, progress)
     for client, model, world in zip(*result.plan, strict=True):
         assert model == int(losses[int(world), 0][:, client].argmin())

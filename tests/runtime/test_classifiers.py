@@ -22,6 +22,7 @@ from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.inline import Inline
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.loader import read_scenario
+from fedray.simulation.questions import outputs_on
 from fedray.simulation.rounds import begin_progress, size_jobs
 from fedray.simulation.study import Study
 
@@ -120,7 +121,7 @@ def test_who_fits_the_classifiers_changes_no_bit() -> None:
         state = phase.server.step(state, merge_stats(stats), t)
     assert torch.equal(state.models, want.models)
     here = State(want.models, want.counters, {})
-    assert torch.equal(*(host.outputs(here, "test", 1)[0, 0] for host in hosts))
+    assert torch.equal(*(host.ask(outputs_on("test", 1), here)[0, 0] for host in hosts))
 
 
 @pytest.fixture(scope="module")

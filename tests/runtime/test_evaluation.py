@@ -9,6 +9,7 @@ from fedray.assembly.study import build_study
 from fedray.data.shards import StoredShards
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
+from fedray.simulation.questions import outputs_on
 from fedray.simulation.rounds import begin_progress
 
 
@@ -22,6 +23,6 @@ def test_the_withheld_rows_of_a_world_were_copied_for_every_500_of_them(monkeypa
         return holdout(shards, world)
 
     monkeypatch.setattr(StoredShards, "holdout", count)
-    pieces = Inline(study).outputs(begin_progress(study, study.method.phase).state, "hold_out", 1)
+    pieces = Inline(study).ask(outputs_on("hold_out", 1), begin_progress(study, study.method.phase).state)
     assert list(pieces) == [(world, first) for world in range(2) for first in (0, 500, 1000)]
     assert read == [0, 1, 0, 1]  # to count them, and to answer them

@@ -21,7 +21,6 @@ from fedray.features.private import PrivateLayers, trained_layers
 from fedray.files.plain import hash_tensors
 from fedray.report.clients import figure_client_rmse
 from fedray.report.read import read_run
-from fedray.runtime.evaluation import own_models
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
@@ -73,7 +72,7 @@ def test_ditto_without_pull_is_local_training() -> None:
             local = replace(phase.local, pull=0.0)
             one = lanes.Block(alone, counters, batch, weight, steps, local, local.lr_at(t), key, 64)
             alone = worker.engine.train(study.net, one).final
-        mine = own_models(worker, state, 0, client)
+        mine = worker.own_models(state, 0, client)
         assert torch.equal(mine[0], alone[0])
 
 

@@ -25,12 +25,11 @@ from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.sums import Totals, merge_stats, sum_bytes, thin
-from fedray.core.types import FloatArray, IntArray, SizedPlan, State, Stats
+from fedray.core.types import IntArray, SizedPlan, State, Stats
 from fedray.own_code.user_modules import import_modules
-from fedray.runtime import environment, evaluation, placement
+from fedray.runtime import environment, placement
 from fedray.runtime import exchange as messages
 from fedray.runtime.environment import device_of, limit_gpu_memory
-from fedray.runtime.evaluation import score_own_sets
 from fedray.runtime.exchange import (
     Order,
     Page,
@@ -44,6 +43,7 @@ from fedray.runtime.exchange import (
     share_nodes,
     to_page,
 )
+from fedray.runtime.inline import answer_pieces
 from fedray.runtime.placement import ActorSpec, describe_missing
 from fedray.runtime.ray.cluster import (
     GONE,
@@ -66,7 +66,7 @@ from fedray.runtime.session import worker_facts
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
 from fedray.scenario.schema import Scenario
-from fedray.simulation.study import Study
+from fedray.simulation.study import Question, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How the chunks of an exchange reach the client actors, and their answers the coordinator.
@@ -323,39 +323,11 @@ class ClientActor:
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
-    def score_known_clients(self, message: messages.Page, keys: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
-        """Scores clients that live here and answer with models of their own."""
-        self._check_restored()
-        scores = evaluation.score_known_clients(self.worker, messages.to_state(message), keys)
-        return {key: value.numpy() for key, value in scores.items()}
-
-    def score_own_sets(
-        self, message: messages.Page, keys: list[tuple[int, int]], thresholds: FloatArray | None, split: str
-    ) -> dict[tuple[int, int], Any]:
-        """Conformal scores, or sets, of clients that live here and answer with models of their own."""
-        self._check_restored()
-        found = score_own_sets(self.worker, messages.to_state(message), keys, thresholds, split)
-        return {key: value.numpy() for key, value in found.items()}
-
-    def evaluate(
-        self,
-        message: messages.Page,
-        kind: str,
-        pieces: list[Piece],
-        models: int,
-        clients: list[IntArray] | None = None,
-    ) -> dict[Piece, Any]:
-        """Evaluates models on some pieces.
-
-        Args:
-            message: Holds the models.
-            kind: `losses`, `uncertainty`, `mixtures`, or the name of a split.
-            pieces: What is evaluated here.
-            models: Models of each world, K.
-            clients: Those of each world, where not the known ones are asked.
-        """
-        state = messages.to_state(message)
-        found = evaluation.evaluate_pieces(self.worker, state, kind, pieces, models, clients=clients)
+    def answer(self, message: messages.Page, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
+        """Answers some pieces of a question about the models of a message; clients at home are those that live here."""
+        if question.at_home:
+            self._check_restored()
+        found = answer_pieces(self.worker, messages.to_state(message), question, pieces)
         return {piece: values.numpy() for piece, values in found.items()}
 
 

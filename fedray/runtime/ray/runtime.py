@@ -20,16 +20,16 @@ from fedray.core.client_state import deal_private, merge_private
 from fedray.core.errors import Lost
 from fedray.core.local import SENT, reads_ensemble
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import FloatArray, IntArray, Lanes, SizedPlan, State, Stats
-from fedray.evaluation.answers import known_clients
-from fedray.runtime import environment, evaluation, exchange, placement
+from fedray.core.types import Lanes, SizedPlan, State, Stats
+from fedray.runtime import environment, exchange, placement
 from fedray.runtime.exchange import choose_laps, cut_chunks
-from fedray.runtime.ray.actors import Call, ClientActors, Round
+from fedray.runtime.inline import list_clients, list_pieces
+from fedray.runtime.ray.actors import ClientActors, Round
 from fedray.runtime.ray.cluster import Reservation, retry_on_cluster_change
 from fedray.runtime.ray.random_walk import RandomWalks
 from fedray.runtime.session import join_worker_facts
 from fedray.scenario.schema import Scenario
-from fedray.simulation.study import Pieces, Study
+from fedray.simulation.study import Pieces, Question, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
@@ -51,7 +51,7 @@ def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
 
 
 class RayRuntime:
-    """The runtime on Ray; it lives in the coordinator actor. Its methods are those of `simulation.interfaces.Runtime`.
+    """The runtime on Ray; it lives in the coordinator actor. Its methods are those of `simulation.study.Runtime`.
 
     Attributes:
         study: What is trained.
@@ -121,63 +121,18 @@ class RayRuntime:
         return self.clients.train(queues, Round(t, jobs, state, whole), keeps=phase.server.keeps)
 
     @retry_on_cluster_change
-    def _evaluate(
-        self, state: State, kind: str, models: int, worlds: int | None, clients: Sequence[IntArray] | None = None
-    ) -> Pieces:
-        pieces = evaluation.list_pieces(self.study, kind, worlds, clients)
-        shared, n = ray.put(exchange.to_page(state)), len(self.actors)
-        asked = None if clients is None else ray.put(list(clients))
-        calls = [(shared, kind, pieces[a::n], models, asked) for a in range(n)]
-        return self._join_arrays([(a, self.actors[a].evaluate, call) for a, call in enumerate(calls)])
-
-    def _join_arrays(self, calls: list[Call]) -> Pieces:
+    def ask(self, question: Question, state: State) -> Pieces:
+        """Answers a question, dealt to the actors; those who are asked at home answer where they live."""
+        pieces, n = list_pieces(self.study, question), len(self.actors)
+        parts = [pieces[a::n] for a in range(n)]
+        if question.at_home:
+            clients = list_clients(self.study, question)
+            each = np.array([clients[world][place] for world, place in pieces], dtype=np.int64)
+            home = placement.assign_homes(self.study.clients, self.clients.specs, each)
+            parts = [[pieces[i] for i in np.flatnonzero(home == a)] for a in range(n)]
+        shared, asked = ray.put(exchange.to_page(state)), ray.put(question)
+        calls = [(a, self.actors[a].answer, (shared, asked, part)) for a, part in enumerate(parts)]
         return {key: tensor for answer in self.clients.call_each(calls) for key, tensor in to_tensors(answer).items()}
-
-    def outputs(self, state: State, split: str, models: int, worlds: int | None = None) -> Pieces:
-        """Raw outputs `[K, n, C]` on a split by piece: (world, first row); of the first worlds only, or of all."""
-        return self._evaluate(state, split, models, worlds)
-
-    def losses(
-        self, state: State, models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None
-    ) -> Pieces:
-        """Mean training loss `[K, c]` of known clients, or of some, by piece: (world, first client)."""
-        return self._evaluate(state, evaluation.LOSSES, models, worlds, clients)
-
-    def mixtures(self, state: State, models: int, clients: Sequence[IntArray]) -> Pieces:
-        """Weights `[K, c]` over the models of some clients, fitted to their rows, by piece."""
-        return self._evaluate(state, evaluation.MIXTURES, models, None, clients)
-
-    def uncertainty(self, state: State, models: int) -> Pieces:
-        """Mean total and knowledge uncertainty of the ensemble on the rows of known clients, `[2, c]`, by piece."""
-        return self._evaluate(state, evaluation.UNCERTAINTY, models, None)
-
-    @retry_on_cluster_change
-    def score_known_clients(self, state: State) -> Pieces:
-        """Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client)."""
-        shared = ray.put(exchange.to_page(state))
-        parts = self._deal_known_clients()
-        return self._join_arrays(
-            [(a, self.actors[a].score_known_clients, (shared, part)) for a, part in enumerate(parts)]
-        )
-
-    @retry_on_cluster_change
-    def score_own_sets(self, state: State, thresholds: FloatArray | None, split: str = "test") -> Pieces:
-        """Conformal scores, or sets, of known clients with models of their own, by (world, client)."""
-        shared = ray.put(exchange.to_page(state))
-        parts = self._deal_known_clients()
-        return self._join_arrays(
-            [(a, self.actors[a].score_own_sets, (shared, part, thresholds, split)) for a, part in enumerate(parts)]
-        )
-
-    def _deal_known_clients(self) -> list[list[tuple[int, int]]]:
-        """World and client of those who are evaluated one by one, by the actor on which they live."""
-        keys = known_clients(self.study)
-        client = np.array([client for _, client in keys])
-        home = placement.assign_homes(self.study.clients, self.clients.specs, client).tolist()
-        parts: list[list[tuple[int, int]]] = [[] for _ in self.actors]
-        for key, a in zip(keys, home, strict=True):
-            parts[a].append(key)
-        return parts
 
     @retry_on_cluster_change
     def gather(self, state: State) -> State:
