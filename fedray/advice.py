@@ -427,7 +427,7 @@ def find_untrained_models(facts: Facts) -> Advice:
     scenario, study = facts.scenario, facts.study
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
-    if own or is_own("schedule", scenario.schedule.kind) or phase.fitting is not None:
+    if own or is_own("schedule", scenario.schedule.kind) or phase.work is not None:
         return
     models, left = phase.models, 0
     if study.parts:

@@ -17,7 +17,6 @@ from fedray.assembly.clients import invited_per_tier
 from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.assembly.pieces import count_draws
 from fedray.core.errors import BadInput
-from fedray.core.fitting import count_kept
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
 from fedray.data.synthetic import POOL_NUMBERS
@@ -270,7 +269,8 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs)
     stay *= len(phase.compress.own) + sum(len(one.keeps) for one in phase.chain if one.kept_numbers is None)
     sized = max((part.study.net.layout.d for part in study.parts), default=d)  # of an upload, at most
-    kept = count_kept(phase.fitting, phase.server.keeps, sized * (1 + (phase.find(Measure) is not None)))
+    sized *= 1 + (phase.find(Measure) is not None)
+    kept = phase.work.kept_numbers(sized) if phase.work is not None else sized if phase.server.keeps else 0
     sent = jobs if kept else 0
     return [
         Need("the method's own numbers at the server", "method x model x participation", 3.0 * extra),

@@ -147,7 +147,7 @@ def warn_of_unread_keys(
         and not (key == "epochs" and given.epochs is None)
         and not (key == "lr" and scenario.local.lr_grid)
     ]
-    if method.parts or method.phase.fitting is not None or not asked:
+    if method.parts or method.phase.work is not None or not asked:
         return
     plain = replace(given, **{key: getattr(usual, key) for key in _KEYS})
     try:
@@ -217,7 +217,7 @@ def _usual_models(scenario: Scenario) -> int:
 # Checks of a user's own method that trains several architectures, before anything trains.
 
 NOT_OF_PARTS = (  # fields of a phase that nothing calls where it is one of several
-    "walk", "sizes", "steps", "remember", "choose", "fitting", "ask",
+    "walk", "sizes", "steps", "remember", "choose", "work", "ask",
 )  # fmt: skip
 NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # of a method
 

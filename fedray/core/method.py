@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from fedray.core.fitting import Fitting
 from fedray.core.local import (
     Augmentation,
     LocalLoss,
@@ -17,7 +16,7 @@ from fedray.core.local import (
     Transform,
 )
 from fedray.core.parts import Join
-from fedray.core.piece import KeepModel, Piece
+from fedray.core.piece import KeepModel, Piece, Work
 from fedray.core.random_walk import Walk
 from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads
 
@@ -171,8 +170,8 @@ class Phase:
         remember: (round, state after it, plan of the jobs that counted, losses `[J]`) -> state; None keeps nothing.
         choose: (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None: it stays as it is.
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
-        fitting: What clients fit, where they do not descend; None: they train the network.
-        ask: What clients are asked before the server steps: a state with `CANDIDATES` from (state, sums), or None.
+        work: What clients do in place of training the network by descent; None: nothing.
+        ask: What clients are asked before the server steps: another state from (state, sums), or None.
     """
 
     models: int
@@ -188,7 +187,7 @@ class Phase:
     remember: Remember | None = None
     choose: Choose | None = None
     groups: int = 0
-    fitting: Fitting | None = None
+    work: Work | None = None
     ask: Callable[[State, Stats], State | None] | None = None
 
     def add(self, *pieces: Piece) -> Phase:

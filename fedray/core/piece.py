@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from fedray.core.types import FloatArray, IntArray, Net, Plan
+from fedray.core.types import FloatArray, IntArray, Net, Plan, SizedPlan, State, Stats
 
 if TYPE_CHECKING:
     from fedray.core.method import Local
@@ -172,3 +172,32 @@ class KeepModel(Piece):
 
     def end(self, update: Any) -> Any:
         return update.keep(**{self.NAME: update.final})
+
+
+class Work:
+    """What clients do in place of descending, one job at a time, on a processor.
+
+    `kept` is what a process remembers between rounds: nothing that it could not compute again.
+    """
+
+    def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
+        """Prepares a process for the jobs of round t.
+
+        Args:
+            site: The worker (`training.update.Site`).
+            kept: What the process remembers.
+            t: The round, from 0.
+            state: What the server knows.
+        """
+
+    def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
+        """Does one job: the statistics for the server's step, and the job's loss, `[1]`."""
+        raise NotImplementedError
+
+    def kept_numbers(self, d: int) -> int:
+        """Numbers of each upload that the statistics of a round hold by themselves, for models of d numbers."""
+        return d
+
+    def describe(self) -> tuple[str, str]:
+        """What does it, and what it does, in the place of an engine's name and reason."""
+        return type(self).__name__, "its work is code"

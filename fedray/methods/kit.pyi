@@ -23,7 +23,6 @@ from fedray.components.servers import group_totals as group_totals
 from fedray.components.servers import mean as mean
 from fedray.components.servers import no_extra as no_extra
 from fedray.components.servers import upload_weights as upload_weights
-from fedray.core import fitting as fitting
 from fedray.core import rng as rng
 from fedray.core import types as types
 from fedray.core.local import Augmentation as Augmentation
@@ -42,6 +41,7 @@ from fedray.core.method import Phase as Phase
 from fedray.core.method import Pooled as Pooled
 from fedray.core.method import Server as Server
 from fedray.core.piece import Piece as Piece
+from fedray.core.piece import Work as Work
 from fedray.core.sums import Counts as Counts
 from fedray.core.sums import ExactSum as ExactSum
 from fedray.core.sums import Kept as Kept
@@ -55,6 +55,7 @@ from fedray.core.types import Uploads as Uploads
 from fedray.core.types import Weighting as Weighting
 from fedray.features import particles as particles
 from fedray.features import private as private
+from fedray.features.boosting import FitTrees as FitTrees
 from fedray.features.correction import Correction as Correction
 from fedray.features.measure import ClientSums as ClientSums
 from fedray.features.measure import Curvature as Curvature

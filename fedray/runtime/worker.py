@@ -20,7 +20,7 @@ from fedray.core.client_state import Private
 from fedray.core.errors import Overflow
 from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import check_finite, map_arrays, merge_stats
-from fedray.core.types import IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
+from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
 from fedray.data.shards import Shards
 from fedray.models import dropout
 from fedray.runtime import failures, flights, tiers
@@ -156,7 +156,7 @@ def deal_data(
 
 
 class StackWorker(Protocol):
-    """What a worker delegates to: the workers of a stack's parts, or one that fits learners."""
+    """What a worker of a stack delegates to: the workers of its parts."""
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -188,8 +188,9 @@ class Worker:
         engine: How blocks of jobs are trained.
         tiers: How those of each tier are, where tiers train slices of the network; else empty.
         threads: Blocks that are trained at the same time, at least 1.
-        parts: The workers of a stack's parts, or the one that fits learners; None for every other study.
+        parts: The workers of a stack's parts; None for every other study.
         resident: The clients' rows on the device.
+        kept: What the work of clients who do not descend remembers between rounds.
         private: The private vectors of the clients that live here.
         store: All private vectors: `private`, or those of the parts of a stack.
     """
@@ -206,6 +207,7 @@ class Worker:
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
         self.resident = Resident(self.device)
+        self.kept: dict[Any, Any] = {}
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorker = parts or self.private
 
@@ -223,6 +225,11 @@ class Worker:
     def seeds(self) -> IntArray:
         """The seed of each world, `[R]`."""
         return self.study.seeds
+
+    @property
+    def clients(self) -> Clients:
+        """Who takes part, in which tiers."""
+        return self.study.clients
 
     @property
     def init_seeds(self) -> IntArray:
@@ -258,8 +265,14 @@ class Worker:
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
         memo: dict[Any, Any] = {}
 
+        if phase.work is not None:
+            phase.work.begin(self, self.kept, t, state)
+
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
             part = jobs.take(index)
+            if phase.work is not None:
+                with failures.limit_seconds(self.study.client_timeout):
+                    return phase.work.do(self, self.kept, t, part, state)
             some = Jobs(*part[:3], key[index], row[index], part.flight, part.losses)
             version = t if flight is None else int(flight.version[index[0]])
             with failures.limit_seconds(self.study.client_timeout):
@@ -270,7 +283,10 @@ class Worker:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
 
         attempt = partial(failures.try_jobs, train_block, name, self.study.skip, atom=phase.together)
-        blocks = tiers.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
+        if phase.work is None:
+            blocks = tiers.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
+        else:
+            blocks = list(np.arange(len(size))[:, None])
         stats, loss, errors = Stats(), np.full(len(size), np.nan), failures.Tracebacks()
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):

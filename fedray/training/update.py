@@ -20,7 +20,7 @@ from fedray.core import rng
 from fedray.core.client_state import Private
 from fedray.core.local import Reading, reads_ensemble
 from fedray.core.method import PREVIOUS, Local, Phase
-from fedray.core.types import Flight, FloatArray, IntArray, Net, Plan, State
+from fedray.core.types import Clients, Flight, FloatArray, IntArray, Net, Plan, State
 from fedray.data.shards import Shards
 from fedray.training.block import BatchSource, Block, Couple
 from fedray.training.choice import Engine
@@ -93,6 +93,10 @@ class Site(Protocol):
     @property
     def init_seeds(self) -> IntArray:
         """The seed of each world's first models, `[R]`."""
+
+    @property
+    def clients(self) -> Clients:
+        """Who takes part, in which tiers."""
 
     @property
     def private(self) -> Private:

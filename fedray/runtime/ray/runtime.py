@@ -45,7 +45,7 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
 
 def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
     """Whether a job reads more than its own row: parts of a stack, all models of its world, learners, other extras."""
-    reads = bool(study.parts) or phase.fitting is not None or reads_ensemble(phase.local.loss)
+    reads = bool(study.parts) or phase.work is not None or reads_ensemble(phase.local.loss)
     reads = reads or any(piece.reads_models for piece in phase.pieces)
     return reads or any(len(one) != len(state.models) for name, one in state.extra.items() if name.startswith(SENT))
 
