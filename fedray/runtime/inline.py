@@ -97,10 +97,6 @@ class Inline:
         """Answers a question, piece after piece."""
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
-    def gather(self, state: State) -> State:
-        """Returns the state as it is: all models are in this process."""
-        return state
-
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Private vectors of the clients, for a checkpoint; all, or those of some names."""
         return keep_vectors(self.worker.store.state(), names)

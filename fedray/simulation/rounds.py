@@ -207,26 +207,22 @@ def find_stop(study: Study, progress: Progress) -> str:
     return "" if study.method.explain_end is None else study.method.explain_end(progress.state) or ""
 
 
-def ask_callbacks(study: Study, progress: Progress, *, measured: bool, gather: Callable[[], Any]) -> str:
+def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
     """Calls the user's functions after a round; the first one that asks for the end of the run is named, if one does.
 
     Args:
         study: what runs.
         progress: where it stands.
         measured: whether the round was evaluated.
-        gather: completes `progress.state`, where a callback asks for models.
     """
-    asked = [name for name, callback in study.callbacks if _ask(callback, study, progress, measured, gather)]
+    asked = [name for name, callback in study.callbacks if _ask(callback, study, progress, measured)]
     return f"the callback {asked[0]} asked for it" if asked else ""
 
 
-def _ask(
-    callback: Callable[..., Any], study: Study, progress: Progress, measured: bool, gather: Callable[[], Any]
-) -> bool:
+def _ask(callback: Callable[..., Any], study: Study, progress: Progress, measured: bool) -> bool:
     """Whether a callback wants the run to end."""
 
     def models() -> list[dict[str, Tensor]]:
-        gather()
         state = progress.state
         return [nets.whole_state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
 
@@ -254,10 +250,6 @@ class Measuring:
     evaluate: Callable[[Progress], list[dict[str, Any]]]
     progress: Progress
     began: float
-
-    def gather(self) -> None:
-        """Brings all models into the state."""
-        self.progress.state = self.runtime.gather(self.progress.state)
 
     def measure(self) -> None:
         """Evaluates the models and keeps the metrics, and the models if they are the best so far.
@@ -299,14 +291,11 @@ class Measuring:
         last = progress.round >= study.rounds
         measured = last or _is_due(study.evaluation, progress, before)
         kept = last or progress.round % study.checkpoint_every == 0
-        if measured or kept:
-            self.gather()
         if measured:
             self.measure()
             progress.stopped = find_stop(study, progress)
-        asked = ask_callbacks(study, progress, measured=measured, gather=self.gather)
+        asked = ask_callbacks(study, progress, measured=measured)
         if asked and not measured:
-            self.gather()
             self.measure()
         progress.stopped = progress.stopped or asked
         done = last or bool(progress.stopped)

@@ -378,9 +378,6 @@ class Runtime(Protocol):
             The answers by (world, first row or place of the first client); with `at_home` by (world, place).
         """
 
-    def gather(self, state: State) -> State:
-        """The state with every model in it, also with those that client processes hold (random walk)."""
-
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """The private vectors of all clients, for a checkpoint; the same for every packing.
 
