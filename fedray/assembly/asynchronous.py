@@ -25,7 +25,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.async_rule import AsyncRule
 
 MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
-IN_ROUNDS = ("choose", "remember", "ask", "mixture", "walk")  # of a phase: called in rounds only
+IN_ROUNDS = ("choose", "remember", "ask", "walk")  # of a phase: called in rounds only
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
@@ -91,6 +91,12 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
             raise BadInput(
                 f"{mode}, but the phase of {method.name} has {name}, which is for rounds: set the mode to sync, or "
                 f"leave {name} out"
+            )
+    for piece in phase.pieces:
+        if piece.reads_models:
+            raise BadInput(
+                f"{mode}, but clients of {method.name} read all models of a round ({type(piece).__name__}): set the "
+                "mode to sync, or choose another method"
             )
     rows = pieces.models * len(pieces.seeds)
     if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(rows, pieces.layout.d))):

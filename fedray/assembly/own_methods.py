@@ -315,6 +315,8 @@ def explain_retired(where: str) -> Iterator[None]:
 def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
     """A piece whose fields can be used and whose functions are held to their contracts."""
     where, kind = about.where, type(piece).__name__
+    if not isinstance(piece, Piece):
+        raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
     if is_dataclass(piece):
         check_fields(where, piece, f"{kind}.")
     for local in piece.locals:

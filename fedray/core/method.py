@@ -239,9 +239,14 @@ class Phase:
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
+    def couples(self) -> bool:
+        """Whether the models of a client read each other in every step."""
+        return any(piece.couples for piece in self.pieces)
+
+    @property
     def together(self) -> int:
         """Jobs of a client that must share a block."""
-        return max((piece.together for piece in self.pieces), default=1)
+        return self.models if self.couples else 1
 
     @cached_property
     def nets(self) -> Sequence[Net]:

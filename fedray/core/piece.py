@@ -87,9 +87,9 @@ class Piece:
         return self
 
     @property
-    def together(self) -> int:
-        """Jobs of a client that must share a block, as many as models; 1: each is alone."""
-        return 1
+    def couples(self) -> bool:
+        """Whether the models of a client read each other in every step, so that its K jobs must share a block."""
+        return False
 
     @property
     def reads_models(self) -> bool:

@@ -67,8 +67,8 @@ class Particles(Piece):
         return (PARTICLES,)
 
     @property
-    def together(self) -> int:
-        return self.models
+    def couples(self) -> bool:
+        return True
 
     @property
     def reads_final(self) -> bool:

@@ -1,8 +1,8 @@
 """Vectors that travel beside the models, with every job.
 
 Example:
-    >>> Vectors(down=-1).down_vectors  # clients get no model: they train what they have
-    -1
+    >>> Vectors(down=1).down_vectors, Vectors(model=False).down_vectors  # beside the model; not even the model
+    (1, -1)
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ class Vectors(Piece):
 
     Attributes:
         up: Those that a client sends.
-        down: Those that it receives; -1: it does not even receive the model.
+        down: Those that it receives.
+        model: Whether it receives a model at all.
     """
 
     up: int = 0
     down: int = 0
+    model: bool = True
 
     @property
     def up_vectors(self) -> int:
@@ -30,4 +32,4 @@ class Vectors(Piece):
 
     @property
     def down_vectors(self) -> int:
-        return self.down
+        return self.down - (not self.model)

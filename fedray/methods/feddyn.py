@@ -40,7 +40,6 @@ Example:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypedDict
 
 from fedray.core.errors import BadInput
 from fedray.core.spec import Limit, MethodSpec, Option
@@ -80,23 +79,18 @@ def feddyn(setting: kit.Setting) -> kit.Method:
 def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]`; the local gradient is `grad - h_i + alpha (w - w_start)`."""
     alpha, p = setting.options["alpha"], setting.layout.trainable
+    local, correction = correct_clients(setting.local, alpha, p)
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # line 3: the active devices P_t; with K models, one of them each
-        **correct_clients(setting.local, alpha, p),  # lines 6-8
+        local=local,
+        pieces=[correction],  # lines 6-8
     )
     server = correct_server(setting, kit.base.merge_uploads(setting, kit.mean))  # lines 11-12
     return kit.Method("feddyn_ensemble", replace(phase, server=server))
 
 
-class Corrected(TypedDict):
-    """What `federated` is given for clients who correct their gradients."""
-
-    local: kit.Local
-    pieces: tuple[kit.Piece, ...]
-
-
-def correct_clients(local: kit.Local, alpha: float, trainable: int) -> Corrected:
+def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
     """Local training on `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`, and `h_i <- h_i - alpha (u - w_start)`.
 
     Args:
@@ -110,7 +104,7 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> Corrected
         # line 8
         update=lambda h, _shared, delta, _rate: h - alpha * kit.servers.zero_buffers(delta, trainable),
     )
-    return {"local": replace(local, pull=local.pull + alpha), "pieces": (correction,)}  # line 7: the quadratic term
+    return replace(local, pull=local.pull + alpha), correction  # line 7: the quadratic term
 
 
 def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:

@@ -40,7 +40,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
         version: The version of its model from which each job starts, `[J]`.
     """
     versions, place = np.unique(version, return_inverse=True)  # few, where there are many jobs
-    code, rate = phase.local.has_code or phase.together > 1, phase.local.lr_at
+    code, rate = phase.local.has_code or phase.couples, phase.local.lr_at
     kinds = [v if code else (rate(v), *(piece.group(v) for piece in phase.pieces)) for v in versions.tolist()]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     found: IntArray = np.array([numbers[kind] for kind in kinds], dtype=np.int64)[place]

@@ -309,7 +309,7 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
     """
     phase, drops = study.method.phase, study.evaluation.dropout_at_test
     choose = partial(choose_engine, study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops)
-    return choose(models=phase.models, together=phase.together)
+    return choose(models=phase.models, couples=phase.couples)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ def test_what_cannot_be_sent_or_read_is_one_line() -> None:
     wrong: list[tuple[Callable[[Setting], Method], str]] = [
         (with_loss("scale"), "reads 'scale': clients get what is called broadcast/"),
         (with_loss(NAME), f"reads '{NAME}', which the server of own does not keep: let Server.init return it"),
-        (with_sums("features"), "pieces has a str: give Piece"),
+        (with_sums("features"), "pieces has a str: give a Piece"),
         (with_numbers(number, 0), r"ClientSums\.numbers = 0: give a whole number of at least 1"),
         (with_numbers(none, 3), r"ClientSums\.function does not take \(seen\)"),
         (

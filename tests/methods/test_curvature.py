@@ -203,7 +203,7 @@ def test_a_method_of_ones_own_may_ask_for_curvature() -> None:
 @pytest.mark.parametrize(
     ("piece", "said"),
     [
-        ("model", "pieces has a str: give Piece"),
+        ("model", "pieces has a str: give a Piece"),
         (Curvature("full"), r"Curvature\.kind = 'full': choose model or empirical"),  # type: ignore[arg-type]
         (Curvature(rows=0), r"Curvature\.rows = 0: give a whole number"),
     ],
