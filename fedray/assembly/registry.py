@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -450,11 +451,20 @@ def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]
     return [known for known in dict.fromkeys(wanted) if known in names.list_origins()]
 
 
-def list_training_code(scenario: Scenario, own: UserObjects) -> list[tuple[str, str, Any]]:
-    """Kind, name and object of the user's code in training and evaluation, passed or registered."""
-    found = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
-    found += [(kind, name, names.find_thing(kind, name)) for kind, name in list_own_names(scenario, own)]
-    return [each for each in found if KINDS[each[0]].part == "training"]
+def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str], Any]:
+    """The user's functions and objects by kind and name, passed or registered; without data and what is known by it.
+
+    The second thing of a name is called so: "crop 2".
+    """
+    each = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
+    each += [(kind, name, names.find_thing(kind, name)) for kind, name in list_own_names(scenario, own)]
+    count, found = Counter[tuple[str, str]](), dict[tuple[str, str], Any]()
+    for kind, name, thing in each:
+        if kind != "data" and not is_partitioner(thing):  # whose rows are the data's part
+            count[kind, name] += 1
+            number = count[kind, name]
+            found[kind, name if number == 1 else f"{name} {number}"] = thing
+    return found
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from fedray.storage.identity import (
 # ---------------------------------------------------------------------------------------------------------------------
 # Opens a run directory again: its scenario and its study, refused where the run began with something else.
 
-_AFTER_TRAINING = ("training", "method", "selection", "schedule")  # parts whose code reads values in training
+_AFTER_TRAINING = ("model", "partition")  # kinds of own code whose values count when nothing is trained
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
@@ -68,11 +68,6 @@ def read_data_options(out: Path) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in section_fields("data")}
 
 
-def _leave_values(digests: Mapping[str, str]) -> dict[str, str]:
-    """The digests of a part without those of values that its code reads, which may change behind the training."""
-    return {key: digest for key, digest in digests.items() if not key.startswith("value ")}
-
-
 def reopen_study(out: Path, own: UserObjects) -> Study:
     """The study of a run directory, made again from its scenario.
 
@@ -88,8 +83,8 @@ def reopen_study(out: Path, own: UserObjects) -> Study:
     study = build_study(scenario, own)
     if read_identity(out):
         digests = describe_study(scenario, own, study)
-        late = {part: _leave_values(digests[part]) for part in _AFTER_TRAINING if part in digests}
-        check_identity(out, {**digests, **late})
+        values = {key: digest for key, digest in digests["values"].items() if key.startswith(_AFTER_TRAINING)}
+        check_identity(out, {**digests, "values": values})
     return study
 
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.own_code.source_code import hash_file, is_own_module
+from fedray.own_code.source_code import hash_file, is_own_module, list_code
 from fedray.own_code.user_code import describe_exception, is_raised_by_user
 
 
@@ -48,10 +48,18 @@ def import_modules(modules: Iterable[str]) -> None:
             _require_file(name, path, module)
 
 
-def hash_modules(modules: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of the file of each imported module, without comments and docstrings; empty where there is no source."""
-    found = {name: sys.modules.get(Path(name).stem if name.endswith(".py") else name) for name in modules}
-    return {name: hash_file(getattr(module, "__file__", None)) or "" for name, module in found.items()}
+def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
+    """SHA-256 of the file of each of the user's modules that a process needs for what is given, by the module's name.
+
+    Comments and docstrings do not count, nor does a script that is started: it says `run` today and `resume` tomorrow.
+
+    Args:
+        modules: as `import_modules` takes them.
+        things: functions, classes and objects.
+    """
+    code = [one for thing in things for one in list_code(thing) if one.__module__ != "__main__"]
+    files = {name: hash_file(sys.modules[name].__file__) for name in _list_modules(modules, code) if name != "__main__"}
+    return {name: digest for name, digest in sorted(files.items()) if digest is not None}
 
 
 def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
@@ -68,22 +76,25 @@ def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> li
         >>> find_module_places(["json"], [len])  # of Python itself
         []
     """
+    names = _list_modules(modules, things)
+    return sorted({_find_place(name) for name in names if name != "__main__"})  # a script's code is sent by its value
+
+
+def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
+    """The names of the user's modules that are imported, that things come from, and that these modules name."""
     waiting = [Path(name).stem if name.endswith(".py") else name for name in modules]
     waiting += [str(getattr(thing, "__module__", None) or type(thing).__module__) for thing in things]
     seen: set[str] = set()
-    places: set[Path] = set()
     while waiting:
         name = waiting.pop()
         module = sys.modules.get(name)
         if module is None or name in seen or not is_own_module(name):
             continue
         seen.add(name)
-        if name != "__main__":  # what comes from a script is sent by its value
-            places.add(_find_place(name))
         for value in list(vars(module).values()):
             named = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
             waiting += [named] if isinstance(named, str) else []
-    return sorted(places)
+    return seen
 
 
 def _find_place(name: str) -> Path:

@@ -294,9 +294,10 @@ def _list_pairing_keys(run: ReadRun) -> dict[str, str]:
         for key, value in flatten(run.scenario).items()
         if key in PAIRING_KEYS or key.startswith("data.partition.")
     }
-    own = run.identity.get("partition")
-    if isinstance(own, Mapping) and own.get("code"):
-        found["the code of data.partition"] = str(own["code"])[:8]
+    source = run.identity.get("source")
+    for name, digest in source.items() if isinstance(source, Mapping) else ():
+        if name.startswith("partition "):
+            found["the code of data.partition"] = str(digest)[:8]
     return {show_line(key, 60): show_line(value, 60) for key, value in found.items()}
 
 

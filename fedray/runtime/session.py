@@ -59,6 +59,7 @@ def run_session(
     digests: identity.Digests,
     measure: Measure = make_evaluator,
     saved: Callable[[], None] = lambda: None,
+    tell: Callable[[str], object] = summary_.tell_user,
 ) -> dict[str, Any]:
     """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
 
@@ -71,13 +72,14 @@ def run_session(
         digests: of what is trained (`fedray.assembly.identity`), which must be those that the run began with.
         measure: makes the function that scores the models; with another one than the usual no pictures are drawn.
         saved: called after each checkpoint.
+        tell: says a line that the user should know, as a warning.
 
     Raises:
         Enough: the watcher ended the run; it is saved and can be resumed.
         BadInput: the run began with something else.
     """
     with directory.lock_run_directory(out) as confirm_place:
-        identity.confirm_identity(out, digests)
+        identity.confirm_identity(out, digests, tell)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:

@@ -1,9 +1,10 @@
 """`identity.json` of a run directory: what the run began with, so that nothing else goes on in its place.
 
-It holds the keys of the scenario that decide results, its rounds, and digests of the data, of the network and of the
-user's own code. It is written before the first round and stays as it is; only a run that is made longer changes it. The
-manifest says that it is there, so that a lost one is noticed. Run directories that were written before there was such a
-file are used without these checks.
+It holds the keys of the scenario that decide results, its rounds, and digests of the data, of the network, of the
+source of the user's own code and of the values that this reads. Another value is a warning, all else is refused. The
+file is written before the first round and stays as it is; only a run that is made longer changes it. The manifest says
+that it is there, so that a lost one is noticed. Run directories that were written before there was such a file are used
+without these checks, and digests of own code that earlier versions wrote are not compared.
 
 Example:
     >>> import tempfile
@@ -19,7 +20,7 @@ Example:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,45 +39,48 @@ from fedray.scenario.identity import (
 )
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.yaml_text import load_yaml, write_yaml
+from fedray.storage.summary import tell_user
 
-_WHERE_BOTH = ("value ", "bytecode")  # digests that are compared where both have them
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
-FILE_KEY = "its file"  # the digest of the file that a user's function is in
-_PARTS = {  # of the file: how a sentence about each begins
-    **{kind.part: kind.subject for kind in names.KINDS.values()},
-    "training": "a loss, optimizer, augmentation, metric or callback is",
-    "engine": "the engine is",
+_PARTS = {  # that are refused where they differ: what a sentence says of each
+    "data": "the data are not those the run began with ({}): restore them",
+    "source": "the source of {} is not what the run began with: restore it",
+    "network": "the network is not the one the run began with ({}): restore it",
+    "files": "the file of module {} is not what the run began with: restore it",
+    "engine": "the engine is not the one the run began with ({}): restore it",
 }
 
 
-def confirm_identity(out: Path, digests: Digests) -> None:
+def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
     """Writes the identity of a run that has none and no checkpoint, or checks it.
 
     Args:
         out: the run directory.
         digests: of what is to be trained.
+        tell: says in a line which values are others than when the run began.
 
     Raises:
         BadInput: the run began with something else.
     """
     if read_identity(out) or find_checkpoints(out / "checkpoints"):
-        check_identity(out, digests)
+        check_identity(out, digests, tell)
     else:
         write_identity(out, digests)
 
 
-def check_identity(out: Path, digests: Digests) -> None:
+def check_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
     """Refuses what is not what the run began with; a run without an identity is not checked.
 
     Args:
         out: the run directory.
         digests: of what is to be trained, or to answer.
+        tell: says in a line which values are others than when the run began.
 
     Raises:
         BadInput: names what was changed.
     """
     check_scenario_file(out)
-    _refuse_changes(out, read_identity(out), digests)
+    _compare(out, read_identity(out), digests, tell)
 
 
 def check_scenario_file(out: Path) -> None:
@@ -115,7 +119,7 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
     """
     if fresh:
         write_sealed(out / IDENTITY_FILE, {"format": 1, **digests})
-    _refuse_changes(out, read_identity(out), digests)
+    _compare(out, read_identity(out), digests, tell_user)
 
 
 def write_identity(out: Path, digests: Digests) -> None:
@@ -233,18 +237,30 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
         )
 
 
-def _refuse_changes(out: Path, began: Mapping[str, Any], digests: Digests) -> None:
-    """Refuses digests that differ from those a directory began with; a file that has both is no part's own change."""
-    each = {part: _find_differences(began.get(part, {}), digests[part]) for part in _PARTS if part in digests}
-    changed = {part: found for part, found in each.items() if found}
-    for part, found in sorted(changed.items(), key=lambda one: one[1] == [FILE_KEY]):
-        mine = [kind.word for kind in names.KINDS.values() if kind.part == part]
-        whose = [f"{name} of {file}" for name, file in _list_names(began) if name.partition(" ")[0] in mine]
-        what, said = "; ".join([", ".join(found), *whose]), _PARTS[part]
-        which = "those" if said.endswith("are") else "the one"
-        raise BadInput(
-            f"{out}: {said} not {which} the run began with ({what}): restore what it began with, or start a new run"
-        )
+def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
+    """Refuses digests that differ from those a directory began with, and tells of values that do."""
+    files = dict(_list_names(began))
+    for part, said in _PARTS.items():
+        if changed := _list_changes(part, began, digests):
+            each = [f"{name} of {files[name]}" if name in files else name for name in changed]
+            raise BadInput(f"{out}: {said.format(', '.join(each))}, or start a new run")
+    if changed := _list_changes("values", began, digests):
+        each = [f"{name} of {owner}" for owner, _, name in (key.partition(": ") for key in changed)]
+        said = "value {} is not what the run began with: the new one counts"
+        if len(each) > 1:
+            said = "values {} are not what the run began with: the new ones count"
+        tell(f"{out}: {said.format(', '.join(each))}")
+
+
+def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
+    """What of a part differs; where a digest is empty, nothing was to be had.
+
+    Only of data and of source is it a difference that something is gone: of a network, earlier versions kept more, and
+    modules and values are those that a process happens to have.
+    """
+    found, gone = now.get(part, {}), None if part in ("data", "source") else ""
+    pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
+    return [key for key, old, new in pairs if old != new and "" not in (old, new)]
 
 
 def refuse_missing_names(out: Path) -> None:
@@ -268,20 +284,3 @@ def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The user's names that a run used, as "method mine", and their files."""
     found = began.get("names", {})
     return [(str(name), str(file)) for name, file in found.items()] if isinstance(found, dict) else []
-
-
-def _find_differences(began: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs; where a digest is empty, nothing was to be had, and names of functions stand for their code.
-
-    Values and bytecode are compared where both have them: a run of an earlier version has none, and bytecode is that of
-    a version of Python.
-    """
-    both = began.get("code"), now.get("code")
-    skipped = {"name"} if all(both) or any("<" in str(part.get("name")) for part in (began, now)) else set()
-    found = []
-    for key, value in began.items():
-        other = now.get(key, "" if key.startswith(_WHERE_BOTH) else None)
-        python = key.startswith("bytecode") and value.partition(" ")[0] != str(other).partition(" ")[0]
-        if key not in skipped and not python and value != other and "" not in (value, other):
-            found.append(key)
-    return found

@@ -79,7 +79,7 @@ def test_a_run_that_used_an_own_name_says_which_module_is_missing(
     assert done.status == 0, done.err
     identity = json.loads((tmp_path / "run" / "identity.json").read_text())
     assert identity["names"] == dict.fromkeys(["method mine", "model layers", "data few"], "my_method.py")
-    assert len(identity["modules"]["my_method.py"]) == 64
+    assert len(identity["files"]["my_method"]) == 64
 
     resume = ["resume", "run", "--rounds", "3"]
     missing = once(*resume)
@@ -90,8 +90,7 @@ def test_a_run_that_used_an_own_name_says_which_module_is_missing(
     (tmp_path / "my_method.py").write_text(MODULE.replace("pull=float", "pull=2 * float"))
     changed = once(*resume, "--import", "my_method")
     assert changed.status == 2
-    assert "the method is not the one the run began with (code" in changed.err
-    assert "method mine of my_method.py" in changed.err
+    assert "the source of method mine of my_method.py is not what the run began with" in changed.err
     (tmp_path / "my_method.py").write_text(MODULE.replace('"""A method', '# a comment\n"""A method', 1))
     assert once(*resume, "--import", "my_method.py").status == 0
 

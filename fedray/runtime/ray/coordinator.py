@@ -156,7 +156,7 @@ class Coordinator:
             loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
             watch = log_snapshots(self.snapshots.append, loggers)
             digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)
-            return run_session(study, runtime, self.out, watch, facts=facts, digests=digests)
+            return run_session(study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note)
 
     def _keep_phase(self, record: logging.LogRecord) -> bool:
         """Keeps what is logged here for the driver, which shows it."""
