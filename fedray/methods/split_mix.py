@@ -32,8 +32,6 @@ Example:
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedray.core.spec import Limit, MethodSpec
 from fedray.methods import kit
 
@@ -61,9 +59,9 @@ SPECS = {
 def split_mix(setting: kit.Setting) -> kit.Method:
     """K base networks `[K, d]` over clients in tiers; traffic of a device: m d numbers in each direction."""
     phase = kit.federated(setting, assign=kit.permutation, compress=kit.dense, merge=kit.mean)
-    can = np.array([tier.models_per_round or setting.models for tier in setting.clients.tiers])
-    first = (np.arange(setting.models) < can[:, None]).astype(float)  # [T, K]: what a device of each tier holds
-    tiers = np.stack([first / first.sum(axis=1, keepdims=True)] * len(setting.seeds))
+    can = kit.numpy.array([tier.models_per_round or setting.models for tier in setting.clients.tiers])
+    first = (kit.numpy.arange(setting.models) < can[:, None]).astype(float)  # [T, K]: what a device of each tier holds
+    tiers = kit.numpy.stack([first / first.sum(axis=1, keepdims=True)] * len(setting.seeds))
 
     def answer(state: kit.State) -> kit.Answer:
         return kit.Answer(state, setting.models, tiers=tiers)
