@@ -24,7 +24,7 @@ from fedray.core.errors import BadInput
 from fedray.core.read_options import ReadOptions
 from fedray.data.forms import hugging_face, pairs, pictures, tables
 from fedray.data.forms.arrays import is_array, list_classes
-from fedray.data.forms.pairs import FORMS, MOST_NAMED, describe_thing, is_pair, is_torch_set, read_raw_parts
+from fedray.data.forms.pairs import KNOWN_FORMS, MOST_NAMED, describe_thing, is_pair, is_torch_set, read_raw_parts
 from fedray.data.forms.rows import CLIENT, RawRows, make_dataset, refuse_idle
 from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame
 from fedray.data.spool import Spool, read_pieces
@@ -127,7 +127,7 @@ def explain_dict(things: Mapping[Any, Any]) -> str:
     keys = {str(key).lower(): key for key in things}
     x, y = (next((keys[name] for name in names if name in keys), None) for names in (INPUTS, LABELS))
     if x is None or y is None:
-        return f"data is a dict of {has}: give data=pandas.DataFrame(d) if these are columns, or {FORMS}"
+        return f"data is a dict of {has}: give data=pandas.DataFrame(d) if these are columns, or {KNOWN_FORMS}"
     test = [keys.get(str(key).lower().replace("train", "test")) for key in (x, y)]
     if None in test or test == [x, y]:
         return f"data is a dict of {has}: give a pair, data=(d[{x!r}], d[{y!r}])"

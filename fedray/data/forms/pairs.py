@@ -22,7 +22,7 @@ from fedray.data.spool import Spool
 from fedray.data.types import Array, Dataset
 from fedray.own_code.user_code import blame_user_code, name_type
 
-FORMS = (
+KNOWN_FORMS = (
     "a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table, a Hugging Face or "
     "torch Dataset, a pathlib.Path, {client: data}, or a fedray.data.Dataset"
 )
@@ -76,7 +76,7 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         raise BadInput(f"data is the arrays {', '.join(thing)[:100]} of an .npz file: give two of them, data=(x, y)")
     if isinstance(thing, str):
         raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
-    raise BadInput(f"data is {describe_thing(thing)}: give {FORMS}")
+    raise BadInput(f"data is {describe_thing(thing)}: give {KNOWN_FORMS}")
 
 
 def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
