@@ -42,6 +42,7 @@ from fedray.scenario.yaml_text import load_yaml, write_yaml
 from fedray.storage.summary import tell_user
 
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
+_ANSWERS = ("model ", "partition ")  # what reads values after the training too
 _PARTS = {  # that are refused where they differ: what a sentence says of each
     "data": "the data are not those the run began with ({}): restore them",
     "source": "the source of {} is not what the run began with: restore it",
@@ -63,24 +64,25 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
         BadInput: the run began with something else.
     """
     if read_identity(out) or find_checkpoints(out / "checkpoints"):
-        check_identity(out, digests, tell)
+        check_scenario_file(out)
+        _compare(out, read_identity(out), digests, tell)
     else:
         write_identity(out, digests)
 
 
-def check_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
-    """Refuses what is not what the run began with; a run without an identity is not checked.
+def check_identity(out: Path, digests: Digests) -> None:
+    """Refuses what a run that only answers did not begin with; one without an identity is not checked.
 
     Args:
         out: the run directory.
-        digests: of what is to be trained, or to answer.
-        tell: says in a line which values are others than when the run began.
+        digests: of what is to answer. Of values those of networks and partitions count.
 
     Raises:
         BadInput: names what was changed.
     """
     check_scenario_file(out)
-    _compare(out, read_identity(out), digests, tell)
+    values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
+    _compare(out, read_identity(out), {**digests, "values": values}, tell_user)
 
 
 def check_scenario_file(out: Path) -> None:

@@ -245,7 +245,7 @@ def test_another_class_of_an_object_that_code_reads_is_a_warning(
         return lambda o, t, c: scaler.scale(c.objective(o, t))
 
     run = fedray.run(KEYS, loss=scaled(make_scaler("a")), out=tmp_path / "run")
-    with pytest.warns(FedrayWarning, match="value scaler of loss <lambda> is not what the run began with"):
+    with pytest.warns(FedrayWarning, match="value class of scaler of loss <lambda> is not what the run began with"):
         fedray.resume(run.path, loss=scaled(make_scaler("b", limit=3.0)), rounds=2)
     assert fedray.resume(run.path, loss=scaled(make_scaler("c")), rounds=3).metrics["round"] == 3
 
