@@ -44,7 +44,7 @@ def hash_values(*things: Any) -> dict[str, str]:
         things: functions, classes, partials, or objects that can be called.
 
     Returns:
-        Of an object of the user's own class also the source of this, as "class of config"; empty where there is none.
+        Of an object of the user's own class also the source of this, as "class Config of config"; empty where there is none.
 
     Example:
         >>> def make(weights):
@@ -58,7 +58,8 @@ def hash_values(*things: Any) -> dict[str, str]:
         for name, value in _list_read(part):
             found.setdefault(name, []).append(_write(value, 0))
             if is_own_module(type(value).__module__):
-                classes[f"class of {name}"] = hash_source(type(value))
+                source = hash_source(type(value))
+                classes |= {f"class {called} of {name}": digest for called, digest in source.items()}
     texts = {name: "\n".join(each) for name, each in sorted(found.items())}
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()} | classes
 

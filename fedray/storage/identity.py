@@ -241,13 +241,10 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
     """Refuses digests that differ from those a directory began with, and tells of values that do."""
-    files = dict(_list_names(began))
     for part, said in _PARTS.items():
         if changed := _list_changes(part, began, digests):
-            each = [f"{name} of {files[name]}" if name in files else name for name in changed]
-            raise BadInput(f"{out}: {said.format(', '.join(each))}, or start a new run")
-    if changed := _list_changes("values", began, digests):
-        each = [f"{name} of {owner}" for owner, _, name in (key.partition(": ") for key in changed)]
+            raise BadInput(f"{out}: {said.format(', '.join(changed))}, or start a new run")
+    if each := _list_changes("values", began, digests):
         said = "value {} is not what the run began with: the new one counts"
         if len(each) > 1:
             said = "values {} are not what the run began with: the new ones count"
@@ -255,14 +252,16 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 
 
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
-    """What of a part differs; where a digest is empty, nothing was to be had.
+    """What of a part differs, in words; where a digest is empty, nothing was to be had.
 
     Only of data and of source is it a difference that something is gone: of a network, earlier versions kept more, and
     modules and values are those that a process happens to have.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
-    return [key for key, old, new in pairs if old != new and "" not in (old, new)]
+    changed = [key.partition(": ") for key, old, new in pairs if old != new and "" not in (old, new)]
+    files = {name: f"{name} of {file}" for name, file in _list_names(began)}
+    return [f"{name} of {files.get(thing, thing)}" if name else thing for thing, _, name in changed]
 
 
 def refuse_missing_names(out: Path) -> None:
