@@ -27,6 +27,7 @@ from fedray.core.spec import MethodSpec
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net
 from fedray.data.shards import Shards
 from fedray.data.stacking import FeatureShards, ProxyShards
+from fedray.features.windows import Windows, steps_in_windows
 from fedray.models.trial import mixes_rows
 from fedray.runtime.failures import LONE_ROW, is_lone_row
 from fedray.scenario.methods import method_spec_of
@@ -36,7 +37,6 @@ from fedray.simulation.rounds import WITHHELD, list_choosing_keys
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import count_steps
 from fedray.training.choice import SLOWER
-from fedray.training.windows import steps_in_windows
 
 if TYPE_CHECKING:  # a check of a scenario opens no run directory
     from fedray.runtime.session import Snapshot, Watch
@@ -122,7 +122,7 @@ def find_strange_test_rows(facts: Facts) -> Advice:
     """Known clients are to be scored by test rows of their own, and no test row is of one of them."""
     study, known = facts.study, range(min(facts.study.clients.number, EVALUATED_CLIENTS))
     asked = study.evaluation.gamma is not None or study.method.one_model_per_client
-    if not (asked or study.method.phase.is_personal or study.method.phase.mixture):
+    if not (asked or study.method.phase.is_personal or study.method.phase.weighs):
         return
     own = (study.shards.client_test(world, client) for world in range(study.worlds) for client in known)
     if all(rows is not None and not len(rows) for rows in own):
@@ -237,7 +237,7 @@ def find_mixing_networks(facts: Facts) -> Advice:
 
 def find_shared_network(facts: Facts) -> Advice:
     """LG-FedAvg shares every layer."""
-    if facts.study.method.name == "lg_fedavg" and not facts.study.method.phase.private:
+    if facts.study.method.name == "lg_fedavg" and not facts.study.method.phase.stays:
         yield "method.shared_layers covers every layer of the network, which makes lg_fedavg FedAvg", "lower it"
 
 
@@ -252,7 +252,7 @@ def find_lone_rows(facts: Facts) -> Advice:
     if study.parts or not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in study.net.module.modules()):
         return
     for size in facts.sizes():
-        for local in (phase.local, *phase.personal):
+        for local in phase.locals:
             found |= set(facts.client[has_lone_row(size, local)].tolist())
     if not found or not refuses_one_row(study.net, study.example):
         return
@@ -301,7 +301,7 @@ def refuses_one_row(net: Net, example: Tensor) -> bool:
 
 def find_burn_in(facts: Facts) -> Advice:
     """All rounds are passed over before clients sample."""
-    windows, rounds = facts.study.method.phase.local.windows, facts.study.rounds
+    windows, rounds = facts.study.method.phase.find(Windows), facts.study.rounds
     if windows is not None and 0 < rounds <= windows.burn_in:
         yield (
             f"method.burn_in = {windows.burn_in}, but there are {rounds} rounds: no client samples, which makes "
@@ -312,7 +312,7 @@ def find_burn_in(facts: Facts) -> Advice:
 
 def find_few_steps(facts: Facts) -> Advice:
     """Clients make fewer steps than their upload waits for: pFedBayes's turns, FedPA's samples."""
-    windows, keys = facts.study.method.phase.local.windows, facts.keys
+    windows, keys = facts.study.method.phase.find(Windows), facts.keys
     if facts.spec.mean_field == "prior":
         key, wanted, steps = "method.personal_steps", keys["personal_steps"], facts.steps
         then = "and a client that does sends the global Gaussian back as it came"
@@ -427,7 +427,7 @@ def find_untrained_models(facts: Facts) -> Advice:
     scenario, study = facts.scenario, facts.study
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
-    if own or is_own("schedule", scenario.schedule.kind) or phase.fitting is not None:
+    if own or is_own("schedule", scenario.schedule.kind) or phase.work is not None:
         return
     models, left = phase.models, 0
     if study.parts:

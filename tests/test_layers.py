@@ -19,6 +19,10 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 BASES = {
+    "Piece",  # what a feature overrides of the verbs that all of them have: its base class is where they are told
+    "Measure",
+    "Work",
+    "Site",
     "Protocol",
     "NamedTuple",
     "Exception",
@@ -41,6 +45,7 @@ core
 files  own_code  process
 data  models  metrics
 components  training
+features
 methods
 scenario
 report  simulation

@@ -19,12 +19,13 @@ import torch
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Method
 from fedray.core.types import Clients
+from fedray.features.correction import Correction
 from fedray.methods.setting import Setting
 from fedray.scenario.schema import Scenario
 from fedray.simulation.async_rule import AsyncRule
 
 MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
-IN_ROUNDS = ("choose", "remember", "ask", "mixture", "walk")  # of a phase: called in rounds only
+IN_ROUNDS = ("choose", "remember", "ask", "walk")  # of a phase: called in rounds only
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
@@ -75,7 +76,7 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
     rule = make_async_rule(scenario, pieces.clients)
     assert rule is not None
     mode, phase = f"participation.mode = {rule.mode}", method.phase
-    if phase.local.correction is not None:
+    if phase.find(Correction) is not None:
         raise BadInput(
             f"{mode}, but the corrections of {method.name} are made of rounds in which clients and server meet: set it "
             "to sync, or choose another method"
@@ -90,6 +91,12 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
             raise BadInput(
                 f"{mode}, but the phase of {method.name} has {name}, which is for rounds: set the mode to sync, or "
                 f"leave {name} out"
+            )
+    for piece in phase.pieces:
+        if piece.reads_models:
+            raise BadInput(
+                f"{mode}, but clients of {method.name} read all models of a round ({type(piece).__name__}): set the "
+                "mode to sync, or choose another method"
             )
     rows = pieces.models * len(pieces.seeds)
     if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(rows, pieces.layout.d))):

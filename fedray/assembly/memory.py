@@ -17,12 +17,12 @@ from fedray.assembly.clients import invited_per_tier
 from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.assembly.pieces import count_draws
 from fedray.core.errors import BadInput
-from fedray.core.fitting import count_kept
-from fedray.core.measured import Curvature
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
 from fedray.data.synthetic import POOL_NUMBERS
 from fedray.data.types import Dataset
+from fedray.features.measure import MAPPED_NUMBERS, Curvature, Measure, count_gradients
+from fedray.features.windows import Windows
 from fedray.models.net import layout_of
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.rules import tier_table
@@ -30,7 +30,6 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.choice import Engine
-from fedray.training.curvature import MAPPED_NUMBERS, count_gradients
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Estimates of what the rows of a data set need in memory: computed data, copies, rows that differ by client.
@@ -268,9 +267,10 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
     extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
     jobs, _ = count_jobs(scenario, study.clients.number, study.worlds)
     stay = min(study.clients.number * phase.models * study.worlds, study.rounds * jobs)
-    stay *= len(phase.own) - phase.mixture  # a weight is one number
+    stay *= len(phase.compress.own) + sum(len(one.keeps) for one in phase.chain if one.kept_numbers is None)
     sized = max((part.study.net.layout.d for part in study.parts), default=d)  # of an upload, at most
-    kept = count_kept(phase.fitting, phase.server.keeps, sized * (1 + (phase.measure is not None)))
+    sized *= 1 + (phase.find(Measure) is not None)
+    kept = phase.work.kept_numbers(sized) if phase.work is not None else sized if phase.server.keeps else 0
     sent = jobs if kept else 0
     return [
         Need("the method's own numbers at the server", "method x model x participation", 3.0 * extra),
@@ -303,10 +303,10 @@ def _estimate_block(study: Study, layers: LayerOutputs, engine: Engine) -> list[
     width = engine.width
     samples = float(steps) * batch * width
     inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
-    sampled = 0 if local.windows is None else min(steps, local.windows.number)
+    windows, how = study.method.phase.find(Windows), study.method.phase.find(Curvature)
+    sampled = 0 if windows is None else min(steps, windows.number)
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
-    how = study.method.phase.measure
-    mapped = 0 if not isinstance(how, Curvature) else max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
+    mapped = 0 if how is None else max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
     return [
         Need(f"{width} models of {d:,} numbers that are trained together", "model", float(LANE * width) * d),
         Need(f"{sampled:,} samples of each of them", "method.samples x model", 8.0 * sampled * (width + 2.0) * d),

@@ -13,6 +13,7 @@ from fedray.assembly.distillation import make_fuser, make_learner, make_score, m
 from fedray.assembly.fens import make_fens
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import (
+    explain_retired,
     guard_method,
     refuse_unread_code,
     warn_of_idle_keys,
@@ -148,7 +149,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
         raise BadInput(
             f"method.models = {scenario.method.models}, but {users or scenario.method.name} trains one model: {remedy}"
         )
-    if scenario.local.private and not method.phase.private:
+    if scenario.local.private and not method.phase.stays:
         raise BadInput(
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
@@ -181,7 +182,8 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     recorded = RecordedOptions(pieces.options)
     is_open = own.method is None and declared_options("method", name) is None
     given = replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces
-    method = contract(f"{where}: its function", compose)(given)
+    with explain_retired(where):
+        method = contract(f"{where}: its function", compose)(given)
     if is_open:
         refuse_unread("method", name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))

@@ -20,12 +20,12 @@ Example:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import is_dataclass, replace
 from types import FunctionType
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from fedray.assembly import own_results as results
 from fedray.assembly.own_results import guard_combine, watch_shared
@@ -33,10 +33,13 @@ from fedray.assembly.pieces import check_augmentations
 from fedray.assembly.registry import check_code, functions_of
 from fedray.components.schedule import invite_all
 from fedray.core.errors import BadInput, FedrayError, warn_user
-from fedray.core.measured import ClientSums
 from fedray.core.method import Local, Method, Phase
+from fedray.core.piece import Piece
 from fedray.core.text import quote_value
 from fedray.core.types import Clients, State
+from fedray.features.correction import Correction
+from fedray.features.measure import ClientSums, Measure
+from fedray.features.private import PrivateLayers
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.stacking import Stack
 from fedray.own_code.contract import Returns, check_fields, contract
@@ -144,7 +147,7 @@ def warn_of_unread_keys(
         and not (key == "epochs" and given.epochs is None)
         and not (key == "lr" and scenario.local.lr_grid)
     ]
-    if method.parts or method.phase.fitting is not None or not asked:
+    if method.parts or method.phase.work is not None or not asked:
         return
     plain = replace(given, **{key: getattr(usual, key) for key in _KEYS})
     try:
@@ -161,7 +164,7 @@ def warn_of_unread_keys(
 
 def _fields(method: Method, key: str) -> list[object]:
     """A field of every local training of a method."""
-    return [getattr(local, key) for local in (method.phase.local, *method.phase.personal)]
+    return [getattr(local, key) for local in method.phase.locals]
 
 
 def warn_of_idle_keys(
@@ -214,7 +217,7 @@ def _usual_models(scenario: Scenario) -> int:
 # Checks of a user's own method that trains several architectures, before anything trains.
 
 NOT_OF_PARTS = (  # fields of a phase that nothing calls where it is one of several
-    "private", "personal", "walk", "sizes", "steps", "remember", "choose", "mixture", "fitting", "ask",
+    "walk", "sizes", "steps", "remember", "choose", "work", "ask",
 )  # fmt: skip
 NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # of a method
 
@@ -265,52 +268,86 @@ def _check_part(part: Phase, where: str, models: int) -> None:
     for name in NOT_OF_PARTS:
         if getattr(part, name):
             raise BadInput(f"{where}: {name} is not read in a part: leave it out")
-    if part.local.has_code or part.local.correction is not None:
-        raise BadInput(
-            f"{where}: local has a loss, a transformation or a correction, which parts cannot have: leave it out"
-        )
+    if part.local.has_code:
+        raise BadInput(f"{where}: local has a loss or a transformation, which parts cannot have: leave it out")
+    for piece in part.pieces:
+        if piece.keeps or piece.nets:
+            raise BadInput(f"{where}: pieces has a {type(piece).__name__}, which parts cannot have: leave it out")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of what a user's own method has its clients measure, before anything trains.
+# Checks of the pieces of a user's own method, before anything trains.
+
+RETIRED = {  # what phases and local trainings had before there were pieces: the piece that does it now
+    "private": "PrivateLayers", "memory": "PrivateLayers", "personal": "PersonalPasses", "mixture": "Mixture",
+    "measure": "ClientSums or Curvature", "slices": "federated_slices", "up_vectors": "Vectors",
+    "down_vectors": "Vectors", "correction": "Correction", "windows": "Windows", "particles": "Particles",
+    "finish": "Finish",
+}  # fmt: skip
 
 
-def check_measure(phase: Phase, where: str) -> None:
-    """Refuses what clients could not measure, or would send uncounted or unread; None is nothing.
+@contextmanager
+def explain_retired(where: str) -> Iterator[None]:
+    """Names the piece where a user's method sets a field that phases and local trainings no longer have.
 
     Args:
-        phase: Of the user's own method.
         where: How messages call the method.
 
     Raises:
-        BadInput: One line.
+        BadInput: The block has set one; other errors pass.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> from fedray.core.measured import Curvature
-        >>> alone = {"local": SimpleNamespace(correction=None), "walk": None, "slices": None}
-        >>> check_measure(
-        ...     SimpleNamespace(measure=Curvature(), up_vectors=0, **alone), "method mine"
-        ... )  # doctest: +ELLIPSIS
+        >>> with explain_retired("method mine"):
+        ...     Phase(1, None, None, None, None, mixture=True)
         Traceback (most recent call last):
-        fedray.core.errors.BadInput: method mine: curvature is sent, but up_vectors = 0: set it to 1, ...
+        fedray.core.errors.BadInput: method mine: mixture is a piece now: call phase.add(Mixture(...))
     """
-    how = phase.measure
-    if how is None:
-        return
-    check_fields(where, how, "measure.")
-    if isinstance(how, ClientSums):
-        contract(f"{where}: measure.function", how.function, arguments="seen")
-    elif phase.up_vectors < 1:
+    try:
+        yield
+    except (FedrayError, TypeError) as error:
+        said = str(error.__cause__ or error)
+        set_one = re.match(r"(Phase|Local)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
+        if set_one is None or set_one[2] not in RETIRED:
+            raise
+        raise BadInput(f"{where}: {set_one[2]} is a piece now: call phase.add({RETIRED[set_one[2]]}(...))") from error
+
+
+def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
+    """A piece whose fields can be used and whose functions are held to their contracts."""
+    where, kind = about.where, type(piece).__name__
+    if not isinstance(piece, Piece):
+        raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
+    if is_dataclass(piece):
+        check_fields(where, piece, f"{kind}.")
+    for local in piece.locals:
+        _check_local(where, local)
+        if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
+            raise BadInput(f"{where}: {kind} has a loss or transformations that local has not: give both the same")
+    if unknown := [layer for layer in piece.stays if layer not in about.layers]:
+        known = ", ".join(about.layers)
         raise BadInput(
-            f"{where}: curvature is sent, but up_vectors = {phase.up_vectors}: set it to 1, so that it is counted"
+            f"{where}: {kind} has the layer {unknown[0]!r}, which the network lacks: choose among its layers, {known}"
         )
-    if phase.local.correction is not None:
-        raise BadInput(f"{where}: measure and local.correction are both sent beside the delta: leave one of them out")
-    if phase.walk is not None:
-        raise BadInput(f"{where}: measure has no server that reads it, because models walk: leave it out")
-    if phase.slices is not None:
-        raise BadInput(f"{where}: measure reads whole networks, but tiers train slices: leave it out")
+    if isinstance(piece, PrivateLayers) and not set(piece.memory) <= set(piece.layers):
+        raise BadInput(f"{where}: {kind}.memory = {piece.memory!r}: name some of its layers, {piece.layers!r}")
+    if isinstance(piece, Measure) and phase.walk is not None:
+        raise BadInput(f"{where}: {kind} has no server that reads it, because models walk: leave it out")
+    if isinstance(piece, Measure) and phase.nets:
+        raise BadInput(f"{where}: {kind} reads whole networks, but tiers train slices: leave it out")
+    if isinstance(piece, Measure) and phase.find(Correction) is not None:
+        raise BadInput(f"{where}: {kind} and Correction are both sent beside the delta: leave one of them out")
+    draws = isinstance(piece, ClientSums)  # what it draws begins at the job's address, and its result is checked there
+    held = {}
+    for name, arguments in piece.takes.items():
+        function = getattr(piece, name)
+        called = contract(f"{where}: {kind}.{name}", function, _like_first, arguments=arguments, again=True)
+        held[name] = function if draws else called
+    return replace(piece, **held) if held else piece  # type: ignore[type-var]
+
+
+def _like_first(found: Any, first: Any, *_: Any) -> str | None:
+    """What is wrong with a result that is no tensor of the shape of the first argument."""
+    return results.check_tensor(found, tuple(first.shape))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -333,11 +370,8 @@ ARGUMENTS = {  # of the functions of a method, of a phase and of its parts
     "step": "state, stats, t",
     "bytes": "client, tier",
     "apply": "uploads",
-    "finish": "start, final",
-    "offset": "own, shared",
-    "update": "own, shared, delta, length",
 }
-_NEEDED = ("schedule", "init", "reduce", "step", "bytes", "apply", "offset", "update")
+_NEEDED = ("schedule", "init", "reduce", "step", "bytes", "apply")
 _OF_NONE = {"schedule": ": its state is None where a run is planned and not begun: return the jobs of round 0 there"}
 
 
@@ -387,7 +421,7 @@ def guard_method(
             f"clients: set method.models = {clients.number}"
         )
     phase, parts = _guard_phase(fitted.phase, about), tuple(_guard_phase(part, about) for part in fitted.parts)
-    own = phase.is_personal or phase.mixture or fitted.one_model_per_client
+    own = phase.is_personal or phase.weighs or fitted.one_model_per_client
     each = clients.number if fitted.one_model_per_client else 0
     checks = method_checks(worlds, phase.models, len(clients.tiers), own=own, each=each)
     fields = _hold(fitted, where, checks)
@@ -462,34 +496,20 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     """A phase whose fields can be used and whose functions are held to their contracts."""
     where = about.where
     check_fields(where, phase)
-    for layer in phase.private:
-        if layer not in about.layers:
-            known = ", ".join(about.layers)
-            raise BadInput(
-                f"{where}: private has the layer {layer!r}, which the network lacks: choose among its layers, {known}"
-            )
-    if not set(phase.memory) <= set(phase.private):
-        raise BadInput(f"{where}: memory = {phase.memory!r}: name layers of private, {phase.private!r}")
-    for local in (phase.local, *phase.personal):
-        _check_local(where, local)
-        if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
-            raise BadInput(f"{where}: personal has a loss or transformations that local has not: give both the same")
-    check_measure(phase, where)
+    _check_local(where, phase.local)
     return watch_shared(replace(phase, **_hold_phase(phase, about)), where)
 
 
 def _hold_phase(phase: Phase, about: _Method) -> dict[str, Any]:
-    """The functions of a phase, of its server, its compression and its local training, held to their contracts."""
-    where, server, compress, local = about.where, phase.server, phase.compress, phase.local
-    shared = None if local.correction is None else local.correction.shared
+    """The functions of a phase, of its server, its compression and its pieces, held to their contracts."""
+    where, server, compress = about.where, phase.server, phase.compress
+    correction = phase.find(Correction)
+    shared = None if correction is None else correction.shared
 
     def check_init(found: Any, _models: Any) -> str | None:
         if isinstance(found, Mapping) and shared is not None and shared not in found:
-            return f"no {shared!r}, which local.correction.shared names: return it, one row for each model"
+            return f"no {shared!r}, which Correction.shared names: return it, one row for each model"
         return results.check_tensors(found)
-
-    def check_vector(found: Any, own: Tensor, *_: Any) -> str | None:
-        return results.check_tensor(found, tuple(own.shape))
 
     serves: dict[str, Returns] = {
         "init": check_init,
@@ -502,15 +522,10 @@ def _hold_phase(phase: Phase, about: _Method) -> dict[str, Any]:
     }
     check_fields(where, server, "server.")
     check_fields(where, compress, "compress.")
-    ends = _hold(local, where, {"finish": check_vector}, "local.")
-    if local.correction is not None:
-        check_fields(where, local.correction, "local.correction.")
-        corrects = {"offset": check_vector, "update": check_vector}
-        held = _hold(local.correction, where, corrects, "local.correction.")
-        ends["correction"] = local.correction._replace(**held)
     return {
         **_hold(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
-        "local": replace(local, **ends),  # somebody's own function reads tensors in main memory
+        "pieces": tuple(_guard_piece(piece, phase, about) for piece in phase.pieces),
+        # somebody's own function reads tensors in main memory
         "server": server._replace(**_hold(server, where, serves, "server."), on_device=False),
         "compress": compress._replace(**_hold(compress, where, sends, "compress."), on_device=False),
     }

@@ -331,7 +331,7 @@ def watch_shared(phase: Phase, where: str) -> Phase:
         BadInput: Later, in a step of the server: names what was changed.
     """
     step, server = phase.server.step, phase.server
-    clients = find_changeable([phase.local, phase.personal, phase.compress.apply, server.reduce], Setting)
+    clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)
     held = find_changeable([step, phase.choose, phase.remember, phase.ask], Setting)
     both = [held[key] for key in held if key in clients]
     if not both:

@@ -321,7 +321,7 @@ def _train_with(phase: Phase, loss: LocalLoss) -> Phase:
     def change(local: Local) -> Local:
         return replace(local, loss=loss)
 
-    return replace(phase, local=change(phase.local), personal=tuple(change(one) for one in phase.personal))
+    return phase.with_locals(change)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from fedray.components.private_layers import trained_layers
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
+from fedray.features.private import trained_layers
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 

@@ -56,7 +56,7 @@ def cut_network(
 def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
     """Raises `BadInput` where a tier has a width, but the method does not slice the network."""
     narrow = [tier for tier in tiers if tier.width != 1]
-    if narrow and method.phase.slices is None:
+    if narrow and not method.phase.nets:
         raise BadInput(
             f"clients.tiers.{narrow[0].name}.width = {narrow[0].width:g}, but {method.name} does not read it: compose "
             "it with fedray.methods.federated_slices, or leave it out"

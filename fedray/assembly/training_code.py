@@ -14,6 +14,7 @@ from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
 from fedray.data.types import Dataset
+from fedray.features.windows import check_windows
 from fedray.metrics.scores import PREFIXES, is_fedrays
 from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_type
@@ -23,7 +24,6 @@ from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 from fedray.training.client_code import mixes_targets, try_code
-from fedray.training.windows import check_windows
 
 
 def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
@@ -147,7 +147,7 @@ def _check_ensemble(study: Study, phase: Phase) -> None:
         "a random walk has no server that sends them: choose another method": phase.walk is not None,
         "the method sends its clients no models: choose another one": phase.walk is None and not phase.down_vectors,
         "models change while clients train: set participation.mode = sync": study.asynchronous is not None,
-        "some layers stay with the clients, who have none for the others: leave local.private out": phase.private,
+        "some layers stay with the clients, who have none for the others: leave local.private out": phase.stays,
     }
     for why, is_there in obstacles.items():
         if reads_ensemble(phase.local.loss) and is_there:
@@ -164,7 +164,7 @@ def try_own_code(study: Study) -> None:
     """
     phase, tried = study.method.phase, study.parts[0].study if study.parts else study
     for one in study.method.parts or (phase,):
-        check_windows(one.local, study.method.name)
+        check_windows(one, study.method.name)
         try_augmentations(study.shards, one.local.augment, tried.net)
     if phase.local.has_code:
         if phase.walk is not None and phase.local.keeps_model:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.fitting import CANDIDATES
 from fedray.core.method import Schedule, Server, Traffic
 from fedray.core.sums import LIMIT, Kept, exact_sum
 from fedray.core.types import FloatArray, IntArray, Layout, Plan, State, Stats
@@ -21,6 +20,7 @@ from fedray.models.boosting import has_root
 # or an actor that is new, computes them again. `weigh_rows` says how; alpha and scale are the numbers of the
 # ensemble.
 
+CANDIDATES = "broadcast/candidates"  # name of the extra tensor of the learners that clients are asked about
 SMOOTHING = 1e-10  # of the paper, so that an error of 0 has a finite weight
 _ERRORS, _STEP = "errors/", 16  # names of sums of weights in statistics; of exponents of powers of two
 CHOICE, ERROR = 8, 8  # bytes of a learner's number with its weight, and of a sum of weights

@@ -434,7 +434,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """What clients send and keep of what they have trained (`Local.finish`): by what their factors change.
+    """What clients send and keep of what they have trained (`Finish`): by what their factors change.
 
     With D the change of the posterior's natural parameters in local training, the first 2 p numbers change by
     `sent D`, and the client's factor by `kept D`. With PVI both are the damping.

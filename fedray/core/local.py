@@ -23,22 +23,6 @@ READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE)  # 
 RateKind = Literal["constant", "cosine", "linear", "step"]
 
 
-class Correction(NamedTuple):
-    """A private vector for each client and model that corrects the local gradient (FedDyn, SCAFFOLD).
-
-    Attributes:
-        name: Of the private vector.
-        offset: The term b of the local gradient (`Local`), `[W, d]`, from the private vectors and the shared, or None.
-        update: The private vectors after an update, from these two, the deltas, and steps x learning rate `[W, 1]`.
-        shared: Name of the server's vector that is broadcast with the models; None without one.
-    """
-
-    name: str
-    offset: Callable[[Tensor, Tensor | None], Tensor]
-    update: Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
-    shared: str | None = None
-
-
 class Seen(NamedTuple):
     """What a model says about a batch.
 
@@ -96,7 +80,6 @@ class Reading(NamedTuple):
         previous: The models that they trained last, `[W, d]`; None where nothing reads them.
         ensemble: All models of each lane's world as the round began, `[W, K, d]`; None where nothing reads them.
         size: Training rows of the clients, `[W]` int64; None in a trial.
-        factor: The clients' own particles, `[W, d]`; None where they keep none.
         shared: The models' rows of the server's tensor that the loss names, `[W, ...]`; None where it names none.
     """
 
@@ -107,7 +90,6 @@ class Reading(NamedTuple):
     previous: Tensor | None = None
     ensemble: Tensor | None = None
     size: Tensor | None = None
-    factor: Tensor | None = None
     shared: Tensor | None = None
 
 
@@ -239,45 +221,6 @@ class RateSchedule(NamedTuple):
         share = t % self.rounds / self.rounds if self.restart else min(1.0, t / self.rounds)
         fall = 0.5 * (1.0 + math.cos(math.pi * share)) if self.kind == "cosine" else 1.0 - share
         return rise * (self.floor + (1.0 - self.floor) * fall)
-
-
-class Windows(NamedTuple):
-    """Local training whose upload is made of means over its iterates, and not of the last one (FedPA).
-
-    The steps after the first ones are cut into windows of equal length, and the iterates of each are averaged. Clients
-    train with SGD, and with no code of a user but a loss.
-
-    Attributes:
-        combine: (parameters at the start `[p]`, means of the windows `[l, p]`), float64 -> their change `[p]`.
-        number: l, the windows; a client to whom fewer steps remain has a window for each of them.
-        mixing: Share of the steps of a local training before its first window, in [0, 1).
-        burn_in: Rounds before the first one in which there are windows.
-    """
-
-    combine: Callable[[Tensor, Tensor], Tensor]
-    number: int = 1
-    mixing: float = 0.0
-    burn_in: int = 0
-
-
-class Particles(NamedTuple):
-    """The K models of a client are particles of one distribution: they move together (DSVGD).
-
-    Beside them a client keeps K particles of its own, its factor of the distribution. They are the first models where
-    it was never trained, and learn what the training has changed. The functions are of one client: all tensors are
-    `[K, p]`, and where parts are several they come as (received, now or trained, the client's own).
-
-    Attributes:
-        models: K.
-        move: (gradients of the loss, particles as received, now, own; the client's rows) -> what a step descends by.
-        learn: (own particles as they are now; particles as received, as trained, own before) -> the same for these.
-        steps: Steps of the client's own particles behind its training.
-    """
-
-    models: int
-    move: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-    learn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    steps: int
 
 
 def reads_ensemble(loss: LocalLoss | None) -> bool:

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from fedray.core.fitting import Fitting
 from fedray.core.local import (
     Augmentation,
-    Correction,
     LocalLoss,
-    Particles,
     RateSchedule,
     Transform,
-    Windows,
 )
-from fedray.core.measured import Measure
 from fedray.core.parts import Join
+from fedray.core.piece import KeepModel, Piece, Work
 from fedray.core.random_walk import Walk
-from fedray.core.slices import Slices
 from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads
-
-if TYPE_CHECKING:
-    pass
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
-LAYERS = "layers"  # name of the private vector that holds a client's own layers
-PREVIOUS = "previous"  # name of the private vector that holds the model that a client has trained last
-PARTICLES = "particles"  # name of the private vectors that are a client's own particles, one for each model
-MIXTURE = "mixture"  # name of the private number that a client gives to each model as its weight
-PERSONAL_PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
+PREVIOUS = KeepModel.NAME  # of the private vector that holds the model that a client has trained last
+P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
@@ -112,16 +102,12 @@ class Local:
         epochs: Passes over the client's samples; None where `steps` counts.
         steps: Optimizer steps, whatever the client's size; None where `epochs` counts.
         pull: Strength of the pull towards the received model (FedProx's mu).
-        correction: A private vector that corrects the gradient; None without one.
         schedule: A course of the learning rate, as a factor; None without one.
         loss: What takes the place of the network's loss; None: nothing.
         gradient: A transformation of the data's gradient, before the affine term; None: it stays.
         step: In the optimizer's place, a transformation (its result times the rate is subtracted), or a function
             (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
-        windows: What the client sends instead of its last iterate; None: that iterate.
-        particles: How a client's K models move together; None: each by itself.
         augment: Random changes of the rows of each batch, one after another.
-        finish: (models `[W, d]` before and behind all steps) -> what clients send and keep, `[W, d]`; None: the latter.
 
     Example:
         >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
@@ -138,15 +124,11 @@ class Local:
     epochs: int | None = 1
     steps: int | None = None
     pull: float = 0.0
-    correction: Correction | None = None
     schedule: RateSchedule | None = None
     loss: LocalLoss | None = None
     gradient: Transform | None = None
     step: Transform | Callable[..., Any] | None = None
-    windows: Windows | None = None
-    particles: Particles | None = None
     augment: tuple[Augmentation, ...] = ()
-    finish: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def lr_at(self, t: int) -> float:
         """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""
@@ -162,7 +144,7 @@ class Local:
     @property
     def has_code(self) -> bool:
         """Whether it is more than data, so that engines must call functions in every step."""
-        return any(part is not None for part in (self.loss, self.gradient, self.step, self.particles))
+        return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     @property
     def keeps_model(self) -> bool:
@@ -180,23 +162,16 @@ class Phase:
         local: How a client trains.
         server: How uploads become the next state.
         compress: How uploads are compressed.
-        down_vectors: Vectors of d numbers that a client receives for each job.
-        up_vectors: Dense vectors of d numbers that a client sends beside its compressed delta.
-        private: Layers that stay with the client, who starts from its own ones (LG-FedAvg).
-        memory: Those of them that a model trains with, and does not answer with (PVI).
-        personal: Extra local trainings, one personal model each, pulled towards the received one (Ditto).
+        pieces: What clients do beside it, before and behind their training, in this order.
         walk: Which client holds which model, where there is no server; None with a server.
         sizes: plan -> training samples of each job `[J]`; None means those of its client.
         steps: (plan, sizes) -> steps of each job and samples in them, `[J]` each, for the clock; None: as `local`.
         traffic: (round, plan) -> bytes up and down of each job, `[J]` each; None: from the server and back.
         remember: (round, state after it, plan of the jobs that counted, losses `[J]`) -> state; None keeps nothing.
         choose: (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None: it stays as it is.
-        mixture: Whether clients weigh their samples by all K models before they train (FedEM).
         groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
-        fitting: What clients fit, where they do not descend; None: they train the network.
-        ask: What clients are asked before the server steps: a state with `CANDIDATES` from (state, sums), or None.
-        slices: Which part of the network the clients of each tier train; None: all of it.
-        measure: What clients measure at the models that they have trained, and send beside them; None: nothing.
+        work: What clients do in place of training the network by descent; None: nothing.
+        ask: What clients are asked before the server steps: another state from (state, sums), or None.
     """
 
     models: int
@@ -204,31 +179,83 @@ class Phase:
     local: Local
     server: Server
     compress: Compress
-    down_vectors: int = 1
-    up_vectors: int = 0
-    private: tuple[str, ...] = ()
-    memory: tuple[str, ...] = ()
-    personal: tuple[Local, ...] = ()
+    pieces: tuple[Piece, ...] = ()
     walk: Walk | None = None
     sizes: Sizes | None = None
     steps: Steps | None = None
     traffic: Traffic | None = None
     remember: Remember | None = None
     choose: Choose | None = None
-    mixture: bool = False
     groups: int = 0
-    fitting: Fitting | None = None
+    work: Work | None = None
     ask: Callable[[State, Stats], State | None] | None = None
-    slices: Slices | None = None
-    measure: Measure | None = None
 
-    @property
+    def add(self, *pieces: Piece) -> Phase:
+        """The phase with further pieces behind its own."""
+        return replace(self, pieces=(*self.pieces, *pieces))
+
+    def with_locals(self, change: Callable[[Local], Local]) -> Phase:
+        """The phase with other ways to train in each of its trainings."""
+        pieces = tuple(piece.with_locals(change) for piece in self.pieces)
+        return replace(self, local=change(self.local), pieces=pieces)
+
+    def find(self, kind: type[P]) -> P | None:
+        """The piece of a kind; None without one."""
+        return next((piece for piece in self.pieces if isinstance(piece, kind)), None)
+
+    @cached_property
+    def chain(self) -> tuple[Piece, ...]:
+        """All pieces, with the one that a loss needs which reads the model that a client has trained last."""
+        return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
+
+    @cached_property
     def own(self) -> tuple[str, ...]:
         """Names of the private vectors that clients keep between rounds."""
-        kept = ((self.local.correction.name,) if self.local.correction else ()) + ((LAYERS,) if self.private else ())
-        kept += (PARTICLES,) if self.local.particles else ()
-        kept += ((PREVIOUS,) if self.local.keeps_model else ()) + ((MIXTURE,) if self.mixture else ())
-        return (*self.compress.own, *kept, *(f"{PERSONAL_PREFIX}{p}" for p in range(len(self.personal))))
+        return (*self.compress.own, *(name for piece in self.chain for name in piece.keeps))
+
+    @cached_property
+    def stays(self) -> tuple[str, ...]:
+        """Layers of the network that never leave the client."""
+        return tuple(name for piece in self.pieces for name in piece.stays)
+
+    @cached_property
+    def up_vectors(self) -> int:
+        """Vectors of a model's length that a client sends beside its delta."""
+        return sum(piece.up_vectors for piece in self.pieces)
+
+    @cached_property
+    def down_vectors(self) -> int:
+        """Vectors of a model's length that a client receives for a job: the model, and those beside it."""
+        return 1 + sum(piece.down_vectors for piece in self.pieces)
+
+    @cached_property
+    def passes(self) -> int:
+        """Trainings of a job, each of which deals its batches anew."""
+        return 1 + sum(piece.passes for piece in self.pieces)
+
+    @cached_property
+    def locals(self) -> tuple[Local, ...]:
+        """How clients train in each of them."""
+        return (self.local, *(local for piece in self.pieces for local in piece.locals))
+
+    @cached_property
+    def couples(self) -> bool:
+        """Whether the models of a client read each other in every step."""
+        return any(piece.couples for piece in self.pieces)
+
+    @property
+    def together(self) -> int:
+        """Jobs of a client that must share a block."""
+        return self.models if self.couples else 1
+
+    @cached_property
+    def nets(self) -> Sequence[Net]:
+        """The network that each tier trains; empty: all train the whole one."""
+        return next((piece.nets for piece in self.pieces if piece.nets), ())
+
+    def columns(self, t: int, tier: int) -> Tensor:
+        """Where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
+        return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
     def hands_on(self) -> bool:
@@ -236,10 +263,14 @@ class Phase:
         return self.walk is not None
 
     @property
+    def weighs(self) -> bool:
+        """Whether known clients weigh the answers of all models by weights of their own."""
+        return any(piece.weighs for piece in self.pieces)
+
+    @property
     def is_personal(self) -> bool:
         """Whether known clients have models of their own that answer for them."""
-        sliced = self.slices is not None and self.slices.answers
-        return bool(set(self.private) - set(self.memory) or self.personal) or sliced
+        return any(piece.answers for piece in self.pieces)
 
 
 class Answer(NamedTuple):

@@ -261,7 +261,7 @@ class Uploads(NamedTuple):
         size: Training samples of each client, `[J]`.
         counters: Integer buffers after training, `[J, c]`; None without such buffers.
         own: The clients' private vectors by name, `[J, d]` each; they are never sent.
-        beside: What is sent beside it: a private vector's change (SCAFFOLD), `[J, d]`, or `Phase.measure`, `[J, m]`.
+        beside: What is sent beside it: a vector's change (SCAFFOLD), `[J, d]`, or what clients measure, `[J, m]`.
         key: Address of each job's random numbers, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
         columns: Which of the d numbers the jobs have trained, `[s]`, rising; the others' change is 0. None: all.

@@ -309,7 +309,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
     def count(client: int, name: str, rows: IntArray) -> FloatArray:
         """Whether the personal passes of a client err on rows of a split, or their squares, `[P, n]`."""
-        if phase.slices is None:
+        if not phase.nets:
             return compute(client, name, rows)
         key = int(study.clients.tier_of(np.array([client]))[0]), name
         if key not in of_tier:
@@ -318,7 +318,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
     finders = {name: rows_of_clients(study, world, name) for name in splits}
     for i in client.tolist():
-        found = torch.full((2, max(1, len(phase.personal))), torch.nan, dtype=torch.float64)
+        found = torch.full((2, max(1, phase.passes - 1)), torch.nan, dtype=torch.float64)
         for place, (name, find) in enumerate(finders.items()):
             if len((own := find(i)).rows):
                 means = own.mean(count(i, name, own.rows))

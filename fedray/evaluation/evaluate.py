@@ -124,7 +124,7 @@ def find_client_weights(
         worlds: only the first worlds; None: all.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
-    if study.method.phase.mixture:
+    if study.method.phase.weighs:
         return measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))

@@ -8,19 +8,15 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.mixture import fit_weights
-from fedray.core.method import MIXTURE
-from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
-from fedray.models.net import per_sample
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.features.mixture import MIXTURE, fit_weights, sample_losses
 from fedray.simulation.study import Host, Question, Runtime, Study
-
-Forward = Callable[[Tensor, Tensor, int, Tensor], Tensor]  # models, counters, world, raw inputs -> outputs `[K, n, C]`
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
@@ -81,27 +77,6 @@ def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tens
     Returns:
         The weights, `[K, c]` float64; they sum to 1.
     """
-    each = [sample_losses(host.study, host.forward, state, world, i).numpy() for i in client.tolist()]
+    models = host.study.method.phase.models
+    each = [sample_losses(host, state, models, world, i).numpy() for i in client.tolist()]
     return torch.from_numpy(np.stack([fit_weights(losses) for losses in each], axis=1))
-
-
-def sample_losses(study: Study, forward: Forward, state: State, world: int, client: int) -> Tensor:
-    """The loss of each model of a world on each training row of a client, `[K, n]` float64.
-
-    Args:
-        study: What is trained; its network's own loss is a negative log likelihood.
-        forward: Computes outputs.
-        state: The models.
-        world: The world.
-        client: The client's id.
-    """
-    k, where = study.method.phase.models, torch.tensor([world])
-    fetched = study.shards.fetch(np.array([world]), np.array([client]))
-    rows, models = fetched.rows[0, : int(fetched.size[0])], slice(world * k, (world + 1) * k)
-    pieces = [torch.zeros(k, 0, dtype=torch.float64)]
-    for part in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
-        outputs = forward(state.models[models], state.counters[models], world, fetched.x[part])
-        y = study.shards.targets(fetched.labels(part, 0)[None], where)[0].to(outputs.device)
-        y = y.to(outputs.dtype) if y.is_floating_point() else y
-        pieces.append(per_sample(study.net.objective, outputs, y.expand(k, *y.shape)).double().cpu())
-    return torch.cat(pieces, dim=1)

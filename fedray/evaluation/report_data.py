@@ -199,7 +199,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     answer = study.answer(state)
     pieces = runtime.ask(losses_of(answer.models, worlds=1), answer.state)
     every = join_pieces(pieces, 0)  # [A, N]
-    if study.method.phase.mixture or study.method.one_model_per_client:
+    if study.method.phase.weighs or study.method.one_model_per_client:
         weights = find_client_weights(study, runtime, answer, worlds=1)[0]
     else:
         weights = weigh_models(study, answer, 0, every, np.arange(every.shape[1]))

@@ -110,9 +110,10 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
     if keys.deadline is not None:
         chosen += f", nobody is waited for after {keys.deadline:g} s"
     yield "round", chosen
-    yield "training", describe_local(phase.local, scenario.local.lr_grid)
-    if phase.private:
-        yield "private", f"layers {', '.join(phase.private)[:200]} stay with the clients"
+    said = [line for piece in phase.pieces if (line := piece.describe()) is not None]
+    with_training = [text for key, text in said if key == "training"]
+    yield "training", ", ".join([describe_local(phase.local, scenario.local.lr_grid), *with_training])
+    yield from (line for line in said if line[0] != "training")
     if spec.averages:
         yield "server", _describe_server(scenario)
     if distilled := _count_distilling(scenario, study):
@@ -155,7 +156,6 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     parts += [f"pull {local.pull:g}"] if local.pull else []
     parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}"]
     parts += [f"{local.steps:,} steps" if local.steps is not None else f"{local.epochs or 1:,} epochs"]
-    parts += [] if local.windows is None else [f"sampled in {local.windows.number:,} windows"]
     return ", ".join(parts)
 
 

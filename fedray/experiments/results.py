@@ -263,7 +263,7 @@ class Predictor:
         self._calibrated: dict[ConformalRule, Calibrated] = {}
         data = study.shards.data
         self._range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
-        if study.method.phase.is_personal or study.method.phase.mixture:
+        if study.method.phase.is_personal or study.method.phase.weighs:
             self.worker.private.restore(private)
 
     def predict(
@@ -343,7 +343,7 @@ class Predictor:
         def ask(question: Question) -> Tensor:
             return self.runtime.ask(question, self.answer.state)[world, 0]
 
-        if self.study.method.phase.mixture:
+        if self.study.method.phase.weighs:
             known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
             return known if not np.isnan(known).any() else ask(mixtures_of(len(weights), alone)).numpy()[:, 0]
         if self.study.method.one_model_per_client:

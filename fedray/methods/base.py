@@ -20,18 +20,19 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fedray.components import servers
 from fedray.components.compression import dense
-from fedray.components.private_layers import compress_rest
 from fedray.components.schedule import KINDS, Assignment, guard_schedule, only, permutation, schedule
 from fedray.components.servers import Rows, by_tier, mean, paper_eq2, with_optimizer
-from fedray.components.slices import Window, compress_slices, cut_slices, mark_columns, mean_of_slices
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import Compress, Local, Phase, Schedule, Server
+from fedray.core.piece import Piece
 from fedray.core.types import Layout, Weighting
+from fedray.features.private import PrivateLayers, compress_rest
+from fedray.features.slices import Window, compress_slices, cut_slices, mark_columns, mean_of_slices
 from fedray.methods.setting import Setting
 
 Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule is) -> who trains which model
@@ -46,6 +47,7 @@ def federated(
     local: Local | None = None,
     compress: Compressor = dense,
     merge: Merge = mean,
+    pieces: Sequence[Piece] = (),
 ) -> Phase:
     """One federated training of K models `[K, d]`: by default FedAvg's, of K models in the order of a schedule.
 
@@ -56,14 +58,16 @@ def federated(
         compress: what survives the uplink; `compress.kind` takes its place.
         merge: how the uploads of a model become its next state; `server.coefficients` and `server.robust` take its
             place, and `server.optimizer` acts on the result.
+        pieces: what clients do beside it, before and behind their training.
     """
+    stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
     return Phase(
         models=setting.models,
         schedule=make_schedule(setting, assign),
         local=setting.local if local is None else local,
         server=make_server(setting, merge),
         compress=make_compressor(setting, compress),
-        private=setting.private,
+        pieces=(*stay, *pieces),
     )
 
 
@@ -130,7 +134,7 @@ def federated_slices(
         return mean_of_slices(rows, weighting, mark_columns(slices, setting.layout.d))
 
     phase = federated(replace(setting, compress=None), assign=assign, local=local, merge=merge)
-    return replace(phase, slices=slices, compress=compress_slices([make(net.layout) for net in slices.nets]))
+    return replace(phase.add(slices), compress=compress_slices([make(net.layout) for net in slices.nets]))
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:

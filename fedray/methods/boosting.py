@@ -82,7 +82,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Option, ReadSections
@@ -193,7 +193,7 @@ def federated_bagging(setting: kit.Setting) -> kit.Method:
             models=1,
             schedule=kit.base.make_schedule(setting),
             local=_one_pass(),
-            fitting=_fitting(setting, size, draw="bootstrap"),  # 1
+            work=_learner(setting, size, draw="bootstrap"),  # 1
             server=kit.boosting.bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
             compress=kit.dense(setting.layout),
             traffic=kit.boosting.bagging_traffic(4 * size.tree_numbers),
@@ -216,12 +216,12 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
         4 * size.tree_numbers, series, size.seats, asked=candidates is kit.boosting.each_alone, pool=prepared
     )
     schedule = kit.base.make_schedule(setting)
-    fitting = _fitting(setting, size, draw=setting.options["draw"])
+    learner = _learner(setting, size, draw=setting.options["draw"])
     return kit.Phase(
         models=1,
         schedule=kit.boosting.until_chance(schedule),  # 4: the rounds end where e >= 1 - 1 / C
         local=_one_pass(),
-        fitting=fitting._replace(series=series),  # 1
+        work=replace(learner, series=series),  # 1
         ask=kit.boosting.ask_about(worlds, candidates),  # 2
         server=kit.boosting.boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
         compress=kit.dense(setting.layout),
@@ -244,7 +244,7 @@ def _sizes(setting: kit.Setting, size: Ensemble) -> kit.boosting.Sizes:
     return kit.boosting.Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
 
 
-def _fitting(setting: kit.Setting, size: Ensemble, *, draw: kit.fitting.Draw) -> kit.fitting.Fitting:
+def _learner(setting: kit.Setting, size: Ensemble, *, draw: Literal["rows", "weights", "bootstrap"]) -> kit.FitTrees:
     """What a client fits: one decision tree."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
-    return kit.fitting.Fitting(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)
+    return kit.FitTrees(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

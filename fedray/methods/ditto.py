@@ -63,5 +63,5 @@ def ditto(setting: kit.Setting) -> kit.Method:
         raise BadInput("method.lambda is a list, but data.hold_out is 0: hold rows out to choose by, or give one value")
     # lines 3-5, 8: FedAvg solves the global problem
     phase = kit.federated(setting, assign=kit.permutation, merge=kit.mean)
-    personal = tuple(replace(setting.local, pull=pull, correction=None) for pull in pulls)  # line 6
-    return kit.Method("ditto", replace(phase, personal=personal))
+    personal = tuple(replace(setting.local, pull=pull) for pull in pulls)  # line 6
+    return kit.Method("ditto", phase.add(kit.PersonalPasses(personal)))

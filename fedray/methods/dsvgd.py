@@ -142,11 +142,11 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
         assign=kit.clusters.every_model,  # the scheduled client downloads all particles
         local=replace(
             setting.local,
-            # L steps of q, L' of t_k
-            particles=kit.particles.approach(target, setting.models, options["factor_steps"]),
             step=None if decay == "none" else kit.particles.divide_by_root(decay),
         ),
         compress=kit.dense,
+        # L steps of q, L' of t_k
+        pieces=[kit.particles.approach(target, setting.models, options["factor_steps"])],
         merge=kit.mean,  # of one client: what it sends is what the next one gets
     )
     return kit.Method("dsvgd", phase)

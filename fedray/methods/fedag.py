@@ -117,9 +117,9 @@ def fedag(setting: kit.Setting) -> kit.Method:
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
     how = kit.gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
-        kit.federated(setting, assign=kit.permutation),  # Alg. 1: every worker restarts from mu and trains E epochs
+        # Alg. 1: every worker restarts from mu and trains E epochs; sigma comes down beside it
+        kit.federated(setting, assign=kit.permutation, pieces=[kit.Vectors(down=1)]),
         server=kit.gaussians.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
-        down_vectors=2,  # mu and sigma
     )
     of_mean, linear = setting.options["residuals"] == "mean", setting.features is not None
     target = linear and setting.options["beta"] == "target"

@@ -137,4 +137,4 @@ def fedbens(setting: kit.Setting) -> kit.Method:
             kit.one_shot.mixture_server, laplace=laplace, how=None if options["solver"] == "exact" else descent
         ),
     )
-    return kit.Method("fedbens", replace(phase, measure=read_curvature(setting), up_vectors=1))
+    return kit.Method("fedbens", phase.add(read_curvature(setting)))

@@ -79,16 +79,18 @@ def feddyn(setting: kit.Setting) -> kit.Method:
 def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]`; the local gradient is `grad - h_i + alpha (w - w_start)`."""
     alpha, p = setting.options["alpha"], setting.layout.trainable
+    local, correction = correct_clients(setting.local, alpha, p)
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # line 3: the active devices P_t; with K models, one of them each
-        local=correct_clients(setting.local, alpha, p),  # lines 6-8
+        local=local,
+        pieces=[correction],  # lines 6-8
     )
     server = correct_server(setting, kit.base.merge_uploads(setting, kit.mean))  # lines 11-12
     return kit.Method("feddyn_ensemble", replace(phase, server=server))
 
 
-def correct_clients(local: kit.Local, alpha: float, trainable: int) -> kit.Local:
+def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
     """Local training on `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`, and `h_i <- h_i - alpha (u - w_start)`.
 
     Args:
@@ -96,16 +98,13 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> kit.Local
         alpha: weight of the regularization, above 0.
         trainable: p, the numbers of a row that have a gradient.
     """
-    return replace(
-        local,
-        pull=local.pull + alpha,  # line 7: the quadratic term
-        correction=kit.Correction(
-            name="dynamic",
-            offset=lambda h, _shared: -h,  # line 7: the linear term
-            # line 8
-            update=lambda h, _shared, delta, _rate: h - alpha * kit.servers.zero_buffers(delta, trainable),
-        ),
+    correction = kit.Correction(
+        name="dynamic",
+        offset=lambda h, _shared: -h,  # line 7: the linear term
+        # line 8
+        update=lambda h, _shared, delta, _rate: h - alpha * kit.servers.zero_buffers(delta, trainable),
     )
+    return replace(local, pull=local.pull + alpha), correction  # line 7: the quadratic term
 
 
 def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:

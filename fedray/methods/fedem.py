@@ -69,4 +69,4 @@ def fedem(setting: kit.Setting) -> kit.Method:
         merge=kit.mean,  # line 12: theta_m <- sum of n_i / n theta_im
     )
     # lines 6-7: q_ij(m), and pi_im as its mean over the samples
-    return kit.Method("fedem", replace(phase, mixture=True))
+    return kit.Method("fedem", phase.add(kit.Mixture()))

@@ -59,7 +59,6 @@ Example:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from fedray.core.spec import MethodSpec, Needs, Option
@@ -130,7 +129,7 @@ def fedfisher(setting: kit.Setting) -> kit.Method:
             kit.one_shot.fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
         ),
     )
-    return kit.Method("fedfisher", replace(phase, measure=read_curvature(setting), up_vectors=1))
+    return kit.Method("fedfisher", phase.add(read_curvature(setting)))
 
 
 def read_curvature(setting: kit.Setting) -> kit.Curvature:

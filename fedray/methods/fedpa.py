@@ -56,8 +56,6 @@ Example:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fedray.core.spec import Limit, MethodSpec, Option
 from fedray.core.validators import real, whole
 from fedray.methods import kit
@@ -102,8 +100,8 @@ def fedpa(setting: kit.Setting) -> kit.Method:
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # the clients that take part, from the broadcast w
-        local=replace(setting.local, windows=sampled),  # local sampling instead of local descent
         compress=kit.dense,
+        pieces=[sampled],  # local sampling instead of local descent
         merge=kit.mean,  # a step by the mean delta, of `server.optimizer` where there is one
     )
     return kit.Method("fedpa", phase)

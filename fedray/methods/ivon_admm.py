@@ -176,14 +176,15 @@ def ivon_admm(setting: kit.Setting) -> kit.Method:
     alpha = kit.gaussians.find_server_step(options["server_step"], penalty, setting.clients.number)
     weights = kit.gaussians.Weights(penalty, options["temperature"], prior)
     phase = kit.federated(
-        replace(setting, private=(kit.weights.SITE,)),  # t_k, minus the duals (v_k, V_k), stays
+        # t_k, minus the duals (v_k, V_k), stays
+        replace(setting, private=(kit.weights.SITE,), memory=(kit.weights.SITE,)),
         assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,  # q_k = argmin n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q), by IVON
             step=kit.gaussians.learn_by_ivon(weights, options["beta1"], options["beta2"], p),
-            finish=kit.gaussians.refine_sites(kept, 1.0, prior, p),  # t_k <- t_k (q_k / q)^(gamma rho)
         ),
         compress=kit.dense,
+        pieces=[kit.Finish(kit.gaussians.refine_sites(kept, 1.0, prior, p))],  # t_k <- t_k (q_k / q)^(gamma rho)
     )
     server = (
         kit.gaussians.step_by_admm(  # lambda(q) <- (1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))
@@ -192,7 +193,7 @@ def ivon_admm(setting: kit.Setting) -> kit.Method:
     )
     return kit.Method(
         "ivon_admm",
-        replace(phase, server=server, memory=(kit.weights.SITE,)),
+        replace(phase, server=server),
         lambda state: kit.gaussians.answer_with_draws(state, setting.seeds, options["samples"], p),
     )
 

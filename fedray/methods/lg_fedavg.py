@@ -54,7 +54,7 @@ SPECS = {
 
 def lg_fedavg(setting: kit.Setting) -> kit.Method:
     """FedAvg over the last layers of `[d]`."""
-    layers, shared = kit.private_layers.trained_layers(setting.layout), setting.options["shared_layers"]
+    layers, shared = kit.private.trained_layers(setting.layout), setting.options["shared_layers"]
     private = layers[: max(0, len(layers) - shared)]  # line 5: only the last layers are sent
     phase = kit.federated(replace(setting, private=private), assign=kit.permutation, merge=kit.mean)  # lines 3-6
     return kit.Method("lg_fedavg", phase)

@@ -128,21 +128,21 @@ def pvi(setting: kit.Setting) -> kit.Method:
     prior, damping = options["prior"], options["damping"]
     rho = 1.0 / setting.clients.number if damping == "clients" else float(damping)
     phase = kit.federated(
-        replace(setting, private=(kit.weights.SITE,)),  # t_k stays
+        replace(setting, private=(kit.weights.SITE,), memory=(kit.weights.SITE,)),  # t_k stays
         assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,
             # q_k = argmax E[log p(D_k | w)] - KL(q_k || q / t_k)
             step=kit.gaussians.learn_from_cavity(local, prior, p),
             momentum=0.0,
-            finish=kit.gaussians.refine_sites(rho, rho, prior, p),  # t_k <- t_k (q_k / q)^rho
         ),
         compress=kit.dense,
+        pieces=[kit.Finish(kit.gaussians.refine_sites(rho, rho, prior, p))],  # t_k <- t_k (q_k / q)^rho
     )
     # q <- q prod_k (q_k / q)^rho
     server = kit.gaussians.add_sites(kit.mean(setting.state_rows), setting.state_rows, prior, p)
     return kit.Method(
         "pvi",
-        replace(phase, server=server, memory=(kit.weights.SITE,)),
+        replace(phase, server=server),
         lambda state: kit.gaussians.answer_with_draws(state, setting.seeds, options["samples"], p),
     )

@@ -105,7 +105,9 @@ def local_only(setting: kit.Setting) -> kit.Method:
     """N models `[N, d]`, client i trains model i: the lower reference."""
     plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     phase = kit.federated(replace(setting, models=setting.clients.number))
-    return kit.Method("local_only", replace(phase, schedule=plan, down_vectors=0), one_model_per_client=True)
+    return kit.Method(
+        "local_only", replace(phase.add(kit.Vectors(model=False)), schedule=plan), one_model_per_client=True
+    )
 
 
 def assign_own_model(

@@ -70,19 +70,11 @@ def scaffold(setting: kit.Setting) -> kit.Method:
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # line 4: the clients S that take part
-        # lines 7-12
-        local=replace(local, correction=kit.Correction("control", offset, update, shared=kit.servers.CONTROL)),
+        # lines 7-12; line 5: x and c come down; line 13: beside the model's delta the control's goes up
+        pieces=[kit.Correction("control", offset, update, shared=kit.servers.CONTROL)],
     )
     # lines 16-17
     server = kit.servers.scaffold_server(
         kit.base.make_server(setting, kit.mean), setting.state_rows, setting.clients.number
     )
-    return kit.Method(
-        "scaffold",
-        replace(
-            phase,
-            server=server,
-            down_vectors=2,  # line 5: x and c
-            up_vectors=1,  # line 13: beside the model's delta the control's
-        ),
-    )
+    return kit.Method("scaffold", replace(phase, server=server))

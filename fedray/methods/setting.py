@@ -90,6 +90,7 @@ class Setting:
         ensemble: of boosting: what the ensemble has room for.
         tier_nets: of methods that slice the network: that of each tier; empty for all others.
         private: layers of the network that stay with the clients (`local.private`).
+        memory: those of them that a model trains with, and does not answer with.
         options: the method's own options.
         own_method: what messages call a user's own method; warnings name it where a key replaces one of its
             ingredients. Empty for a method of fedray.
@@ -123,6 +124,7 @@ class Setting:
     ensemble: Ensemble | None = None
     tier_nets: tuple[TierNet, ...] = ()
     private: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     own_method: str = ""
 

@@ -92,11 +92,15 @@ def shefl(setting: kit.Setting) -> kit.Method:
     def merge(rows: kit.Rows, weighting: kit.Weighting) -> kit.Server:  # section 3.3: mean over tiers of their means
         return kit.servers.by_tier(rows, len(tiers), weighting)
 
-    local = add_proximal_term(setting.local, setting.options["mu"])
+    local, pieces = add_proximal_term(setting.local, setting.options["mu"]), list[kit.Piece]()
+    if alpha:
+        local, correction = correct_clients(local, alpha, setting.layout.trainable)
+        pieces = [correction]
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # Alg. 1, lines 4-7: entries P[(t + j) mod K], j < m, of the client's row P
-        local=correct_clients(local, alpha, setting.layout.trainable) if alpha else local,  # line 8
+        local=local,
+        pieces=pieces,  # line 8
         compress=compress,  # line 9
         merge=merge,  # lines 11-13
     )

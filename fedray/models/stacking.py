@@ -193,3 +193,23 @@ def stacked_net(stack: Stack) -> Net:
     layout = layout_of(module, stack.name)
     first = stack.bases[0].net
     return Net(stack.name, module, layout, first.objective, first.outputs, lambda _key: torch.zeros(layout.d))
+
+
+def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
+    """A classifier of scikit-learn that is not fitted yet.
+
+    Args:
+        name: As in the scenario, such as `sklearn/decision_tree`.
+        options: By scikit-learn's names.
+        seed: Seed of its random numbers, below 2^32.
+    """
+    from sklearn import ensemble, linear_model, naive_bayes, tree
+
+    kinds: dict[str, Any] = {
+        "sklearn/decision_tree": tree.DecisionTreeClassifier,
+        "sklearn/gaussian_nb": naive_bayes.GaussianNB,
+        "sklearn/logistic_regression": linear_model.LogisticRegression,
+        "sklearn/random_forest": ensemble.RandomForestClassifier,
+    }
+    seeds = {} if name == "sklearn/gaussian_nb" else {"random_state": seed}
+    return kinds[name](**options, **seeds)

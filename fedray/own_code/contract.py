@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -153,7 +153,7 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
             for one in value:
                 _check_number(where, f"{path}{name}", one, int, 0)
         else:
-            parts = (tuple,) if get_origin(hint) is tuple else kinds
+            parts = tuple(get_origin(kind) or kind for kind in kinds)
             if not any(part in (bool, str, Any) for part in parts) and not isinstance(value, parts):
                 wanted = " or ".join(part.__name__ for part in parts)
                 raise BadInput(f"{where}: {path}{name} is {name_type(value)}: give a {wanted}")
@@ -170,4 +170,5 @@ def _check_number(where: str, path: str, value: Any, kind: type, least: int) -> 
 @cache
 def _read_hints(kind: Any) -> dict[str, Any]:
     """The type hints of the fields of a dataclass or a named tuple."""
-    return get_type_hints(kind, localns={"Tensor": Tensor, "Sequence": Sequence})
+    hints = get_type_hints(kind, localns={"Tensor": Tensor, "Sequence": Sequence})
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}

@@ -6,7 +6,7 @@ classifier is sent or saved: a process that needs one fits it again, and keeps i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.stacking import LeaveOutShards
-from fedray.models.stacking import Voter
+from fedray.models.stacking import Voter, make_classifier
 from fedray.simulation.study import Part
 
 ClassifyRows = Callable[[Any], IntArray]  # inputs `[n, f]` -> classes `[n]`
@@ -112,26 +112,6 @@ def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows
         return lambda x: np.full(len(x), y[0])
     classify: ClassifyRows = make_classifier(voter.name, voter.options, seed).fit(x, y).predict
     return classify
-
-
-def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
-    """A classifier of scikit-learn that is not fitted yet.
-
-    Args:
-        name: As in the scenario, such as `sklearn/decision_tree`.
-        options: By scikit-learn's names.
-        seed: Seed of its random numbers, below 2^32.
-    """
-    from sklearn import ensemble, linear_model, naive_bayes, tree
-
-    kinds: dict[str, Any] = {
-        "sklearn/decision_tree": tree.DecisionTreeClassifier,
-        "sklearn/gaussian_nb": naive_bayes.GaussianNB,
-        "sklearn/logistic_regression": linear_model.LogisticRegression,
-        "sklearn/random_forest": ensemble.RandomForestClassifier,
-    }
-    seeds = {} if name == "sklearn/gaussian_nb" else {"random_state": seed}
-    return kinds[name](**options, **seeds)
 
 
 def _shards(part: Part) -> LeaveOutShards:

@@ -1,7 +1,9 @@
 """What a worker does for jobs of asynchronous training: where they start, which train together, how they are added up.
 
 Example:
-    >>> group_versions(Local(lr=0.1, lr_decay=0.5, lr_decay_every=2), np.array([0, 1, 2])).tolist()
+    >>> from fedray.core.method import Local
+    >>> local = Local(lr=0.1, lr_decay=0.5, lr_decay_every=2)
+    >>> group_versions(Phase(1, None, local, None, None), np.array([0, 1, 2])).tolist()
     [0, 0, 1]
 """
 
@@ -10,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedray.core.method import Local
+from fedray.core.method import Phase
 from fedray.core.types import Flight, IntArray, Plan, Uploads
-from fedray.training.windows import is_sampled
 
 
 def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray | None = None) -> IntArray:
@@ -28,18 +29,19 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray
     return row if held is None else np.searchsorted(held, row)
 
 
-def group_versions(local: Local, version: IntArray) -> IntArray:
+def group_versions(phase: Phase, version: IntArray) -> IntArray:
     """A number below J for each job, `[J]`, equal where jobs of different versions may share a block.
 
-    They may where their learning rates are equal and all of them are sampled in windows, or none is; code in local
-    training may read the round itself.
+    They may where their learning rates are equal and their pieces do alike; code in local training may read the round
+    itself.
 
     Args:
-        local: How the clients train.
+        phase: How the clients train.
         version: The version of its model from which each job starts, `[J]`.
     """
     versions, place = np.unique(version, return_inverse=True)  # few, where there are many jobs
-    kinds = [v if local.has_code else (local.lr_at(v), is_sampled(local, v)) for v in versions.tolist()]
+    code, rate = phase.local.has_code or phase.couples, phase.local.lr_at
+    kinds = [v if code else (rate(v), *(piece.group(v) for piece in phase.pieces)) for v in versions.tolist()]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     found: IntArray = np.array([numbers[kind] for kind in kinds], dtype=np.int64)[place]
     return found

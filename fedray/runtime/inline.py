@@ -14,10 +14,10 @@ from itertools import groupby
 import numpy as np
 from torch import Tensor
 
+from fedray.core.client_state import keep_vectors
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, SizedPlan, State, Stats
 from fedray.runtime import failures
-from fedray.runtime.client_state import keep_vectors
 from fedray.runtime.exchange import Piece
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
@@ -96,10 +96,6 @@ class Inline:
     def ask(self, question: Question, state: State) -> Pieces:
         """Answers a question, piece after piece."""
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
-
-    def gather(self, state: State) -> State:
-        """Returns the state as it is: all models are in this process."""
-        return state
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Private vectors of the clients, for a checkpoint; all, or those of some names."""

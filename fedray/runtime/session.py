@@ -215,10 +215,9 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
 
 def worker_facts(worker: Worker) -> dict[str, Any]:
     """Describes the engine of one process, and tests whether its lanes are independent there."""
-    fitting = worker.study.method.phase.fitting
-    if fitting is not None:
-        why = f"every client fits decision trees of at most {fitting.leaves} leaves"
-        engine_ = {"name": "sklearn", "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
+    if (work := worker.study.method.phase.work) is not None:
+        name, why = work.describe()
+        engine_ = {"name": name, "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
         return {"engine": engine_, "lanes_independent": True, "kernels": native.hash_library() or "none"}
     if worker.parts is not None:
         return join_worker_facts([worker_facts(part) for part in worker.parts.workers])

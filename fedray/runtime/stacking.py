@@ -25,7 +25,6 @@ from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.metrics import ensemble
 from fedray.models.aggregators import combine_outputs, side_by_side
 from fedray.models.stacking import SIDE_BY_SIDE
-from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
@@ -37,7 +36,7 @@ TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
 
 def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
-    """Makes the worker of a study; that of a stack delegates to the workers of its parts, and one may fit learners.
+    """Makes the worker of a study; that of a stack delegates to the workers of its parts.
 
     Args:
         study: What is trained.
@@ -52,8 +51,8 @@ def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
         >>> make_worker(study).engine.name
         'mlp'
     """
-    if study.method.phase.fitting is not None:
-        return Worker(study, "cpu", 1, LearnerWorker(study))  # learners do not compute on GPUs
+    if study.method.phase.work is not None:  # which does not compute on GPUs
+        device, threads = "cpu", 1
     return Worker(study, device, threads, StackWorkers(study, device, threads) if study.parts else None)
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,21 +16,20 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
+from fedray.core.client_state import Private
 from fedray.core.errors import Overflow
-from fedray.core.method import MIXTURE, PARTICLES, PERSONAL_PREFIX, PREVIOUS, JobRows, Local, Phase
+from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import check_finite, map_arrays, merge_stats
-from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
+from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
+from fedray.data.shards import Shards
 from fedray.models import dropout
-from fedray.runtime import failures, flights, measured, personal, slices
-from fedray.runtime.client_state import Private
-from fedray.runtime.jobs import Jobs, batch_address, count_together
-from fedray.runtime.mixture import Shares
+from fedray.runtime import failures, flights, tiers
+from fedray.runtime.jobs import batch_address
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
-from fedray.training.choice import Engine, is_shareable
-from fedray.training.particles import learn_factor
-from fedray.training.windows import returns_change, train_block
+from fedray.training.choice import Engine, gives_change, is_shareable
+from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading, rows_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Copies of the clients' rows on a GPU: batches are gathered there, and only the places of their rows travel.
@@ -84,20 +83,6 @@ def count_free_bytes(device: torch.device) -> int:
 # The batches of a block: which rows of the clients' data each lane reads in which step.
 
 
-class DealtData(NamedTuple):
-    """The batches of a block; the fields are those of `Block`.
-
-    Attributes:
-        read: A function (first step, one past the last) -> inputs and targets of these steps.
-        weight: Weight of each row in its batch's loss, `[S, W, B]`.
-        source: Where `read` takes them from; None where they are changed on the way.
-    """
-
-    read: Callable[[int, int], tuple[Tensor, Tensor]]
-    weight: Tensor
-    source: lanes.BatchSource | None
-
-
 def deal_data(
     study: Study,
     plan: Plan,
@@ -108,8 +93,8 @@ def deal_data(
     local: Local,
     move: Callable[[Tensor], Tensor],
     resident: Resident | None = None,
-    shares: Shares | None = None,
-) -> DealtData:
+    weigh: Weigh | None = None,
+) -> Dealt:
     """Deals the rows of each lane's client into batches.
 
     Args:
@@ -121,7 +106,7 @@ def deal_data(
         local: How the clients train.
         move: Moves a tensor to where it is used, in the type of the study's networks.
         resident: Where the rows lie from which batches are gathered; None: in main memory.
-        shares: How the clients weigh their samples; None: all of a batch weigh the same.
+        weigh: How the clients weigh their samples; None: all of a batch weigh the same.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -140,9 +125,9 @@ def deal_data(
     width = int(lanes.choose_batch_width(size[:1], local.batch_size)[0])
     index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
     dealt = weight
-    if shares is not None:
+    if weigh is not None:
         place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
-        weight = weight * shares.of_places(plan, lanes.deal_batches(place, size, steps, width, key).index)
+        weight = weight * weigh(plan, lanes.deal_batches(place, size, steps, width, key).index)
     world = torch.from_numpy(plan.world)
     x_rows, y_rows = fetched.x, fetched.y
     if resident is not None and all(rule.form == "rows" for rule in local.augment):  # users' functions read main memory
@@ -161,7 +146,7 @@ def deal_data(
         return move(x), move(y)
 
     source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
-    return DealtData(read, move(weight), None if local.augment else source)
+    return Dealt(read, move(weight), None if local.augment else source)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,7 +156,7 @@ def deal_data(
 
 
 class StackWorker(Protocol):
-    """What a worker delegates to: the workers of a stack's parts, or one that fits learners."""
+    """What a worker of a stack delegates to: the workers of its parts."""
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -203,8 +188,9 @@ class Worker:
         engine: How blocks of jobs are trained.
         tiers: How those of each tier are, where tiers train slices of the network; else empty.
         threads: Blocks that are trained at the same time, at least 1.
-        parts: The workers of a stack's parts, or the one that fits learners; None for every other study.
+        parts: The workers of a stack's parts; None for every other study.
         resident: The clients' rows on the device.
+        kept: What the work of clients who do not descend remembers between rounds.
         private: The private vectors of the clients that live here.
         store: All private vectors: `private`, or those of the parts of a stack.
     """
@@ -215,14 +201,44 @@ class Worker:
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
-        self.tiers = slices.choose_tier_engines(given, self.device)
+        self.tiers = tiers.choose_tier_engines(given, self.device)
         shareable = all(is_shareable(one) for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
-        calls_module = study.method.phase.measure is not None  # which holds the weights of one lane at a time
+        calls_module = any(piece.calls_module for piece in study.method.phase.pieces)  # which holds one lane's weights
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
         self.resident = Resident(self.device)
+        self.kept: dict[Any, Any] = {}
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorker = parts or self.private
+
+    @property
+    def net(self) -> Net:
+        """The network, on the worker's device."""
+        return self.study.net
+
+    @property
+    def shards(self) -> Shards:
+        """The clients' rows."""
+        return self.study.shards
+
+    @property
+    def seeds(self) -> IntArray:
+        """The seed of each world, `[R]`."""
+        return self.study.seeds
+
+    @property
+    def clients(self) -> Clients:
+        """Who takes part, in which tiers."""
+        return self.study.clients
+
+    @property
+    def init_seeds(self) -> IntArray:
+        """The seed of each world's first models, `[R]`."""
+        return self.study.init_seeds
+
+    def local(self, local: Local, world: int) -> Local:
+        """How the clients of a world train, with its own learning rate if it has one."""
+        return self.study.local(local, world)
 
     def train(
         self, t: int, jobs: SizedPlan, state: State, phase: Phase, held: IntArray | None = None
@@ -247,21 +263,30 @@ class Worker:
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, batch_address(phase, plan))
         row = flights.rows_of_state(plan, flight, phase.models, held)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
-        shares = Shares(self.study, self.private, self.forward, state) if phase.mixture else None
+        memo: dict[Any, Any] = {}
+
+        if phase.work is not None:
+            phase.work.begin(self, self.kept, t, state)
 
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
             part = jobs.take(index)
-            some = Jobs(*part[:3], key[index], row[index], part.flight, shares, part.losses)
+            if phase.work is not None:
+                with failures.limit_seconds(self.study.client_timeout):
+                    return phase.work.do(self, self.kept, t, part, state)
+            some = Jobs(*part[:3], key[index], row[index], part.flight, part.losses)
             version = t if flight is None else int(flight.version[index[0]])
             with failures.limit_seconds(self.study.client_timeout):
-                uploads, loss = self._train_block(version, some, state, phase)
+                uploads, loss = self._train_block(version, some, state, phase, memo)
             return self._send(t, uploads, some, phase), loss
 
         def name(job: int) -> str:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
 
-        attempt = partial(failures.try_jobs, train_block, name, self.study.skip, atom=count_together(phase))
-        blocks = slices.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
+        attempt = partial(failures.try_jobs, train_block, name, self.study.skip, atom=phase.together)
+        if phase.work is None:
+            blocks = tiers.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
+        else:
+            blocks = list(np.arange(len(size))[:, None])
         stats, loss, errors = Stats(), np.full(len(size), np.nan), failures.Tracebacks()
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
@@ -271,104 +296,87 @@ class Worker:
                 errors |= failed
         return map_arrays(stats, Tensor.cpu), JobRows(loss, failures.shorten_tracebacks(errors))
 
-    def _train_block(self, t: int, real: Jobs, state: State, phase: Phase) -> tuple[Uploads, Tensor]:
+    def _train_block(
+        self, t: int, real: Jobs, state: State, phase: Phase, memo: dict[Any, Any]
+    ) -> tuple[Uploads, Tensor]:
         """Trains one block of lanes, from data to uploads and losses `[W]`; it writes nothing."""
-        study = self.study
+        study, layout = self.study, self.net.layout
         local = study.local(phase.local, int(real.plan.world[0]))
-        engine, columns = slices.find_engine(self.engine, self.tiers, phase, t, study.clients.tier_of(real.plan.client))
+        engine, columns = tiers.find_engine(self.engine, self.tiers, phase, t, study.clients.tier_of(real.plan.client))
         jobs = real.doubled() if len(real.size) < min(engine.min_lanes, engine.width) else real
         row = torch.from_numpy(jobs.row).to(self.device)
-        broadcast = personal.rows_of(state.models, row)
-        start = personal.start_rows(self.private, study.net.layout, phase, jobs.plan, broadcast)
-        own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.own if name != MIXTURE}
-        own |= personal.read_factor(self.private, study, jobs.plan, start)
-        shared = self._shared_rows(state, phase, row)
-        counters = state.counters.index_select(0, row)
-        block = self._make_block(t, jobs, local, self._deal(jobs, local), start=start, counters=counters)._replace(
-            offset=None if local.correction is None else local.correction.offset(own[local.correction.name], shared),
-            wants_change=returns_change(engine, local, t) and not phase.private,
-            reading=personal.find_reading(
-                self.private, local, t, jobs, start, state=state, models=phase.models, factor=own.get(PARTICLES)
-            ),
-        )
-        trained = train_block(engine, study.net, block, t)
-        own |= {} if local.particles is None else {PARTICLES: learn_factor(block, trained.final)}
-        delta, kept = trained.final, {PREVIOUS: trained.final.clone()} if local.keeps_model else dict[str, Tensor]()
+        broadcast, counters = rows_of(state.models, row), state.counters.index_select(0, row)
+        own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.compress.own}
+        update = Update(
+            self, phase, t, jobs, real, state, local, engine, broadcast, broadcast, counters, memo, own,
+            gives_change=gives_change(engine),
+        )  # fmt: skip
+        for piece in phase.chain:
+            update = piece.begin(update)
+        reads_final = any(piece.reads_final for piece in phase.chain)
+        block = self.make_block(update, self.deal(update))
+        block = block._replace(offset=update.offset, couple=update.couple)
+        block = block._replace(wants_change=update.gives_change and not reads_final)
+        trained = update.engine.train(study.net, block)
+        delta, final = trained.final, trained.final if reads_final else None
         if not block.wants_change:
-            delta, stays = personal.withhold_private(study.net.layout, phase, start, trained.final)
-            kept |= stays
-        own |= kept | self._train_personal(t, jobs, broadcast, state, phase)
-        own |= {} if jobs.shares is None else {MIXTURE: jobs.shares.weights(jobs.plan)}
-        beside = None
-        if (how := phase.measure) is not None:
-            models, buffers = trained.final if phase.private else start + delta, trained.counters
-            beside = measured.measure_rows(study, how, t, real.plan, models, counters=buffers, move=self.to_device)
-        if local.correction is not None:
-            name, rate = local.correction.name, torch.from_numpy(jobs.steps * block.lr).to(delta)[:, None]
-            before, own[name] = own[name], local.correction.update(own[name], shared, delta, rate)
-            beside = own[name] - before
-        sent = personal.sent_counters(study.net.layout, phase, trained.counters.cpu())
-        stay = phase.server.on_device and phase.compress.on_device and not own and real.flight is None  # where they are
-        uploads = self._pack_uploads(real, delta if stay else delta.cpu(), sent, own, beside)
-        return uploads._replace(columns=columns, losses=real.losses), trained.loss[: len(real.size)]
+            delta = delta.sub_(update.start) if final is None else final - update.start
+        if phase.stays:
+            delta = delta.masked_fill_(torch.from_numpy(layout.mask(phase.stays)).to(delta.device), 0.0)
+        update = update._replace(block=block, final=final, delta=delta, counters=trained.counters)
+        for piece in phase.chain:
+            update = piece.end(update)
+        return self._pack_uploads(update, columns), trained.loss[: len(real.size)]
 
-    def _make_block(
-        self, t: int, jobs: Jobs, local: Local, data: DealtData, *, start: Tensor, counters: Tensor
-    ) -> lanes.Block:
-        """The lanes of some jobs, which start at `start` `[W, d]`, without what only some methods add to them."""
+    def deal(self, update: Update) -> Dealt:
+        """The batches of some updates."""
+        jobs = update.jobs
+        deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, weigh=update.weigh)
+        return deal(local=update.local, move=self.to_device, resident=self.resident)
+
+    def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
+        """The lanes of some updates, which start where these do, without what pieces add to the gradient."""
         return lanes.Block(
-            start=start,
-            counters=counters,
-            read=data.read,
-            weight=data.weight,
-            steps=jobs.steps,
-            local=local,
-            lr=local.lr_at(t),
-            keys=jobs.key,
+            start=update.start,
+            counters=update.counters,
+            read=dealt.read,
+            weight=dealt.weight,
+            steps=update.jobs.steps,
+            local=update.local,
+            lr=update.local.lr_at(update.t),
+            keys=update.jobs.key,
             sample=int(np.prod(self.study.input_shape)),
-            source=data.source,
+            source=dealt.source,
+            reading=find_reading(update),
         )
 
-    def _pack_uploads(
-        self, jobs: Jobs, delta: Tensor, counters: Tensor, own: dict[str, Tensor], beside: Tensor | None
-    ) -> Uploads:
-        """The uploads of a block, without the copy that was trained beside a lone job."""
-        n = len(jobs.size)
+    def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
+        """The uploads of a block, without the copy that was trained beside a lone job.
+
+        They stay on a GPU where compression and server read them there and clients keep nothing. Counters of layers
+        that stay with the clients are sent as 0.
+        """
+        real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
+        assert delta is not None
+        if phase.stays and (names := self.net.layout.counters):
+            counters = counters.masked_fill(torch.tensor([n.rpartition(".")[0] in phase.stays for n in names]), 0)
+        stay = phase.server.on_device and phase.compress.on_device and not update.own and real.flight is None
+        n = len(real.size)
         return Uploads(
-            delta=delta[:n],
-            client=jobs.plan.client,
-            model=jobs.plan.model,
-            world=jobs.plan.world,
-            tier=self.study.clients.tier_of(jobs.plan.client),
-            size=jobs.size,
+            delta=(delta if stay else delta.cpu())[:n],
+            client=real.plan.client,
+            model=real.plan.model,
+            world=real.plan.world,
+            tier=self.study.clients.tier_of(real.plan.client),
+            size=real.size,
             counters=counters[:n],
-            own={name: value[:n].cpu() for name, value in own.items()},
-            beside=None if beside is None else beside[:n].cpu(),
-            key=jobs.key,
-            steps=jobs.steps[:n],
+            own={name: value[:n].cpu() for name, value in update.own.items()},
+            beside=None if update.beside is None else update.beside[:n].cpu(),
+            key=real.key,
+            steps=real.steps[:n],
+            columns=columns,
+            losses=real.losses,
         )
-
-    def _train_personal(self, t: int, jobs: Jobs, broadcast: Tensor, state: State, phase: Phase) -> dict[str, Tensor]:
-        """Trains the clients' personal models, which are pulled towards the broadcast one; by name, `[J, d]` each."""
-        if not phase.personal:
-            return {}
-        plan, study = jobs.plan, self.study
-        turn = t if jobs.flight is None else jobs.flight.turn
-        own = jobs._replace(key=rng.keys(study.seeds[plan.world], "personal", turn, plan.client, plan.model))
-        data, out = self._deal(own, phase.local), {}
-        for p, each in enumerate(phase.personal):
-            name, local = f"{PERSONAL_PREFIX}{p}", study.local(each, int(plan.world[0]))
-            start = personal.own_rows(self.private, name, plan, broadcast)
-            reads = personal.find_reading(self.private, local, t, own, broadcast, state=state, models=phase.models)
-            zeros = torch.zeros(len(own.key), len(study.net.layout.counters), dtype=torch.int64, device=self.device)
-            block = self._make_block(t, own, local, data, start=start, counters=zeros)
-            out[name] = self.engine.train(study.net, block._replace(anchor=broadcast, reading=reads)).final
-        return out
-
-    def _shared_rows(self, state: State, phase: Phase, row: Tensor) -> Tensor | None:
-        """The server's broadcast vector for each lane, `[W, d]`, where the correction reads one."""
-        name = phase.local.correction.shared if phase.local.correction else None
-        return None if name is None else state.extra[name].to(self.device).index_select(0, row)
 
     def _send(self, t: int, uploads: Uploads, jobs: Jobs, phase: Phase) -> Stats:
         """Compresses and reduces the uploads of a block, and keeps the clients' private vectors."""
@@ -385,18 +393,17 @@ class Worker:
             self.private.write(name, plan, value)
         return stats
 
-    def _deal(self, jobs: Jobs, local: Local) -> DealtData:
-        """The batches of a block."""
-        deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, shares=jobs.shares)
-        return deal(local=local, move=self.to_device, resident=self.resident)
-
     def to_device(self, x: Tensor) -> Tensor:
         """A tensor on the worker's device; floating-point numbers get the type of the study's networks."""
         return x.to(self.device, self.study.dtype if x.is_floating_point() else x.dtype)
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """The models with which a known client answers that lives here, `[P * K, d]`; see `personal.own_models`."""
-        return personal.own_models(self.private, self.study, state, world, client)
+        """The models with which a client answers that lives here, as the last piece says that lets clients answer."""
+        phase = self.study.method.phase
+        k = phase.models
+        plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
+        tier, received = self.study.clients.tier_of(np.array([client])), state.models[world * k : (world + 1) * k]
+        return [piece for piece in phase.pieces if piece.answers][-1].own_models(self, plan, received, int(tier[0]))
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Computes raw outputs of some models.

@@ -373,9 +373,6 @@ ROWS = (
         "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)", _changed),
     Row("participation.selection.name", lambda c: c.walks, "in a random walk the holders of models take part",
         value=lambda c: c.selects),
-    Row("client_timeout", lambda c: c.walks and c.scenario.runtime == "ray",
-        "a random walk on Ray cannot stop a client that takes too long", "leave it out, or set runtime to inline",
-        _changed),
     Row("clients.tiers.*.models_per_round", lambda c: c.walks,
         "in a random walk a client trains the models that it holds", value=_other_than(1)),
     # No rounds.

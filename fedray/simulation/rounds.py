@@ -16,7 +16,6 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.local import count_shared, reads_ensemble
-from fedray.core.measured import ClientSums
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.metrics.scores import lower_is_better, reaches_target
@@ -208,26 +207,22 @@ def find_stop(study: Study, progress: Progress) -> str:
     return "" if study.method.explain_end is None else study.method.explain_end(progress.state) or ""
 
 
-def ask_callbacks(study: Study, progress: Progress, *, measured: bool, gather: Callable[[], Any]) -> str:
+def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
     """Calls the user's functions after a round; the first one that asks for the end of the run is named, if one does.
 
     Args:
         study: what runs.
         progress: where it stands.
         measured: whether the round was evaluated.
-        gather: completes `progress.state`, where a callback asks for models.
     """
-    asked = [name for name, callback in study.callbacks if _ask(callback, study, progress, measured, gather)]
+    asked = [name for name, callback in study.callbacks if _ask(callback, study, progress, measured)]
     return f"the callback {asked[0]} asked for it" if asked else ""
 
 
-def _ask(
-    callback: Callable[..., Any], study: Study, progress: Progress, measured: bool, gather: Callable[[], Any]
-) -> bool:
+def _ask(callback: Callable[..., Any], study: Study, progress: Progress, measured: bool) -> bool:
     """Whether a callback wants the run to end."""
 
     def models() -> list[dict[str, Tensor]]:
-        gather()
         state = progress.state
         return [nets.whole_state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
 
@@ -255,10 +250,6 @@ class Measuring:
     evaluate: Callable[[Progress], list[dict[str, Any]]]
     progress: Progress
     began: float
-
-    def gather(self) -> None:
-        """Brings all models into the state."""
-        self.progress.state = self.runtime.gather(self.progress.state)
 
     def measure(self) -> None:
         """Evaluates the models and keeps the metrics, and the models if they are the best so far.
@@ -300,14 +291,11 @@ class Measuring:
         last = progress.round >= study.rounds
         measured = last or _is_due(study.evaluation, progress, before)
         kept = last or progress.round % study.checkpoint_every == 0
-        if measured or kept:
-            self.gather()
         if measured:
             self.measure()
             progress.stopped = find_stop(study, progress)
-        asked = ask_callbacks(study, progress, measured=measured, gather=self.gather)
+        asked = ask_callbacks(study, progress, measured=measured)
         if asked and not measured:
-            self.gather()
             self.measure()
         progress.stopped = progress.stopped or asked
         done = last or bool(progress.stopped)
@@ -474,14 +462,14 @@ def run_round(
     if t == 0 and not len(plan.client):
         warn_user("the schedule has no job in the first round, in which nobody trains: let it return some")
     jobs = size_jobs(study, phase, plan)._replace(losses=losses)
-    passes = 1 + len(phase.personal)  # each deals its batches anew
-    steps = jobs.steps * passes
+    steps = jobs.steps * phase.passes
     up, down = job_traffic(study, phase, plan, t)
     if phase.steps is None:
-        samples = samples_seen(jobs.size, jobs.steps, phase.local.batch_size) * passes
+        samples = samples_seen(jobs.size, jobs.steps, phase.local.batch_size) * phase.passes
     else:
         samples = phase.steps(plan, jobs.size)[1]
-    work = None if phase.slices is None else phase.slices.work[study.clients.tier_of(plan.client)]
+    tier = study.clients.tier_of(plan.client)
+    work = next((found for piece in phase.pieces if (found := piece.work(tier)) is not None), None)
     costs = clock.JobCosts(steps, up, down, samples, work)
     now = progress.sim_seconds
     with np.errstate(over="ignore"):  # what follows from it is one line, below
@@ -592,12 +580,12 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     if phase.traffic is not None:
         return phase.traffic(t, plan)
     layout, tier = study.net.layout, study.clients.tier_of(plan.client)
-    stays = int(layout.mask(phase.private).sum()) if phase.private else 0  # with the client: it is never sent
-    numbers = np.full(len(tier), layout.d - stays) if phase.slices is None else phase.slices.numbers[tier]
-    vector = 4 * numbers
-    sums = phase.measure.numbers if isinstance(phase.measure, ClientSums) else 0
-    up = phase.compress.bytes(plan.client, tier) + vector * phase.up_vectors + 4 * sums
-    counters = sum(name.rpartition(".")[0] not in phase.private for name in layout.counters)
+    stays = int(layout.mask(phase.stays).sum()) if phase.stays else 0  # with the client: it is never sent
+    each = np.array([net.layout.d for net in phase.nets or (study.net,)])
+    vector = 4 * (each[tier if phase.nets else np.zeros_like(tier)] - stays)
+    more = sum(piece.up_numbers for piece in phase.pieces)
+    up = phase.compress.bytes(plan.client, tier) + vector * phase.up_vectors + 4 * more
+    counters = sum(name.rpartition(".")[0] not in phase.stays for name in layout.counters)
     sent = 8 * counters * (phase.down_vectors > 0)  # they come with a model
     down = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
     down = down + 4 * count_shared(phase.local.loss)

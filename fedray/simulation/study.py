@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedray.simulation.async_rule import AsyncRule
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
 from fedray.training.choice import Engine, choose_engine
+from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `fedray.assembly.study.build_study` makes it from a scenario; the round loop, runtimes and evaluation only read it.
@@ -206,8 +208,8 @@ class Study:
     @property
     def last_phase(self) -> int:
         """The round after which the last phase of the method trains, before which its scores are not the method's."""
-        windows = self.method.phase.local.windows
-        return max((part.begins for part in self.parts), default=0 if windows is None else windows.burn_in)
+        begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
+        return max(begins, default=0)
 
     @property
     def init_seeds(self) -> IntArray:
@@ -306,9 +308,8 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
         BadInput: Compiled kernels must train, and cannot.
     """
     phase, drops = study.method.phase, study.evaluation.dropout_at_test
-    return choose_engine(
-        study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops, models=phase.models
-    )
+    choose = partial(choose_engine, study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops)
+    return choose(models=phase.models, couples=phase.couples)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -341,19 +342,13 @@ class Question(NamedTuple):
     at_home: bool = False
 
 
-class Host(Protocol):
+class Host(Site, Protocol):
     """A process that answers questions: it has the data, and the private vectors of the clients that live there."""
 
     study: Study
 
-    def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Raw outputs `[M, n, C]` of models `[M, d]` with counters `[M, c]` on raw inputs `[n, ...]` of a world."""
-
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """The models with which a client answers that lives here, `[P * K, d]`: K of each of its P personal passes."""
-
-    def to_device(self, x: Tensor) -> Tensor:
-        """A tensor where the networks lie, in their type."""
 
 
 class Runtime(Protocol):
@@ -382,9 +377,6 @@ class Runtime(Protocol):
         Returns:
             The answers by (world, first row or place of the first client); with `at_home` by (world, place).
         """
-
-    def gather(self, state: State) -> State:
-        """The state with every model in it, also with those that client processes hold (random walk)."""
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """The private vectors of all clients, for a checkpoint; the same for every packing.

@@ -336,9 +336,8 @@ def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pa
     """How long the clients of a world take."""
     devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
     size, steps, up, down = (column[world] for column in costs)
-    passes = 1 + len(phase.personal)  # each deals its batches anew
-    samples = samples_seen(size, steps, phase.local.batch_size) * passes
-    job = clock.JobCosts(steps * passes, up, down, samples)
+    samples = samples_seen(size, steps, phase.local.batch_size) * phase.passes
+    job = clock.JobCosts(steps * phase.passes, up, down, samples)
     compute, transfer = clock.time_jobs(devices, np.repeat(seeds, len(client)), client, job, np.zeros(len(client)))
     if not np.isfinite(compute + transfer).all():
         raise FedrayError("a job takes infinite virtual time: raise uplink and downlink of clients.tiers")

@@ -27,6 +27,9 @@ PIECE_NUMBERS = 8 << 20  # numbers that are read at a time: about 32 MB
 MIN_LANES = 2  # a single lane would take other product kernels (matrix-vector) than two lanes, so it is padded
 
 
+Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `[W, p]`) -> what a step descends by
+
+
 class Batches(NamedTuple):
     """Which rows every lane reads in every step.
 
@@ -84,6 +87,7 @@ class Block(NamedTuple):
         offset: What is added to each lane's gradient, `[W, d]`; None: nothing.
         wants_change: Whether a compiled engine returns `final - start` in place of `final`.
         reading: What code in local training may read; None: round 0 of clients whose models are `start`.
+        couple: How the gradients of the lanes depend on each other; None: each lane is alone.
         drops: What training drops, by masks whose addresses begin with `keys`. Empty: nothing, or what a module draws
             from torch's generator.
         source: Where `read` takes its batches from, for compiled kernels; None: they call `read`.
@@ -104,6 +108,7 @@ class Block(NamedTuple):
     wants_change: bool = False
     reading: Reading | None = None
     drops: tuple[Drop, ...] = ()
+    couple: Couple | None = None
 
     @property
     def min_lanes(self) -> int:

@@ -71,6 +71,7 @@ def choose_engine(
     local: Local | None = None,
     drops: bool = False,
     models: int = 1,
+    couples: bool = False,
 ) -> Engine:
     """The engine for a network.
 
@@ -83,6 +84,7 @@ def choose_engine(
         local: How clients train, where that may be more than data; None: it is data.
         drops: Whether dropout stays on in answers, so that evaluation has to call the module itself.
         models: K.
+        couples: Whether the K lanes of a client read each other in every step.
 
     Raises:
         BadInput: Compiled kernels must train, and cannot.
@@ -94,8 +96,8 @@ def choose_engine(
         ('mlp', 256, 'linear layers only, 67 parameters')
     """
     engine = _choose_any(net, device, example, lanes)
-    if local is not None and local.has_code:
-        engine = _choose_for_code(net, device, example, engine, local=local, models=models)
+    if local is not None and (local.has_code or couples):
+        engine = _choose_for_code(net, device, example, engine, local=local, models=models, couples=couples)
     if lanes == "compiled" and engine.name not in COMPILED:
         library = native.load_library()
         if device != "cpu":
@@ -196,22 +198,23 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 
 
 def _choose_for_code(
-    net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int
+    net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
     """The engine of a local training with code in it; `plain` is the network's own, which evaluates it."""
-    named = [f"its {name}" for name in ("loss", "gradient", "step", "particles") if getattr(local, name) is not None]
+    parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
+    named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
-    together, general = local.particles is not None, plain
-    if together or plain.name not in ("vmap", "loop"):
-        general = _choose_general(net, device, example, "", math.inf if together else VMAP_FLOATS)
+    general = plain
+    if couples or plain.name not in ("vmap", "loop"):
+        general = _choose_general(net, device, example, "", math.inf if couples else VMAP_FLOATS)
     refused = general.why if general.name == "loop" else None
     if refused is None and example is not None:
         refused = client_code.find_code_refusal(net, example, local, models)
-    if refused and together:
+    if refused and couples:
         raise BadInput(f"model.name = {net.name} cannot move together with others: {refused}: choose another one")
     if refused is not None:
         return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=train_client_loop)
-    width = max(general.width, models * together)
+    width = max(general.width, models * couples)
     engine = replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes, width=width)
     return replace(engine, outputs=plain.outputs, evaluates=plain.evaluates)
 
@@ -339,7 +342,7 @@ def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], start
     device, dtype = starts.device, starts.dtype
     lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
     size = np.full(len(lane), _ROWS)
-    one_epoch = replace(local, epochs=1, steps=None, batch_size=batch, particles=None)  # these lanes move apart
+    one_epoch = replace(local, epochs=1, steps=None, batch_size=batch)
     steps = count_steps(size, one_epoch)
     key = rng.keys(0, "selftest", lane)
     index, weight = deal_batches(lane[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -42,7 +41,6 @@ from fedray.training.block import (
     make_optimizer,
 )
 from fedray.training.loop import DRAWS, quiet_fallbacks
-from fedray.training.particles import make_coupling
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What code in local training reads: the batch of one client, features, and what other models say; and its loss.
@@ -291,7 +289,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
     complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
-    couple = make_coupling(code.block)
+    couple = code.block.couple
     placing = find_placing(_rules(local))
     place = None if placing is None or placing.at is None else _check_place(placing.name, placing.at)
     if local.step is None:
@@ -762,7 +760,7 @@ def _make_block(net: Net, example: Tensor, local: Local, *, lanes: int, models: 
         read=lambda lo, hi: (x[lo:hi], y[lo:hi]),
         weight=weight,
         steps=np.full(lanes, _STEPS),
-        local=replace(local, particles=None),  # lanes of a trial have no others beside them
+        local=local,
         lr=local.lr_at(0),
         keys=rng.keys(0, "code", np.arange(lanes)),
         sample=int(np.prod(example.shape)),

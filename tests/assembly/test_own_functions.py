@@ -17,8 +17,7 @@ from torch import nn
 import fedray
 from fedray.assembly.own_methods import ARGUMENTS, method_checks, phase_checks
 from fedray.core.errors import BadInput
-from fedray.core.local import Correction
-from fedray.methods import LocalLoss, Method, Setting, Transform, federated, start_empty
+from fedray.methods import Correction, Finish, LocalLoss, Method, Setting, Transform, federated, start_empty
 from fedray.own_code.user_code import explain_uncallable, takes_positional
 
 KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
@@ -191,12 +190,12 @@ def bad_bytes(setting: Setting) -> Method:
 
 
 def bad_correction(setting: Setting) -> Method:
-    local = replace(setting.local, correction=Correction("c", taking("own"), taking("own, shared, delta, length")))
-    return Method("mine", federated(setting, local=local))
+    correction = Correction("c", taking("own"), taking("own, shared, delta, length"))
+    return Method("mine", federated(setting, pieces=[correction]))
 
 
 def bad_finish(setting: Setting) -> Method:
-    return Method("mine", federated(setting, local=replace(setting.local, finish=taking("final"))))
+    return Method("mine", federated(setting, pieces=[Finish(taking("final"))]))
 
 
 def bad_loss(setting: Setting) -> Method:
@@ -208,8 +207,8 @@ def bad_loss(setting: Setting) -> Method:
     [
         (bad_step, r"server\.step does not take \(state, stats, t\)"),
         (bad_bytes, r"compress\.bytes does not take \(client, tier\)"),
-        (bad_correction, r"local\.correction\.offset does not take \(own, shared\)"),
-        (bad_finish, r"local\.finish does not take \(start, final\)"),
+        (bad_correction, r"Correction\.offset does not take \(own, shared\)"),
+        (bad_finish, r"Finish\.finish does not take \(start, final\)"),
         (bad_loss, r"local\.loss: it does not take \(outputs, targets, context\)"),
     ],
 )

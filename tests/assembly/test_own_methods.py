@@ -16,11 +16,10 @@ import fedray
 from fedray.assembly.own_methods import guard_method, method_checks, phase_checks
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.local import Correction
 from fedray.core.method import Compress, Method, Phase, Server
 from fedray.core.parts import PartStep
 from fedray.core.types import Clients, Plan, State, Tier
-from fedray.methods import Answer, Setting, federated, federated_each
+from fedray.methods import Answer, Correction, Finish, PersonalPasses, PrivateLayers, Setting, federated, federated_each
 from fedray.scenario.loader import read_scenario
 
 PLAN = Plan(np.arange(3), np.zeros(3, np.int64), np.zeros(3, np.int64))
@@ -35,11 +34,11 @@ def plain() -> Method:
     return build_study(read_scenario(scenario({"method": {"name": "fedavg"}, "data": {"limit": 60}}))).method
 
 
-def guard(**fields: Callable[..., Any]) -> Method:
+def guard(**fields: Any) -> Method:
     """FedAvg with some functions replaced, of the method or of its phase, all of them guarded."""
     own = {name: value for name, value in fields.items() if name in Phase.__dataclass_fields__}
     whole: dict[str, Any] = {name: value for name, value in fields.items() if name not in own}
-    phase: Any = replace(plain().phase, **own)  # type: ignore[arg-type]  # any field
+    phase: Any = replace(plain().phase, **own)
     clients = Clients((Tier("strong", 2), Tier("weak", 4)))
     return guard_method(replace(plain(), phase=phase, **whole), "method mine", worlds=1, clients=clients, layers=())
 
@@ -110,7 +109,7 @@ def test_what_a_function_raises_is_one_line(name: str) -> None:
     with pytest.raises(FedrayError, match=f"^method mine: {name} raised ZeroDivisionError"):
         function()
     with pytest.raises(BadInput, match=f"^method mine: {name} is an int: give a function"):
-        guard(**{name: 3})  # type: ignore[arg-type]  # a wrong value on purpose
+        guard(**{name: 3})
 
 
 def test_what_functions_return_right_is_handed_on() -> None:
@@ -156,25 +155,32 @@ def test_the_default_number_of_models_was_called_a_wish_of_the_user() -> None:
 
 def test_clients_without_a_model_of_their_own_were_not_seen() -> None:
     with pytest.raises(BadInput, match="one_model_per_client, but it trains 1 models for 6 clients: set method.models"):
-        guard(one_model_per_client=True)  # type: ignore[arg-type]
+        guard(one_model_per_client=True)
 
 
 def test_what_finishes_local_training_and_what_is_memory_are_checked() -> None:
-    local: Any = replace(plain().phase.local, finish=lambda start, _final: start[:1])
-    names: Any = ("head",)
-    guarded = guard(local=local).phase.local.finish
+    wrong: Any = 3
+    guarded = guard(pieces=(Finish(lambda start, _final: start[:1]),)).phase.find(Finish)
     assert guarded is not None
-    with pytest.raises(BadInput, match=r"^method mine: local\.finish returned .*shape \[1, 2\]"):
-        guarded(torch.zeros(3, 2), torch.zeros(3, 2))
-    with pytest.raises(BadInput, match=r"^method mine: local\.finish is an int: give a function"):
-        guard(local=replace(local, finish=3))
-    with pytest.raises(BadInput, match=r"^method mine: memory = \('head',\): name layers of private, \(\)"):
-        guard(memory=names)
+    with pytest.raises(BadInput, match=r"^method mine: Finish\.finish returned .*shape \[1, 2\]"):
+        guarded.finish(torch.zeros(3, 2), torch.zeros(3, 2))
+    with pytest.raises(BadInput, match=r"^method mine: Finish\.finish is an int: give a function"):
+        guard(pieces=(Finish(wrong),))
+    with pytest.raises(BadInput, match=r"PrivateLayers\.memory = \('head',\): name some of its layers, \(\)"):
+        guard(pieces=(PrivateLayers((), memory=("head",)),))
+
+
+def test_a_field_that_is_a_piece_now_is_one_line_that_names_it() -> None:
+    def mine(setting: Setting) -> Method:
+        return Method("mine", replace(federated(setting), up_vectors=1))  # type: ignore[call-arg]
+
+    with pytest.raises(BadInput, match=r"mine: up_vectors is a piece now: call phase\.add\(Vectors\(\.\.\.\)\)$"):
+        fedray.run(scenario(), method=mine)
 
 
 def test_weights_of_tiers_beside_models_of_the_clients_own_are_refused() -> None:
-    passes: Any = (plain().phase.local,)
-    answer = guard(answer=lambda state: Answer(state, 1, tiers=np.ones((1, 2, 1))), personal=passes).answer
+    passes = (PersonalPasses((plain().phase.local,)),)
+    answer = guard(answer=lambda state: Answer(state, 1, tiers=np.ones((1, 2, 1))), pieces=passes).answer
     assert answer is not None
     with pytest.raises(BadInput, match="tiers, but its known clients have models or weights of their own: leave tiers"):
         answer(STATE)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from fedray.components.particles import Target, approach, divide_by_root, find_direction, find_nearby
 from fedray.core.local import StepContext
+from fedray.features.particles import Target, approach, divide_by_root, find_direction, find_nearby
 
 PLAIN = Target(temperature=1.0, precision=2.0, bandwidth=0.7)
 

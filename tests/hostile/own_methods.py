@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from own_case import Case
 
-from fedray.core.local import Correction
 from fedray.core.method import Answer, Compress, Compressed, Phase, Server
 from fedray.core.types import Plan, State
-from fedray.methods import Method, RateSchedule, Setting, federated
+from fedray.methods import Correction, Method, PrivateLayers, RateSchedule, Setting, Vectors, federated
 
 Setup = Callable[[Setting], Any]
 
@@ -98,7 +97,7 @@ def with_answer(change: Callable[[Answer], Any]) -> Setup:
 def with_correction(**parts: Any) -> Setup:
     def compose(setting: Setting) -> Method:
         usual = Correction("mine", offset=lambda own, _: own, update=lambda own, *_: own)
-        return Method("mine", federated(setting, local=replace(setting.local, correction=usual._replace(**parts))))
+        return Method("mine", federated(setting, pieces=[replace(usual, **parts)]))
 
     return compose
 
@@ -164,10 +163,10 @@ METHODS = [
     _method("local is None", with_phase(local=None), "local is None"),
     _method("server is None", with_phase(server=None), "server is None"),
     _method("compress is None", with_phase(compress=None), "compress is None"),
-    _method("vectors are text", with_phase(down_vectors="1"), "down_vectors = '1'"),
-    _method("an unknown layer is private", with_phase(private=("nothing",)), "nothing"),
-    _method("private is text", with_phase(private="head"), "private"),
-    _method("personal is None", with_phase(personal=None), "personal is None"),
+    _method("vectors are text", with_phase(pieces=(Vectors(down=cast(Any, "1")),)), "down = '1'"),
+    _method("an unknown layer is private", with_phase(pieces=(PrivateLayers(("nothing",)),)), "nothing"),
+    _method("private is text", with_phase(pieces=(PrivateLayers(cast(Any, "head")),)), "layers"),
+    _method("pieces is None", with_phase(pieces=None), "pieces is None"),
     _method("no learning rate", with_local(lr=None), "lr = None"),
     _method("a negative learning rate", with_local(lr=-0.1), "lr = -0.1"),
     _method("learning rate is NaN", with_local(lr=float("nan")), "lr = nan"),

@@ -17,14 +17,15 @@ from small import copy_run, rows
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
+from fedray.components.boosting import CANDIDATES
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.fitting import CANDIDATES
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split, classification
+from fedray.features.boosting import FitTrees, Known, OneJob, read_rows
 from fedray.models.boosting import classify_rows, has_root, vote, write_tree
-from fedray.runtime.boosting import LearnerWorker
 from fedray.runtime.inline import Inline
+from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
@@ -75,8 +76,25 @@ def parts(study: Study, state: State) -> dict[str, torch.Tensor]:
 
 def weights(study: Study, state: State, t: int) -> list[np.ndarray]:
     """The weights of each client's rows before round t, computed afresh."""
-    worker = LearnerWorker(study)
-    return [worker._weigh(t, state, i, 0, worker._read(0, i))[0] for i in range(study.clients.number)]
+    return [work_of(study)._weigh(job_of(study, state, t, i))[0] for i in range(study.clients.number)]
+
+
+def work_of(study: Study) -> FitTrees:
+    work = study.method.phase.work
+    assert isinstance(work, FitTrees)
+    return work
+
+
+def job_of(study: Study, state: State, t: int, client: int) -> OneJob:
+    """A job in a process that knows nothing yet."""
+    worker = make_worker(study)
+    return OneJob(worker, Known(), t, state, client, 0, read_rows(worker, 0, client))
+
+
+def fit(study: Study, state: State, t: int, client: int) -> torch.Tensor:
+    """The learners of a client, `[F, n, 3]`."""
+    found: torch.Tensor = work_of(study)._fit(job_of(study, state, t, client))[0]["learners"].rows[0, 0, client]
+    return found
 
 
 class Addressed(np.random.RandomState):
@@ -119,8 +137,7 @@ def test_the_weights_of_all_clients_rows_add_up_to_one(method: str) -> None:
 
 def wrong_rows(study: Study, learners: torch.Tensor) -> list[np.ndarray]:
     """On which rows of each client a committee `[S, n, 3]` is wrong."""
-    worker = LearnerWorker(study)
-    each = [worker._read(0, i) for i in range(study.clients.number)]
+    each = [read_rows(make_worker(study), 0, i) for i in range(study.clients.number)]
     return [(vote(classify_rows(learners, one.x), CLASSES) != one.y).numpy() for one in each]
 
 
@@ -133,8 +150,7 @@ def test_a_round_is_the_papers(method: str) -> None:
     pool = states[1].extra.get(CANDIDATES)
     for t in range(ROUNDS):
         if pool is None:
-            fresh = LearnerWorker(study)
-            sent = [fresh._fit(t, states[t], i, 0)[0]["learners"].rows[0, 0, i] for i in range(CLIENTS)]
+            sent = [fit(study, states[t], t, i) for i in range(CLIENTS)]
             found = torch.stack(sent)
             candidates = found[:, 0][None] if method == "distboost_f" else found
         else:
@@ -159,14 +175,12 @@ def test_a_clients_learner_is_fitted_on_rows_that_are_drawn_by_their_weights() -
     """The tree is that of the drawn rows, and rows that were wrong are drawn more often."""
     study = study_of("adaboost_f")
     states, runtime = boost(study, 3)
-    worker = runtime.worker.parts
-    assert isinstance(worker, LearnerWorker)
-    one, weight = worker._read(0, 1), weights(study, states[2], 2)[1]
+    one, weight = read_rows(runtime.worker, 0, 1), weights(study, states[2], 2)[1]
     ends, numbers = np.cumsum(weight), rng.uniform(rng.keys(0, "drawn rows", 2, 1, 0), 60)
     drawn = np.searchsorted(ends, numbers * ends[-1], side="right")
     seed = int(rng.keys(0, "learner", 2, 1, 0) % np.uint64(2**32))
     tree = DecisionTreeClassifier(max_leaf_nodes=4, random_state=seed).fit(one.x.numpy()[drawn], one.y.numpy()[drawn])
-    found = worker._fit(2, states[2], 1, 0)[0]["learners"].rows[0, 0, 1][0]
+    found = fit(study, states[2], 2, 1)[0]
     assert torch.equal(found, write_tree(tree, 4))
     assert np.average(weight, weights=np.bincount(drawn, minlength=60)) > weight.mean()
 
@@ -217,9 +231,9 @@ def test_a_process_that_knows_another_ensemble_weighs_the_rows_afresh() -> None:
     states, _ = boost(study, 3)
     phase, other = study.method.phase, states[3]._replace(models=states[2].models)
     jobs = size_jobs(study, phase, phase.schedule(3, other))
-    worker, fresh = LearnerWorker(study), LearnerWorker(study)
-    worker.train(3, jobs, states[3])
-    found, wanted = (one.train(3, jobs, other)[0]["learners"].rows for one in (worker, fresh))
+    worker, fresh = make_worker(study), make_worker(study)
+    worker.train(3, jobs, states[3], phase)
+    found, wanted = (one.train(3, jobs, other, phase)[0]["learners"].rows for one in (worker, fresh))
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
@@ -327,7 +341,8 @@ def test_a_run_of_learners_cannot_be_made_longer(tmp_path: Path) -> None:
 def test_the_rows_of_all_clients_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not in every job, which would ask for the sizes of N clients."""
     study = study_of("adaboost_f")
-    worker, asked = LearnerWorker(study), []
+    state, asked = begin_progress(study, study.method.phase).state, list[Any]()
+    job = job_of(study, state, 0, 1)
     sizes = type(study.shards).sizes
 
     def count(*given: Any) -> Any:
@@ -335,5 +350,6 @@ def test_the_rows_of_all_clients_are_counted_once(monkeypatch: pytest.MonkeyPatc
         return sizes(*given)
 
     monkeypatch.setattr(type(study.shards), "sizes", count)
-    assert [worker._count_rows(0) for _ in range(3)] == [CLIENTS * 60] * 3
-    assert len(asked) == 1
+    for _ in range(3):
+        work_of(study)._weigh(job)
+    assert job.known.rows == {0: CLIENTS * 60} and len(asked) == 1

@@ -57,7 +57,7 @@ def test_sums_are_those_of_the_trained_model_over_all_rows_of_its_client(private
             setting = replace(setting, private=("1",))
         phase = federated(setting)
         server, measure = listening(phase.server, seen), ClientSums(by_class, 10 * (8 + 10 + 1))
-        return Method("own", replace(phase, server=server, measure=measure))
+        return Method("own", replace(phase.add(measure), server=server))
 
     done = run(compose, {"rounds": 1})
     study, start = done.study, models(run(plain, {"rounds": 0}))[0]
@@ -88,7 +88,7 @@ def test_private_layers_are_the_clients_own_where_they_measure() -> None:
         def compose(setting: Setting, private: tuple[str, ...] = private, seen: list[Uploads] = seen) -> Method:
             phase = federated(replace(setting, private=private))
             measure = ClientSums(lambda rows: rows.outputs.sum(0), 10)
-            return Method("own", replace(phase, server=listening(phase.server, seen), measure=measure))
+            return Method("own", replace(phase.add(measure), server=listening(phase.server, seen)))
 
         run(compose, {"rounds": 1, "clients": {"number": 1}})
         assert seen[0].beside is not None
@@ -98,7 +98,7 @@ def test_private_layers_are_the_clients_own_where_they_measure() -> None:
 
 def test_sums_change_nothing_but_the_bytes() -> None:
     def compose(setting: Setting) -> Method:
-        return Method("own", replace(federated(setting), measure=ClientSums(lambda seen: seen.outputs.sum(0), 10)))
+        return Method("own", federated(setting).add(ClientSums(lambda seen: seen.outputs.sum(0), 10)))
 
     with_sums, without = run(compose), run(plain)
     assert torch.equal(models(with_sums), models(without))
@@ -117,7 +117,7 @@ def test_what_the_sums_draw_is_the_same_in_every_run() -> None:
     def compose(setting: Setting) -> Method:
         phase = federated(setting)
         measure = ClientSums(lambda rows: rows.outputs.sum(0) + torch.randn(10) + np.random.rand(), 10)
-        return Method("own", replace(phase, server=listening(phase.server, seen), measure=measure))
+        return Method("own", replace(phase.add(measure), server=listening(phase.server, seen)))
 
     found = []
     for _ in range(2):
@@ -201,8 +201,8 @@ def test_what_cannot_be_sent_or_read_is_one_line() -> None:
     def with_loss(name: str) -> Callable[[Setting], Method]:
         return lambda setting: Method("own", federated(setting, local=replace(setting.local, loss=reads(name))))
 
-    def with_sums(sums: Any, **more: Any) -> Callable[[Setting], Method]:
-        return lambda setting: Method("own", replace(federated(setting), measure=sums, **more))
+    def with_sums(sums: Any) -> Callable[[Setting], Method]:
+        return lambda setting: Method("own", federated(setting).add(sums))
 
     def none() -> Any:
         return None
@@ -216,14 +216,14 @@ def test_what_cannot_be_sent_or_read_is_one_line() -> None:
     wrong: list[tuple[Callable[[Setting], Method], str]] = [
         (with_loss("scale"), "reads 'scale': clients get what is called broadcast/"),
         (with_loss(NAME), f"reads '{NAME}', which the server of own does not keep: let Server.init return it"),
-        (with_sums("features"), "measure is a str: give a Curvature or ClientSums"),
-        (with_numbers(number, 0), r"measure\.numbers = 0: give a whole number of at least 1"),
-        (with_numbers(none, 3), r"measure\.function does not take \(seen\)"),
+        (with_sums("features"), "pieces has a str: give a Piece"),
+        (with_numbers(number, 0), r"ClientSums\.numbers = 0: give a whole number of at least 1"),
+        (with_numbers(none, 3), r"ClientSums\.function does not take \(seen\)"),
         (
             with_numbers(lambda seen: seen.outputs.sum(0), 3),
-            r"measure returned shape \[10\]: return 3 numbers",
+            r"function returned shape \[10\]: return 3 numbers",
         ),
-        (with_numbers(number, 3), "measure returned a float: return a tensor of 3 numbers"),
+        (with_numbers(number, 3), "function returned a float: return a tensor of 3 numbers"),
     ]
     for compose, told in wrong:
         with pytest.raises(fedray.FedrayError, match=told):
@@ -236,7 +236,7 @@ def test_what_cannot_be_sent_or_read_is_one_line() -> None:
 def test_bits_do_not_depend_on_actors() -> None:
     def compose(setting: Setting) -> Method:
         method = scaled([1.0, 3.0])(setting)
-        return replace(method, phase=replace(method.phase, measure=ClientSums(lambda seen: seen.outputs.sum(0), 10)))
+        return replace(method, phase=method.phase.add(ClientSums(lambda seen: seen.outputs.sum(0), 10)))
 
     apart = {"runtime": "ray", "clients": {"actors": 2}}
     assert torch.equal(models(run(compose, TWO)), models(run(compose, TWO, apart)))

@@ -14,8 +14,8 @@ import fedray
 from fedray.core.errors import ScenarioWarning
 from fedray.core.types import FloatArray, Stats, Uploads
 from fedray.data.types import Dataset, Split
+from fedray.features.measure import sum_curvature
 from fedray.methods import Curvature, Method, Setting, federated
-from fedray.training.curvature import sum_curvature
 
 ONE: dict[str, Any] = {"rounds": 1, "local": {"momentum": 0.5}}  # the default of FedAvg is none
 
@@ -170,7 +170,7 @@ def test_clients_measure_at_the_models_that_they_have_trained_by_all_of_their_ro
             seen.append(uploads)
             return base.reduce(uploads)
 
-        return Method("own", replace(phase, server=base._replace(reduce=reduce), measure=Curvature(), up_vectors=1))
+        return Method("own", replace(phase.add(Curvature()), server=base._replace(reduce=reduce)))
 
     study = fedray.run(scenario(ONE), method=compose, report=False).study
     start, where = models(fedray.run(scenario(ONE, {"rounds": 0}), report=False)), torch.tensor([0])
@@ -192,7 +192,7 @@ def test_a_method_of_ones_own_may_ask_for_curvature() -> None:
     """It is the method's `beside`; with FedAvg's server it changes nothing but the bytes."""
 
     def compose(setting: Setting) -> Method:
-        return Method("own", replace(federated(setting), measure=Curvature("empirical", 3), up_vectors=1))
+        return Method("own", federated(setting).add(Curvature("empirical", 3)))
 
     own = fedray.run(scenario(ONE), method=compose, report=False)
     plain = fedray.run(scenario(ONE), report=False)
@@ -201,18 +201,16 @@ def test_a_method_of_ones_own_may_ask_for_curvature() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("piece", "said"),
     [
-        ({"measure": "model"}, "measure is a str: give a Curvature or ClientSums"),
-        ({"measure": Curvature("full")}, r"measure\.kind = 'full': choose model or empirical"),  # type: ignore[arg-type]
-        ({"measure": Curvature(rows=0)}, r"measure\.rows = 0: give a whole number"),
-        ({"up_vectors": 0}, "up_vectors = 0: set it to 1"),
+        ("model", "pieces has a str: give a Piece"),
+        (Curvature("full"), r"Curvature\.kind = 'full': choose model or empirical"),  # type: ignore[arg-type]
+        (Curvature(rows=0), r"Curvature\.rows = 0: give a whole number"),
     ],
 )
-def test_curvature_of_a_method_of_ones_own_is_checked(change: dict[str, Any], said: str) -> None:
+def test_curvature_of_a_method_of_ones_own_is_checked(piece: Any, said: str) -> None:
     def compose(setting: Setting) -> Method:
-        phase = replace(federated(setting), measure=Curvature(), up_vectors=1)
-        return Method("own", replace(phase, **change))
+        return Method("own", federated(setting).add(piece))
 
     with pytest.raises(fedray.BadInput, match=said):
         fedray.run(scenario(ONE), method=compose, report=False)

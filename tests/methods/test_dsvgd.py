@@ -13,17 +13,16 @@ from torch import Tensor
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.components.particles import find_direction
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.core.types import Net
+from fedray.features.particles import find_direction
 from fedray.runtime.inline import Inline
 from fedray.runtime.jobs import split_jobs
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import size_jobs
+from fedray.training import choice, client_code
 from fedray.training.block import Block, Trained
-from fedray.training.choice import Engine
-from fedray.training.windows import train_block
 
 LINE: dict[str, Any] = {  # a linear model of one input, all rows in a step
     "rounds": 1,
@@ -148,11 +147,13 @@ def test_it_combines_and_resumes_in_the_same_bits(change: dict[str, Any], tmp_pa
 def test_all_particles_of_a_client_see_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
 
-    def watch(engine: Engine, net: Net, block: Block, t: int) -> Trained:
-        seen.append(block.read(0, int(block.steps[0]))[0])
-        return train_block(engine, net, block, t)
+    train_lanes = client_code.train_client_lanes
 
-    monkeypatch.setattr("fedray.runtime.worker.train_block", watch)
+    def watch(net: Net, block: Block) -> Trained:
+        seen.append(block.read(0, int(block.steps[0]))[0])
+        return train_lanes(net, block)
+
+    monkeypatch.setattr(choice, "train_client_lanes", watch)
     train(2, keys())
     assert len(seen) == 2
     for x in seen:

@@ -12,8 +12,8 @@ from torch import nn
 from torch.func import functional_call
 
 import fedray
-from fedray.components.mixture import LEAST_SHARE, fit_weights, share_samples
 from fedray.core.errors import BadInput
+from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
 from fedray.scenario.loader import read_scenario
 from fedray.storage.checkpoint import load_checkpoint
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import fedray
 from fedray.core.errors import BadInput
 from fedray.core.parts import PartStep
-from fedray.methods import Answer, LocalLoss, Method, Setting, federated, federated_each
+from fedray.methods import Answer, LocalLoss, Method, PrivateLayers, Setting, federated, federated_each
 from fedray.models.net import compute_raw_outputs
 from fedray.simulation.stacking import read_part
 
@@ -134,7 +134,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda setting: replace(mean_of_each(setting), answer=lambda state: Answer(state, 1)), "answer is not called"
     ),
     "other models": (change_part(lambda part: replace(part, models=2)), r"parts\[1\]: models = 2: keep setting.models"),
-    "private layers": (change_part(lambda part: replace(part, private=("1",))), r"parts\[1\]: private is not read"),
+    "private layers": (change_part(lambda part: part.add(PrivateLayers(("1",)))), r"parts\[1\]: pieces has a Private"),
     "a loss": (change_part(with_loss), r"parts\[1\]: local has a loss"),
     "another compression": (
         change_part(lambda part: replace(part, compress=part.compress._replace(own=("memory",)))), "compress all parts"

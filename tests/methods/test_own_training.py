@@ -145,7 +145,7 @@ def test_fedrep_trains_its_head_first_and_its_body_last() -> None:
         moved.append((change != 0).tolist())
     assert moved == [[False, True, True]] * 6 + [[True, False, False]] * 2
     split = run({"method": {"name": "fedrep"}, "local": {"epochs": 4}})
-    assert split.study.method.phase.private == ("3",)
+    assert split.study.method.phase.stays == ("3",)
     with pytest.raises(BadInput, match="FedRep trains with SGD"):
         run({"method": {"name": "fedrep"}, "local": {"epochs": 4, "optimizer": "adam"}})
     with pytest.raises(BadInput, match=r"body_epochs = 1, but local\.epochs is 1, .* raise local\.epochs"):

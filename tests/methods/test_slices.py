@@ -18,11 +18,11 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.components.compression import dense, error_feedback, top_k
 from fedray.components.servers import Rows
-from fedray.components.slices import compress_slices, mean_of_slices
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import State, Uploads
 from fedray.evaluation.answers import own_test_rows
+from fedray.features.slices import compress_slices, mean_of_slices
 from fedray.methods import Setting, federated, federated_slices
 from fedray.methods.fedrolex import rolling_channels
 from fedray.models.net import state_dict
@@ -65,8 +65,8 @@ def test_where_every_tier_is_whole_it_is_fedavg(name: str, engine: dict[str, Any
 def test_what_no_slice_has_stays_to_the_bit() -> None:
     """Half of the channels of every layer are nobody's."""
     study = study_of("heterofl", {"weak": {"number": 6, "width": 0.5}}, CNN)
-    slices = study.method.phase.slices
-    assert slices is not None
+    slices = study.method.phase
+    assert slices.nets
     (start, _), (after, _) = train_rounds(study, 0), train_rounds(study, 2)
     moved = start.models[0] != after.models[0]
     assert set(moved.nonzero().flatten().tolist()) <= set(slices.columns(0, 0).tolist())
@@ -77,8 +77,8 @@ def test_what_no_slice_has_stays_to_the_bit() -> None:
 def test_fedrolex_trains_every_channel_equally_often(width: float) -> None:
     """In c rounds each of c channels is in ceil(r c) windows, and with it its weights, in every layer by itself."""
     study = study_of("fedrolex", {"weak": {"number": 6, "width": width}}, {"model": {"hidden": [8, 4]}})
-    slices, layout = study.method.phase.slices, study.net.layout
-    assert slices is not None
+    slices, layout = study.method.phase, study.net.layout
+    assert slices.nets
     times = torch.zeros(layout.d)
     for t in range(8):
         times[slices.columns(t, 0)] += 1
@@ -133,8 +133,8 @@ def test_a_slice_is_trained_as_a_small_module_is(name: str, scaler: bool, kind: 
     small.load_state_dict(dict(zip(small.state_dict(), parts, strict=True)))
     train_plainly(small, *study.pool_rows(0), lr=0.05, steps=3)
     wanted = torch.cat([value.flatten() for value in small.state_dict().values()])
-    assert study.method.phase.slices is not None
-    columns = study.method.phase.slices.columns(1, 0)
+    assert study.method.phase.nets
+    columns = study.method.phase.columns(1, 0)
     torch.testing.assert_close(after.models[0][columns], wanted, rtol=1e-4, atol=1e-5)
     others = torch.ones(study.net.layout.d, dtype=torch.bool).index_fill(0, columns, False)
     assert torch.equal(after.models[0][others], before.models[0][others])
@@ -188,8 +188,8 @@ def test_the_server_averages_entry_by_entry(weighting: Any) -> None:
 def test_what_error_feedback_keeps_waits_until_the_window_is_there_again() -> None:
     """Sent + kept = delta + kept before, of every number; and nothing is sent outside of the slice."""
     study = study_of("fedrolex", {"weak": {"number": 2, "width": 0.5}})
-    slices = study.method.phase.slices
-    assert slices is not None
+    slices = study.method.phase
+    assert slices.nets
     layout = slices.nets[0].layout
     compress = compress_slices([error_feedback(top_k(layout, lambda client, _tier: np.full(len(client), 5)))])
     kept = torch.zeros(2, study.net.layout.d)
@@ -220,10 +220,10 @@ def test_a_compressed_upload_is_that_of_the_small_network(name: str, kind: str) 
 def test_dense_uploads_are_read_as_they_are() -> None:
     study = study_of("heterofl", THREE)
     assert study.method.phase.compress.lossless
-    assert study.method.phase.slices is not None
-    each = compress_slices([dense(net.layout) for net in study.method.phase.slices.nets])
+    assert study.method.phase.nets
+    each = compress_slices([dense(net.layout) for net in study.method.phase.nets])
     assert each.bytes(np.arange(3), np.array([2, 0, 1])).tolist() == [
-        4 * int(study.method.phase.slices.numbers[tier]) for tier in (2, 0, 1)
+        4 * study.method.phase.nets[tier].layout.d for tier in (2, 0, 1)
     ]
 
 
@@ -251,8 +251,8 @@ def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dic
     """
     keys = [engine, {"evaluate": {"clients": "all"}, "local": {"lr": 0.03 if scaler else 0.1}, "rounds": 3}]
     run, rolled = (fedray.run(of(name, THREE, *keys, models=2, scaler=scaler)) for name in ("heterofl", "fedrolex"))
-    slices, (x, y) = run.study.method.phase.slices, run.study.split("test", 0)
-    assert slices is not None
+    slices, (x, y) = run.study.method.phase, run.study.split("test", 0)
+    assert slices.nets
     scaled, each = run.study.shards.normalize(x[None], torch.tensor([0]))[0], []
     for tier, net in enumerate(slices.nets):
         votes = []

@@ -15,14 +15,13 @@ from torch import nn
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.components.private_layers import trained_layers
 from fedray.core.types import Plan, State
 from fedray.evaluation.answers import own_test_rows, summarize_clients
+from fedray.features.private import PrivateLayers, trained_layers
 from fedray.files.plain import hash_tensors
 from fedray.report.clients import figure_client_rmse
 from fedray.report.read import read_run
 from fedray.runtime.inline import Inline
-from fedray.runtime.personal import own_models
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.study import Study
@@ -73,7 +72,7 @@ def test_ditto_without_pull_is_local_training() -> None:
             local = replace(phase.local, pull=0.0)
             one = lanes.Block(alone, counters, batch, weight, steps, local, local.lr_at(t), key, 64)
             alone = worker.engine.train(study.net, one).final
-        mine = own_models(worker.private, study, state, 0, client)
+        mine = worker.own_models(state, 0, client)
         assert torch.equal(mine[0], alone[0])
 
 
@@ -119,8 +118,8 @@ def test_private_layers_never_leave_the_client(compress: dict[str, Any]) -> None
     """Bytes count the shared layer only, the server's copy of the others never moves, and nobody reads it again."""
     study = build_study(read_scenario(scenario(LG, {"compress": compress})))
     phase, layout = study.method.phase, study.net.layout
-    mask = torch.from_numpy(layout.mask(phase.private))
-    assert phase.private == trained_layers(layout)[:1]
+    mask = torch.from_numpy(layout.mask(phase.stays))
+    assert phase.stays == trained_layers(layout)[:1]
     assert int((~mask).sum()) == 8 * 10 + 10
     progress, runtime = begin_progress(study, phase), Inline(study)
     first = progress.state.models.clone()
@@ -146,7 +145,7 @@ def test_private_layers_never_leave_the_client(compress: dict[str, Any]) -> None
 def test_a_clients_private_layer_changes_no_other_upload() -> None:
     """And a private layer that the loss does not read changes no upload at all."""
     study = build_study(read_scenario(scenario(LG, {"server": {"robust": "median"}})))  # this server keeps each upload
-    phase, mask = study.method.phase, torch.from_numpy(study.net.layout.mask(study.method.phase.private))
+    phase, mask = study.method.phase, torch.from_numpy(study.net.layout.mask(study.method.phase.stays))
     state, runtime = train_rounds(study, 1)
     plan = phase.schedule(1, state)
     kept = runtime.private()
@@ -163,9 +162,9 @@ def test_a_clients_private_layer_changes_no_other_upload() -> None:
 def test_private_layers_stay_with_the_client_whatever_compresses_its_upload() -> None:
     """Also where a phase of one's own compresses whole rows, which fedray's compressions of private layers do not."""
     study = build_study(read_scenario(scenario({"method": {"name": "fedavg"}})))
-    own = replace(study.method.phase, private=trained_layers(study.net.layout)[:1])
+    own = replace(study.method.phase, pieces=(PrivateLayers(trained_layers(study.net.layout)[:1]),))
     study = replace(study, method=replace(study.method, phase=own))
-    mask, first = torch.from_numpy(study.net.layout.mask(own.private)), begin_progress(study, own).state.models
+    mask, first = torch.from_numpy(study.net.layout.mask(own.stays)), begin_progress(study, own).state.models
     moved = train_rounds(study, 1)[0].models != first
     assert not moved[:, mask].any() and moved[:, ~mask].any()
 
@@ -188,8 +187,8 @@ def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> N
     whole = {"data": {"partition": {"name": "iid"}}, "local": {"batch_size": "full"}}  # no batch of one sample
     study = build_study(read_scenario(scenario(LG, whole)), UserObjects(model=Idle))
     phase, layout = study.method.phase, study.net.layout
-    assert phase.private == ("idle", "norm")
-    mask = torch.from_numpy(layout.mask(phase.private))
+    assert phase.stays == ("idle", "norm")
+    mask = torch.from_numpy(layout.mask(phase.stays))
     assert int(mask.sum()) == 20 + 4 * 64
     state, runtime = train_rounds(study, 2)
     first = begin_progress(study, phase).state

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core.types import Net
+from fedray.features import measure
+from fedray.features.measure import sum_curvature
 from fedray.models.net import net_of, per_sample
 from fedray.models.nets import build_net
-from fedray.training import curvature
-from fedray.training.curvature import sum_curvature
 
 
 class Backwards(torch.autograd.Function):
@@ -104,5 +104,5 @@ def test_pieces_of_the_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     net, shape = NETS["cnn"]
     x, y = torch.randn(7, *shape, generator=torch.Generator().manual_seed(1)), torch.arange(7) % 4
     whole = sum_curvature(net, net.init(0), x, y, "model")
-    monkeypatch.setattr(curvature, "MAPPED_NUMBERS", 2 * net.outputs * net.layout.d)
+    monkeypatch.setattr(measure, "MAPPED_NUMBERS", 2 * net.outputs * net.layout.d)
     torch.testing.assert_close(sum_curvature(net, net.init(0), x, y, "model"), whole, rtol=1e-5, atol=1e-9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from small import scenario
 from torch import Tensor
 
 import fedray
-from fedray.core.local import Windows
+from fedray.features.windows import Windows, assign_windows
 from fedray.simulation.study import choose_study_engine
-from fedray.training.windows import assign_windows
 
 ENGINES: dict[str, dict[str, Any]] = {
     "mlp-c": {},
@@ -34,8 +32,8 @@ def take_last(start: Tensor, means: Tensor) -> Tensor:
 
 def run(windows: Windows | None, *changes: dict[str, Any], local: dict[str, Any] | None = None) -> fedray.Run:
     def own(setting: Any) -> fedray.methods.Method:
-        how = replace(setting.local, windows=windows)
-        return fedray.methods.Method("own", fedray.methods.federated(setting, local=how))
+        pieces = [] if windows is None else [windows]
+        return fedray.methods.Method("own", fedray.methods.federated(setting, pieces=pieces))
 
     return fedray.run(scenario({"rounds": 2}, *changes, {"local": local or {}}), method=own, report=False)
 
@@ -115,8 +113,8 @@ def test_what_finishes_local_training_is_called_on_every_engine(engine: str) -> 
 
     def train(rounds: int, finish: Any = None) -> Tensor:
         def own(setting: Any) -> fedray.methods.Method:
-            how = replace(setting.local, finish=finish)
-            return fedray.methods.Method("own", fedray.methods.federated(setting, local=how))
+            pieces = [] if finish is None else [fedray.methods.Finish(finish)]
+            return fedray.methods.Method("own", fedray.methods.federated(setting, pieces=pieces))
 
         one = {"rounds": rounds, "method": {"models": 1}}
         found = fedray.run(scenario(ENGINES[engine], one), method=own, report=False)

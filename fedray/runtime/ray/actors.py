@@ -21,6 +21,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from fedray.assembly.registry import UserObjects, explaining_own_objects
 from fedray.assembly.study import build_study
 from fedray.core import native
+from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.sums import Totals, merge_stats, sum_bytes, thin
@@ -28,7 +29,6 @@ from fedray.core.types import IntArray, SizedPlan, State, Stats
 from fedray.own_code.user_modules import import_modules
 from fedray.runtime import environment, placement
 from fedray.runtime import exchange as messages
-from fedray.runtime.client_state import keep_vectors
 from fedray.runtime.environment import device_of, limit_gpu_memory
 from fedray.runtime.exchange import (
     Order,
@@ -61,7 +61,6 @@ from fedray.runtime.ray.cluster import (
     take_seats,
 )
 from fedray.runtime.ray.connection import KeepsDying
-from fedray.runtime.ray.random_walk import ModelHolder, ModelKey, Orders, Parcel, Report
 from fedray.runtime.session import worker_facts
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
@@ -283,31 +282,6 @@ class ClientActor:
             totals.add(one)
         return messages.Reply(thin(totals.stats), None)
 
-    @cached_property
-    def holder(self) -> ModelHolder:
-        """The models of a random walk that are here."""
-        return ModelHolder(self.worker)
-
-    def receive(self, parcels: dict[ModelKey, Parcel]) -> bool:
-        """Takes models from another actor, or from the coordinator at the start."""
-        return self.holder.receive(parcels)
-
-    def step(self, orders: Orders, peers: dict[int, Any]) -> Report:
-        """Trains models of a random walk and hands them on."""
-        return self.holder.step(orders, peers)
-
-    def move(self, wanted: dict[ModelKey, int], peer: Any) -> list[ModelKey] | None:
-        """Hands models on that were not trained here."""
-        return self.holder.move(wanted, peer)
-
-    def resend(self, wanted: dict[ModelKey, int], peer: Any) -> bool:
-        """Sends copies of models again."""
-        return self.holder.resend(wanted, peer)
-
-    def show(self, wanted: dict[ModelKey, int]) -> dict[ModelKey, Parcel] | list[ModelKey]:
-        """Copies of the models that are here."""
-        return self.holder.show(wanted)
-
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """The private vectors of the clients that live here; all, or those of some names."""
         self._check_restored()
@@ -352,7 +326,6 @@ class ClientActors:
         study: What is trained.
         on_death: Called after an actor has died and was restarted; it raises where the run cannot go on from here.
         run: Name of the run.
-        take_peer_calls: Whether the actors call each other while they work.
         given: Seats that somebody else has reserved for the run; None: it looks for its own.
         seconds: How long the last exchange took; infinity before the first.
         traffic: Bytes of models and of sums in the last exchange.
@@ -369,11 +342,10 @@ class ClientActors:
         on_death: Callable[[], None],
         *,
         run: str,
-        take_peer_calls: bool,
         given: Reservation | None = None,
     ) -> None:
         self.scenario, self.own, self.study = scenario, own, study
-        self.on_death, self.run, self.take_peer_calls, self.given = on_death, run, take_peer_calls, given
+        self.on_death, self.run, self.given = on_death, run, given
         self.seconds, self.traffic = math.inf, [0, 0]
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
@@ -396,8 +368,7 @@ class ClientActors:
             choose = partial(placement.choose_seats, self.study.clients, keys=self.keys)
             self._seats = take_seats(choose, waits=self._began) if self.given is None else self.given
             names = name_actors(self.study.clients.tiers[spec.tier].name for spec in self._seats.specs)
-            called: dict[str, Any] = {"run": self.run, "names": names, "peers": self.take_peer_calls}
-            self.actors = make_actors(ClientActor, self._seats, self._shared, **called)
+            self.actors = make_actors(ClientActor, self._seats, self._shared, run=self.run, names=names)
             self.specs = self._seats.find_nodes()
             try:
                 self.wait_for(range(len(self.actors)))

@@ -322,7 +322,6 @@ REMEDIES = {  # of what is full, by the type of the error
     "OutOfMemoryError": "give the node more memory or fewer actors (clients.actors), or lower method.models, "
     "replicates or the model's size",
 }
-PEER_CALLS = "peer_calls"  # the concurrency group in which an actor takes calls of other actors while it works
 
 
 def count_nodes() -> int:
@@ -341,9 +340,7 @@ def describe_cluster() -> str:
     return f"the cluster has {count_nodes()} nodes, {describe_amounts(add_up(read_cluster().whole))}"
 
 
-def make_actors(
-    kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, names: list[str], peers: bool
-) -> list[Any]:
+def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, names: list[str]) -> list[Any]:
     """Makes actors of a class.
 
     Args:
@@ -352,10 +349,9 @@ def make_actors(
         shared: First arguments of every actor.
         run: Name of the run.
         names: What each actor is called.
-        peers: Whether actors take calls of each other (in the concurrency group PEER_CALLS) while they work.
     """
     remote: Any = ray.remote
-    actor = remote(concurrency_groups={PEER_CALLS: 2})(kind) if peers else remote(kind)
+    actor = remote(kind)
     return [
         actor.options(
             num_cpus=spec.num_cpus,

@@ -16,17 +16,16 @@ from ray.cluster_utils import Cluster
 from torch import Tensor
 
 from fedray.assembly.registry import UserObjects
+from fedray.core.client_state import deal_private, merge_private
 from fedray.core.errors import Lost
 from fedray.core.local import SENT, reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import Lanes, SizedPlan, State, Stats
 from fedray.runtime import environment, exchange, placement
-from fedray.runtime.client_state import deal_private, merge_private
 from fedray.runtime.exchange import choose_laps, cut_chunks
 from fedray.runtime.inline import list_clients, list_pieces
 from fedray.runtime.ray.actors import ClientActors, Round
 from fedray.runtime.ray.cluster import Reservation, retry_on_cluster_change
-from fedray.runtime.ray.random_walk import RandomWalks
 from fedray.runtime.session import join_worker_facts
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
@@ -45,7 +44,8 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
 
 def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
     """Whether a job reads more than its own row: parts of a stack, all models of its world, learners, other extras."""
-    reads = bool(study.parts) or phase.mixture or phase.fitting is not None or reads_ensemble(phase.local.loss)
+    reads = bool(study.parts) or phase.work is not None or reads_ensemble(phase.local.loss)
+    reads = reads or any(piece.reads_models for piece in phase.pieces)
     return reads or any(len(one) != len(state.models) for name, one in state.extra.items() if name.startswith(SENT))
 
 
@@ -56,7 +56,6 @@ class RayRuntime:
         study: What is trained.
         has_private: Whether clients keep private vectors between rounds.
         clients: The client actors.
-        walks: The random walks; None where the method has a server.
     """
 
     def __init__(
@@ -64,11 +63,8 @@ class RayRuntime:
     ) -> None:
         self.study = study
         self.has_private = bool(study.method.phase.own)
-        walk = study.method.phase.walk is not None
-        named: dict[str, Any] = {"run": run, "take_peer_calls": walk, "given": seats}
-        self.clients = ClientActors(scenario, own, study, self._check_private, **named)
-        self.walks = RandomWalks(study, self.clients.wait_for) if walk else None
-        self._start_actors()
+        self.clients = ClientActors(scenario, own, study, self._check_private, run=run, given=seats)
+        self.clients.start()
 
     @property
     def actors(self) -> list[Any]:
@@ -80,17 +76,10 @@ class RayRuntime:
         """Whether compiled kernels may train: torch, where the scenario leaves it and the nodes do not agree."""
         return self.clients.scenario.lanes
 
-    def _start_actors(self) -> None:
-        self.clients.start()
-        if self.walks is not None:
-            self.walks.use_actors(self.clients.specs, self.clients.actors)
-
     def restart_actors(self) -> None:
         """Makes new actors, as many as what is left of the cluster holds."""
-        self._start_actors()
+        self.clients.start()
         self._check_private()
-        if self.walks is not None:
-            raise Lost("the models of the walk were lost with their actors")
 
     def _check_private(self) -> None:
         """After an actor's death its clients' private vectors are gone: the run goes back to a checkpoint."""
@@ -105,8 +94,6 @@ class RayRuntime:
     @retry_on_cluster_change
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
-        if self.walks is not None:
-            return self.walks.train(t, jobs, state)
         row_bytes, whole = state.models[0].nbytes, reads_all_rows(self.study, phase, state)
         queues = cut_chunks(
             self.study.clients,
@@ -134,11 +121,6 @@ class RayRuntime:
         return {key: tensor for answer in self.clients.call_each(calls) for key, tensor in to_tensors(answer).items()}
 
     @retry_on_cluster_change
-    def gather(self, state: State) -> State:
-        """A state with all models, also those that walk from actor to actor."""
-        return state if self.walks is None else self.walks.gather(state)
-
-    @retry_on_cluster_change
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Private vectors of all clients, for a checkpoint; all, or those of some names."""
         if not self.has_private:
@@ -148,8 +130,6 @@ class RayRuntime:
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Replaces the private vectors of all clients by those of a checkpoint."""
-        if self.walks is not None:
-            self.walks.reset()
         if not self.has_private:
             return
         self.has_private = False  # an actor that dies meanwhile has nothing to lose: it is called again

@@ -1,4 +1,4 @@
-"""The engine of each block of a round: that of the network, or of the slice that the clients of a tier train.
+"""The engine of each block of a round: that of the network, or of the part of it that the clients of a tier train.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -49,9 +49,8 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
         study: What is trained.
         device: Where tensors are computed.
     """
-    slices = study.method.phase.slices
     found: list[TierEngine | None] = []
-    for net in () if slices is None else slices.nets:
+    for net in study.method.phase.nets:
         if net is study.net:
             found.append(None)
             continue
@@ -82,10 +81,10 @@ def find_engine(whole: Engine, tiers: Sequence[TierEngine | None], phase: Phase,
         t: The round, from 0.
         tier: The tier of each client, `[W]`: it is the same for all.
     """
-    one = tiers[tier[0]] if tiers and phase.slices is not None else None
-    if one is None or phase.slices is None:
+    one = tiers[tier[0]] if tiers and phase.nets else None
+    if one is None:
         return BlockEngine(whole)
-    columns = phase.slices.columns(t, int(tier[0]))
+    columns = phase.columns(t, int(tier[0]))
     return BlockEngine(for_slice(one.engine, one.net, columns), columns)
 
 

@@ -13,10 +13,10 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -24,73 +24,112 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.local import Windows
-from fedray.core.method import Local
+from fedray.core.method import Phase
+from fedray.core.piece import Piece
 from fedray.core.types import IntArray, Net
-from fedray.training import choice
+from fedray.features.correction import Correction
 from fedray.training.block import Block, Trained
 from fedray.training.choice import Engine
+from fedray.training.update import Update
 
 Read = Callable[[int, int], tuple[Tensor, Tensor]]
 _STEP = -4  # the part of an address that what a step draws has, where each step is a training of its own
 
 
-def is_sampled(local: Local, t: int) -> bool:
-    """Whether the clients' iterates are averaged over windows in round t."""
-    return local.windows is not None and t >= local.windows.burn_in
+@dataclass(frozen=True)
+class Windows(Piece):
+    """Local training whose upload is made of means over its iterates, and not of the last one (FedPA).
+
+    The steps after the first ones are cut into windows of equal length, and the iterates of each are averaged. Clients
+    train with SGD, and with no code of a user but a loss.
+
+    Attributes:
+        combine: (parameters at the start `[p]`, means of the windows `[l, p]`), float64 -> their change `[p]`.
+        number: l, the windows; a client to whom fewer steps remain has a window for each of them.
+        mixing: Share of the steps of a local training before its first window, in [0, 1).
+        burn_in: Rounds before the first one in which there are windows.
+    """
+
+    combine: Callable[[Tensor, Tensor], Tensor]
+    number: int = 1
+    mixing: float = 0.0
+    burn_in: int = 0
+
+    @property
+    def begins(self) -> int:
+        return self.burn_in
+
+    def group(self, t: int) -> bool:
+        return self.samples(t)
+
+    def samples(self, t: int) -> bool:
+        """Whether the clients' iterates are averaged over windows in round t."""
+        return t >= self.burn_in
+
+    def begin(self, update: Update) -> Update:
+        if not self.samples(update.t):
+            return update
+        engine = replace(update.engine, train=partial(self._train, update.engine))
+        return update._replace(engine=engine, gives_change=True)
+
+    def describe(self) -> tuple[str, str]:
+        return "training", f"sampled in {self.number:,} windows"
+
+    def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
+        """Trains every lane of a block, and samples it."""
+        means, trained = _sample(engine, net, block, self)
+        p = net.layout.trainable
+        change = trained.final - block.start  # of float buffers, behind p
+        for lane, each in enumerate(means):
+            change[lane, :p] = self.combine(block.start[lane, :p].double(), each).to(change)
+        return trained._replace(final=change if block.wants_change else block.start + change)
 
 
-def returns_change(engine: Engine, local: Local, t: int) -> bool:
-    """Whether `train_block` returns the change of the models in round t, where a block wants it."""
-    if local.finish is not None:
-        return False
-    return not local.keeps_model if is_sampled(local, t) else choice.gives_change(engine)
+@dataclass(frozen=True)
+class Finish(Piece):
+    """What a client sends and keeps in place of the model that it has trained.
+
+    Attributes:
+        finish: (models `[W, d]` before and behind all steps) -> what takes the place of the latter, `[W, d]`, where a
+            client has made steps.
+    """
+
+    takes: ClassVar[Mapping[str, str]] = {"finish": "start, final"}
+
+    finish: Callable[[Tensor, Tensor], Tensor]
+
+    @property
+    def reads_final(self) -> bool:
+        return True
+
+    def begin(self, update: Update) -> Update:
+        return update._replace(engine=replace(update.engine, train=partial(self._train, update.engine)))
+
+    def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
+        trained = engine.train(net, block)
+        made_steps = torch.from_numpy(block.steps > 0).to(trained.final.device)[:, None]
+        return trained._replace(final=torch.where(made_steps, self.finish(block.start, trained.final), trained.final))
 
 
-def check_windows(local: Local, method: str) -> None:
+def check_windows(phase: Phase, method: str) -> None:
     """Refuses windows of a training that remembers more than a velocity.
 
     Args:
-        local: How the clients train.
+        phase: How the clients train.
         method: What messages call the method.
 
     Raises:
         BadInput: The clients do not train with SGD, or there is a transformation of the gradient, a correction, or a
             function that finishes.
     """
-    if local.windows is None:
+    if phase.find(Windows) is None:
         return
-    if local.optimizer_name != "sgd":
-        name = local.optimizer_name
+    if phase.local.optimizer_name != "sgd":
+        name = phase.local.optimizer_name
         raise BadInput(f"local.optimizer = {name}, but {method} samples the iterates of SGD: set it to sgd")
-    parts = [one for one in ("gradient", "correction", "finish") if getattr(local, one) is not None]
-    if parts:
-        part = parts[0]
-        raise BadInput(f"{method}: its local has windows, but a {part} too, which they do not call: leave it out")
-
-
-def train_block(engine: Engine, net: Net, block: Block, t: int) -> Trained:
-    """Trains every lane of a block of round t, and samples it where there are windows.
-
-    Args:
-        engine: What trains it.
-        net: The network.
-        block: The lanes, `[W, d]`.
-        t: The round, from 0.
-    """
-    windows, finish = block.local.windows, block.local.finish
-    if windows is None or not is_sampled(block.local, t):
-        trained = engine.train(net, block)
-        if finish is None:
-            return trained
-        made_steps = torch.from_numpy(block.steps > 0).to(trained.final.device)[:, None]
-        return trained._replace(final=torch.where(made_steps, finish(block.start, trained.final), trained.final))
-    means, trained = _sample(engine, net, block, windows)
-    p = net.layout.trainable
-    change = trained.final - block.start  # of float buffers, behind p
-    for lane, each in enumerate(means):
-        change[lane, :p] = windows.combine(block.start[lane, :p].double(), each).to(change)
-    return trained._replace(final=change if block.wants_change else block.start + change)
+    others = {"gradient": phase.local.gradient, "correction": phase.find(Correction), "finish": phase.find(Finish)}
+    if parts := [name for name, one in others.items() if one is not None]:
+        raise BadInput(f"{method}: it has windows, but a {parts[0]} too, which they do not call: leave it out")
 
 
 def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
@@ -166,7 +205,7 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 
 def _cut_steps(block: Block) -> Iterator[Block]:
     """Each step of a block as a block of one step of plain SGD; its models are those of the first step."""
-    plain, source = replace(block.local, momentum=0.0, windows=None), block.source
+    plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor
     steps = np.arange(int(block.steps.max()))
     keys = rng.fresh(rng.fresh(block.keys, _STEP), steps[:, None])  # [S, W]

@@ -1,4 +1,4 @@
-"""Slices of a network at the server: which part each tier gets, its uploads, and the mean entry by entry.
+"""Slices of a network: what the clients of each tier train, their uploads, and the mean entry by entry (HeteroFL).
 
 Example:
     Two clients, of which the second has trained the first number alone.
@@ -14,6 +14,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -22,13 +23,51 @@ from torch import Tensor
 
 from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.core.method import Compress, Compressed, Server
-from fedray.core.slices import Slices
+from fedray.core.piece import Piece
 from fedray.core.sums import exact_sum
-from fedray.core.types import IntArray, State, Stats, Uploads, Weighting
+from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads, Weighting
 from fedray.models.slices import TierNet, find_columns, scale_hidden
+from fedray.training.update import Site
 
 Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
 _KEPT = 64  # rounds and tiers whose places are remembered
+
+
+@dataclass(frozen=True)
+class Slices(Piece):
+    """What each of T tiers trains of one network.
+
+    Attributes:
+        tier_nets: The network of each tier; a tier that trains everything has the whole network itself.
+        places: A function (round, tier) -> places of the numbers of that network in the whole row, `[s]`, rising.
+        share: Arithmetic of each network as a share of the whole one's, `[T]`, in (0, 1].
+        answers: Whether known clients answer with their tier's slice, which then is the same in every round.
+        factors: What each tier multiplies the numbers of the whole row by when its slice answers, `[d]` each, where the
+            layers of its network divide by its width; None: nothing.
+    """
+
+    tier_nets: tuple[Net, ...]
+    places: Callable[[int, int], Tensor]
+    share: FloatArray
+    answers: bool = False
+    factors: tuple[Tensor | None, ...] = ()
+
+    @property
+    def nets(self) -> tuple[Net, ...]:
+        return self.tier_nets
+
+    def columns(self, t: int, tier: int) -> Tensor:
+        return self.places(t, tier)
+
+    def work(self, tier: IntArray) -> FloatArray:
+        found: FloatArray = self.share[tier]
+        return found
+
+    def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
+        """The whole rows with 0 outside of the tier's slice of the first round, which answer as the slice does."""
+        columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
+        kept = torch.zeros_like(broadcast).index_copy_(1, columns, broadcast[:, columns])
+        return kept if factor is None else kept * factor.to(kept)
 
 
 def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:

@@ -48,6 +48,11 @@ class Private:
         for key, value in zip(_row_keys(plan), values, strict=True):
             rows[key] = value.clone()
 
+    def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
+        """Rows of a plan's jobs, or those of `default` `[J, d]` where they were never written, `[J, d]`."""
+        has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
+        return torch.where(has, self.read(name, plan).to(default), default)
+
     def has(self, name: str, plan: Plan) -> list[bool]:
         """Which jobs' rows were written before, `[J]`."""
         rows = self._rows.get(name, {})

@@ -1,0 +1,246 @@
+"""What clients measure at the models that they have trained, over their own rows, and send beside them.
+
+What a client measures depends on its rows, its model and the address of its draw alone, so that no packing of clients
+shows in it.
+
+Example:
+    The rows of each class. The Fisher of a linear model's squared loss is the second moment of its inputs, whatever its
+    weights are.
+
+    >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
+    >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()
+    [1, 0, 2]
+    >>> from fedray.models.net import net_of
+    >>> net = net_of(lambda: nn.Linear(2, 1), "own", "half_mse", 1)
+    >>> sum_curvature(net, net.init(0), torch.tensor([[1.0, 3.0], [2.0, 0.0]]), torch.zeros(2), "model").tolist()
+    [5.0, 9.0, 2.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vjp, vmap
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.piece import Piece
+from fedray.core.types import EVALUATED_ROWS, IntArray, Net
+from fedray.models.net import factor_fisher, per_sample
+from fedray.own_code.user_code import name_type
+from fedray.training.client_code import read_features, watching_features
+from fedray.training.update import Site, Update
+
+MAPPED_NUMBERS = 8 << 20  # of the gradients that are computed at a time: 32 MB of float32
+
+
+class Measure(Piece):
+    """What is common to both: a client runs the module itself."""
+
+    @property
+    def calls_module(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Curvature(Measure):
+    """The diagonal of the Fisher information, a vector of a model's length; 0 without rows.
+
+    It is the mean over the client's rows of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]` (`model`), or of the
+    squares of the loss's gradient at the row's own label (`empirical`). The loss is the network's own.
+
+    Attributes:
+        kind: Which of the two.
+        rows: How many rows of a client are read, drawn anew in each round; None: all of them.
+    """
+
+    kind: Literal["model", "empirical"] = "model"
+    rows: int | None = None
+
+    @property
+    def up_vectors(self) -> int:
+        return 1
+
+    def end(self, update: Update) -> Update:
+        site, plan, models = update.site, update.real.plan, update.models()
+        found = torch.zeros_like(models[: len(plan.client)])
+        for j, (client, world) in enumerate(zip(plan.client.tolist(), plan.world.tolist(), strict=True)):
+            place = self._draw_rows(site, update.t, client, world)
+            total = torch.zeros(models.shape[1], dtype=torch.float64, device=models.device)
+            for x, y in _read_rows(site, client, world, place):
+                total += sum_curvature(site.net, models[j], site.to_device(x), site.to_device(y), self.kind)
+            found[j] = total / max(1, len(place))
+        return update._replace(beside=found)
+
+    def _draw_rows(self, site: Site, t: int, client: int, world: int) -> IntArray:
+        """Which of a client's rows are read, by their places among these, rising."""
+        size = int(site.shards.sizes(np.array([world]), np.array([client]))[0])
+        if self.rows is None or self.rows >= size:
+            return np.arange(size)
+        key = rng.keys(int(site.seeds[world]), "curvature", t, client)
+        return np.sort(rng.permutations(key, size)[: self.rows])
+
+
+class SeenRows(NamedTuple):
+    """Some rows of a client, and what its trained model says of them in evaluation mode.
+
+    Attributes:
+        inputs: What the network is given, `[n, ...]`.
+        features: The inputs of its last layer, `[n, f]`.
+        outputs: Its raw outputs, `[n, C]`.
+        targets: Classes `[n]`, or standardized targets `[n, q]`.
+    """
+
+    inputs: Any
+    features: Any
+    outputs: Any
+    targets: Any
+
+
+@dataclass(frozen=True)
+class ClientSums(Measure):
+    """Sums over a client's training rows: of each class the features, say (FedProto); 0 without rows.
+
+    Attributes:
+        function: `SeenRows` of some of the rows -> their sum, `[numbers]`; the sums of all parts are added. What it
+            draws from the global generators begins at the job's address.
+        numbers: Length of the sum, which each job sends as float32.
+    """
+
+    takes: ClassVar[Mapping[str, str]] = {"function": "seen"}
+
+    function: Callable[[SeenRows], Tensor]
+    numbers: int
+
+    @property
+    def up_numbers(self) -> int:
+        return self.numbers
+
+    def end(self, update: Update) -> Update:
+        """Adds up the sums of each job.
+
+        Raises:
+            BadInput: The function did not return the sums.
+        """
+        site, net, plan, models = update.site, update.site.net, update.real.plan, update.models()
+        total = torch.zeros(len(plan.client), self.numbers, dtype=torch.float64, device=models.device)
+        sizes = site.shards.sizes(plan.world, plan.client).tolist()
+        keys = rng.keys(site.seeds[plan.world], "measure", update.t, plan.client, plan.model).tolist()
+        net.module.eval()
+        with torch.no_grad(), watching_features(net, True) as watched, rng.generators_scope() as start:
+            for j, (client, world) in enumerate(zip(plan.client.tolist(), plan.world.tolist(), strict=True)):
+                start(keys[j])
+                buffers = dict(zip(net.layout.counters, update.counters[j], strict=True))
+                named = {**net.layout.views(models[j]), **buffers}
+                for x, y in _read_rows(site, client, world, np.arange(sizes[j])):
+                    inputs = site.to_device(x)
+                    outputs = functional_call(net.module, named, (inputs,))
+                    seen = SeenRows(inputs, read_features(net, watched), outputs, site.to_device(y))
+                    total[j] += _check_sums(self.function(seen), self.numbers).to(total.device)
+        return update._replace(beside=total.to(models.dtype))
+
+
+def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator[tuple[Tensor, Tensor]]:
+    """Network inputs and targets of some of a client's rows, in pieces."""
+    fetched, where = site.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
+    rows = fetched.rows[0][torch.from_numpy(place)]
+    for some in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
+        x = site.shards.normalize(fetched.x[some][None], where)[0]
+        yield x, site.shards.targets(fetched.labels(some, 0)[None], where)[0]
+
+
+def _check_sums(found: object, numbers: int) -> Tensor:
+    """Refuses what a function returned, if these are not the sums."""
+    if not isinstance(found, Tensor):
+        raise BadInput(f"ClientSums: its function returned {name_type(found)}: return a tensor of {numbers:,} numbers")
+    if found.shape != (numbers,):
+        raise BadInput(f"ClientSums: its function returned shape {list(found.shape)}: return {numbers:,} numbers")
+    return found.double()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The diagonal of the Fisher information of a network at a client's rows, by gradients of one row at a time.
+#
+# With J the Jacobian of the outputs of a row, and s_1, s_2, ... vectors whose outer products add up to the Fisher of
+# its outputs, the diagonal is the sum over j of `(J' s_j)^2`. Where the row's own label counts, the only vector is the
+# gradient of the loss. The gradients of many rows are mapped in one call; a module that cannot be mapped is
+# differentiated row by row. Networks answer in evaluation mode.
+
+
+def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
+    """The sum over some rows of the diagonal of the Fisher, `[d]` float64; float buffers of a network have none.
+
+    Args:
+        net: The network.
+        row: The model, `[d]`.
+        x: Network inputs, `[n, ...]`.
+        y: Their targets, `[n]` or `[n, q]`; `model` does not read them.
+        kind: `model` or `empirical`, see `Curvature`.
+    """
+    net.module.eval()
+    total = row.new_zeros(net.layout.d, dtype=torch.float64)
+    size = max(1, MAPPED_NUMBERS // (count_gradients(net, kind) * net.layout.d))
+    maps = not any(isinstance(part, nn.RNNBase) for part in net.module.modules())
+    for a in range(0, len(x), size):
+        some = x[a : a + size], y[a : a + size]
+        try:
+            found = _map_rows(net, row, *some, kind) if maps else _differentiate_rows(net, row, *some, kind)
+        except RuntimeError:  # of a layer of a user's that torch cannot map
+            found, maps = _differentiate_rows(net, row, *some, kind), False
+        total[: net.layout.trainable] += found
+    return total
+
+
+def count_gradients(net: Net, kind: str) -> int:
+    """How many gradients a row takes.
+
+    Args:
+        net: The network.
+        kind: `model` or `empirical`.
+    """
+    return net.outputs if kind == "model" else 1
+
+
+def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
+    """The vectors s of one row, `[j, outputs]`, from its outputs `[outputs]`."""
+    if kind == "model":
+        return factor_fisher(net.objective, out)
+    slope: Tensor = grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)
+    return slope[None]
+
+
+def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
+    """The sum over some rows, `[p]` float64, in one call."""
+    views = net.layout.views(row.detach())
+    names = net.layout.names[: net.layout.trainable_tensors]
+    parameters = {name: views[name] for name in names}
+
+    def square(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        out, pull = vjp(lambda given: functional_call(net.module, {**views, **given}, (x[None],))[0], parameters)[:2]
+        (found,) = vmap(pull)(_find_vectors(net, out, y, kind))
+        return {name: value.square().sum(0) for name, value in found.items()}
+
+    with torch.no_grad():
+        found = vmap(square)(x, y)
+    return torch.cat([found[name].double().sum(0).reshape(-1) for name in names])
+
+
+def _differentiate_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
+    """The same, row by row."""
+    total = row.new_zeros(net.layout.trainable, dtype=torch.float64)
+    with torch.enable_grad():
+        leaf, k = row.detach().clone().requires_grad_(), net.layout.trainable_tensors
+        views = {
+            name: view if i < k else view.detach() for i, (name, view) in enumerate(net.layout.views(leaf).items())
+        }
+        for i in range(len(x)):
+            (out,) = functional_call(net.module, views, (x[i : i + 1],))
+            for s in _find_vectors(net, out.detach(), y[i], kind):
+                (found,) = torch.autograd.grad(out @ s, leaf, retain_graph=True)
+                total += found[: net.layout.trainable].double().square()
+    return total

@@ -1,0 +1,172 @@
+"""Clients whose data are a mixture of what K models say: they weigh their samples before they train (FedEM).
+
+Example:
+    Of two samples the first is explained by model 0 and the second by neither more than by the other.
+
+    >>> share = share_samples(np.array([[0.0, 1.0], [50.0, 1.0]]), np.array([0.5, 0.5]))
+    >>> share.round(2).tolist(), share.mean(axis=1).round(2).tolist()
+    ([[1.0, 0.5], [0.0, 0.5]], [0.75, 0.25])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from fedray.core.piece import Piece
+from fedray.core.types import EVALUATED_ROWS, FloatArray, Plan, State
+from fedray.metrics.ensemble import to_floats
+from fedray.models.net import per_sample
+from fedray.training.update import Site, Update
+
+MIXTURE = "mixture"  # name of the private number that a client gives to each model as its weight
+LEAST_SHARE = 1e-12  # no share is 0: rows of weight 0 are padding, and a model could never come back
+STEPS = 20  # E steps of a client whose weights nobody knows
+
+
+@dataclass(frozen=True)
+class Mixture(Piece):
+    """Each client shares its samples out among all models (the E step), and trains each model on its shares."""
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        return (MIXTURE,)
+
+    @property
+    def kept_numbers(self) -> int:
+        return 1
+
+    @property
+    def reads_models(self) -> bool:
+        return True
+
+    @property
+    def weighs(self) -> bool:
+        return True
+
+    def begin(self, update: Update) -> Update:
+        return update._replace(weigh=self._shares(update).of_places)
+
+    def end(self, update: Update) -> Update:
+        return update.keep(**{MIXTURE: self._shares(update).weights(update.jobs.plan)})
+
+    def _shares(self, update: Update) -> Shares:
+        """Those of the round, which all of its blocks read."""
+        found: Shares = update.memo.setdefault(MIXTURE, Shares(update.site, update.state, update.phase.models))
+        return found
+
+
+def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
+    """The E step: `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`; its sum over the models is 1.
+
+    Args:
+        losses: Of each model on each sample, `[K, n]`: negative log likelihoods.
+        weights: Of the models, pi, `[K]`, at least 0.
+
+    Source: Marfoq et al. 2021, equation 11.
+    """
+    with np.errstate(divide="ignore"):
+        score = np.log(to_floats(weights))[:, None] - to_floats(losses)
+    odds = np.exp(score - score.max(axis=0, keepdims=True))
+    share: FloatArray = np.maximum(odds / odds.sum(axis=0), LEAST_SHARE)
+    return share
+
+
+def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
+    """The weights of a client that meets models which stay as they are, `[K]`: E steps from equal weights.
+
+    Args:
+        losses: Of each model on each of the client's samples, `[K, n]`; without samples the weights stay equal.
+        steps: Number of E steps.
+
+    Example:
+        >>> fit_weights([[0.0, 0.0], [3.0, 3.0]]).round(3).tolist()
+        [1.0, 0.0]
+    """
+    found = to_floats(losses)
+    weights = np.full(len(found), 1.0 / len(found))
+    for _ in range(steps if found.shape[1] else 0):
+        weights = share_samples(found, weights).mean(axis=1)
+    return weights
+
+
+class _Shared(NamedTuple):
+    """The E step of a client: shares of its samples, `[K, n]` float32, and its weights after it, `[K]`."""
+
+    share: Tensor
+    weights: FloatArray
+
+
+class Shares:
+    """The shares of the samples of a round's clients, each computed when the first of its jobs asks.
+
+    A client's shares depend on its own rows, on the models of the round and on its private weights alone, so that no
+    packing of clients shows in them.
+    """
+
+    def __init__(self, site: Site, state: State, models: int) -> None:
+        """Remembers the round.
+
+        Args:
+            site: Has the weights of the clients that took part before.
+            state: The models of the round.
+            models: K.
+        """
+        self._site, self._state, self._models = site, state, models
+        self._known: dict[tuple[int, int], _Shared] = {}
+
+    def of_places(self, plan: Plan, place: Tensor) -> Tensor:
+        """The share of each lane's model in each sample of its batches, `[S, W, B]`.
+
+        Args:
+            plan: The lanes, `[W]`.
+            place: Places of the samples among those of the lane's client, `[S, W, B]`.
+        """
+        lanes = [
+            self._of(world, client).share[model][place[:, lane]]
+            for lane, (client, model, world) in enumerate(zip(*(column.tolist() for column in plan), strict=True))
+        ]
+        return torch.stack(lanes, dim=1)
+
+    def weights(self, plan: Plan) -> Tensor:
+        """What each job's client gives to the job's model after the E step, `[J, 1]` float64."""
+        rows = zip(*(column.tolist() for column in plan), strict=True)
+        return torch.tensor([[self._of(world, client).weights[model]] for client, model, world in rows])
+
+    def _of(self, world: int, client: int) -> _Shared:
+        key = world, client
+        if key not in self._known:
+            k, private = self._models, self._site.private
+            plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
+            known = all(private.has(MIXTURE, plan))
+            before = private.read(MIXTURE, plan)[:, 0].numpy() if known else np.full(k, 1.0 / k)
+            share = share_samples(sample_losses(self._site, self._state, k, world, client).numpy(), before)
+            self._known[key] = _Shared(torch.from_numpy(share.astype(np.float32)), share.mean(axis=1))
+        return self._known[key]
+
+
+def sample_losses(site: Site, state: State, models: int, world: int, client: int) -> Tensor:
+    """The loss of each model of a world on each training row of a client, `[K, n]` float64.
+
+    Args:
+        site: The worker; its network's own loss is a negative log likelihood.
+        state: The models.
+        models: K.
+        world: The world.
+        client: The client's id.
+    """
+    k, where = models, torch.tensor([world])
+    fetched = site.shards.fetch(np.array([world]), np.array([client]))
+    rows, of_world = fetched.rows[0, : int(fetched.size[0])], slice(world * k, (world + 1) * k)
+    pieces = [torch.zeros(k, 0, dtype=torch.float64)]
+    for part in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
+        outputs = site.forward(state.models[of_world], state.counters[of_world], world, fetched.x[part])
+        y = site.shards.targets(fetched.labels(part, 0)[None], where)[0].to(outputs.device)
+        y = y.to(outputs.dtype) if y.is_floating_point() else y
+        pieces.append(per_sample(site.net.objective, outputs, y.expand(k, *y.shape)).double().cpu())
+    return torch.cat(pieces, dim=1)

@@ -1,0 +1,250 @@
+"""Clients whose K models move together, as particles of one distribution, and the particles that they keep (DSVGD).
+
+The lanes of a client lie side by side in its block (`runtime/jobs.py`), so that a step has all of them at hand.
+
+Example:
+    Particles that share the mean of their gradients.
+
+    >>> share = Particles(2, lambda g, *_: g.mean(0, keepdim=True).expand_as(g), lambda now, *_: now, steps=0)
+    >>> for_each_client(2, lambda lanes: share.move(lanes), torch.tensor([[1.0], [3.0], [5.0], [5.0]])).T
+    tensor([[2., 2., 5., 5.]])
+
+    Two particles that nothing pulls leave each other.
+
+    >>> find_direction(torch.zeros(2, 1), torch.tensor([[-1.0], [1.0]])).flatten()
+    tensor([-0.1221,  0.1221])
+
+Source: Liu, Wang, *Stein Variational Gradient Descent*, NeurIPS 2016 (the direction); Kassab, Simeone, *Federated
+Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent*, IEEE TSP 2022 (both targets).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedray.core import rng
+from fedray.core.errors import FedrayError
+from fedray.core.local import StepContext, Transform
+from fedray.core.method import Local
+from fedray.core.piece import Piece
+from fedray.training.block import Couple, make_optimizer
+from fedray.training.update import Update
+
+PARTICLES = "particles"  # name of the private vectors that are a client's own particles, one for each model
+_FUDGE = 1e-6  # under the root of a running mean of squares
+
+
+@dataclass(frozen=True)
+class Particles(Piece):
+    """The K models of a client are particles of one distribution: they move together (DSVGD).
+
+    Beside them a client keeps K particles of its own, its factor of the distribution. They are the first models where
+    it was never trained, and learn what the training has changed. The functions are of one client: all tensors are
+    `[K, p]`, and where parts are several they come as (received, now or trained, the client's own).
+
+    Attributes:
+        models: K.
+        move: (gradients of the loss, particles as received, now, own; the client's rows) -> what a step descends by.
+        learn: (own particles as they are now; particles as received, as trained, own before) -> the same for these.
+        steps: Steps of the client's own particles behind its training.
+    """
+
+    models: int
+    move: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    learn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    steps: int
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        return (PARTICLES,)
+
+    @property
+    def couples(self) -> bool:
+        return True
+
+    @property
+    def reads_final(self) -> bool:
+        return True
+
+    def begin(self, update: Update) -> Update:
+        own = self._read(update)
+        size = torch.from_numpy(update.jobs.size).to(update.start.device)
+        return update.keep(**{PARTICLES: own})._replace(couple=self._couple(update.start, own, size))
+
+    def end(self, update: Update) -> Update:
+        """Lets the clients' own particles learn what the training has changed.
+
+        They begin where they were, and take steps with the optimizer of the training, which starts without memory.
+        """
+        assert update.block is not None and update.final is not None
+        own, received, trained = update.own[PARTICLES], update.block.start, update.final
+        now, move = own.clone(), _make_step(update.block.local, update.block.lr, own)
+        for step in range(self.steps):
+            move(now, for_each_client(self.models, self.learn, now, received, trained, own), step)
+        return update.keep(**{PARTICLES: now})
+
+    def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
+        """How the gradients of a client's lanes depend on each other: K of a client side by side, with equal steps."""
+
+        def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
+            return self.move(g, received, now, own, size[0])
+
+        def couple(g: Tensor, now: Tensor) -> Tensor:
+            n = len(now)
+            return for_each_client(self.models, move, g, received[:n], now, own[:n], size[:n])
+
+        return couple
+
+    def _read(self, update: Update) -> Tensor:
+        """The clients' own particles, `[W, d]`; where there are none the first models, drawn as the server has."""
+        site, plan, like = update.site, update.jobs.plan, update.start
+        rows = site.private.read(PARTICLES, plan).to(like)
+        for job in np.flatnonzero(~np.array(site.private.has(PARTICLES, plan))):
+            key = rng.keys(site.init_seeds[plan.world[job]], "init", plan.model[job])
+            rows[job] = site.net.init(int(key)).to(like)
+        return rows
+
+
+def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor) -> Tensor:
+    """What a function of one client's lanes makes of those of all clients, `[W, p]`.
+
+    Args:
+        models: K, the lanes of a client.
+        function: Of one client: tensors `[K, ...]` -> `[K, p]`.
+        lanes: Of all clients, `[W, ...]` each, W a multiple of K.
+    """
+    return torch.cat([function(*parts) for parts in zip(*(torch.split(each, models) for each in lanes), strict=True)])
+
+
+def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, int], None]:
+    """A function (parameters `[W, p]`, what they descend by, step) that makes a step in place, without data."""
+    rule = local.step
+    if not isinstance(rule, Transform):
+        optimize = make_optimizer(local, lr, [], [])
+        return lambda now, g, _step: optimize([now], [g], None)
+    state, number = vmap(rule.init)(like), torch.tensor(0)
+
+    def move(now: Tensor, g: Tensor, step: int) -> None:
+        nonlocal state
+
+        def update(g: Tensor, state: object, now: Tensor) -> tuple[Tensor, object]:
+            context = StepContext(0, number, step, number, lr, number, _refuse_data, _refuse_data)
+            return rule.update(g, state, now, context)
+
+        change, state = vmap(update)(g, state, now)
+        now.sub_(change, alpha=lr)
+
+    return move
+
+
+def _refuse_data(_parameters: Tensor) -> Tensor:
+    """Stands where a rule would find the client's rows; a client's own particles learn from particles alone."""
+    raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stein variational gradient descent of particles, and of the factor of a posterior that a client keeps as particles. A
+# density is known by its particles alone: that of a Gaussian kernel at each of them, with the bandwidth lambda.
+
+
+class Target(NamedTuple):
+    """What the particles shall be a sample of: `p_0(w) exp(-sum of all rows' losses / temperature)`.
+
+    Attributes:
+        temperature: alpha, above 0.
+        precision: of the prior p_0, `N(0, 1 / precision)` in each number; 0: it is flat.
+        bandwidth: lambda of the kernels by which particles become a density.
+    """
+
+    temperature: float
+    precision: float
+    bandwidth: float
+
+
+def find_direction(score: Tensor, particles: Tensor) -> Tensor:
+    """Where particles go to become a sample of a density: `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`, `[K, p]`.
+
+    The kernel is `exp(-|v - w|^2 / (2 h))` with `h = m / (2 log(K + 1))`, where m is the median of all K x K squared
+    distances. One particle goes where its own score says.
+
+    Args:
+        score: gradients of the density's logarithm at the particles, `[K, p]`.
+        particles: `[K, p]`.
+    """
+    k = len(particles)
+    squares = _square_distances(particles, particles)
+    ranked = squares.flatten().sort().values
+    median = (ranked[(k * k - 1) // 2] + ranked[k * k // 2]) / 2
+    width = torch.where(median > 0, median / (2.0 * math.log(k + 1)), torch.ones_like(median))
+    kernel = torch.exp(-squares / (2.0 * width))
+    away = particles - particles[:1]  # equal particles then have exactly no force between them
+    apart = (kernel.sum(1, keepdim=True) * away - kernel @ away) / width
+    return (kernel @ score + apart) / k
+
+
+def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
+    """Means of particles, weighed by their Gaussian kernels at some places, `[n, p]`.
+
+    The gradient of the logarithm of the density that they stand for is `(mean - place) / bandwidth^2`.
+
+    Args:
+        at: the places, `[n, p]`.
+        particles: of the density, `[K, p]`.
+        bandwidth: lambda, above 0.
+    """
+    weight = torch.softmax(_square_distances(at, particles) / (-2.0 * bandwidth**2), dim=1)
+    return weight @ particles
+
+
+def approach(target: Target, models: int, steps: int) -> Particles:
+    """Particles that approach a posterior client by client, and each client's factor of it.
+
+    The factor t_k is kept times the prior, as particles whose density is t: so it begins as the first particles, which
+    are those of the prior, and `t_k = 1`. A client's particles go to `q / t p_0 exp(-losses / temperature)` with the
+    density q that it received; then its own go to `q_new / q t`.
+
+    Args:
+        target: what the product of all factors is.
+        models: K, the particles.
+        steps: of a client's own particles, in each of its rounds.
+    """
+    scale = 1.0 / target.bandwidth**2
+
+    def move(gradient: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
+        without = find_nearby(now, received, target.bandwidth) - find_nearby(now, own, target.bandwidth)
+        data = gradient * (size / target.temperature)
+        return -find_direction(scale * without - data - target.precision * now, now)
+
+    def learn(now: Tensor, received: Tensor, trained: Tensor, own: Tensor) -> Tensor:
+        new, old, before = (find_nearby(now, each, target.bandwidth) for each in (trained, received, own))
+        return -find_direction(scale * (new - old + before - now), now)
+
+    return Particles(models, move, learn, steps)
+
+
+def divide_by_root(decay: float) -> Transform:
+    """Steps divided by the root of a running mean of their squares, which begins with those of the first step.
+
+    Args:
+        decay: share of the earlier squares, in [0, 1).
+    """
+
+    def update(g: Tensor, mean: Tensor, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
+        mean = g.square() if context.step == 0 else decay * mean + (1.0 - decay) * g.square()
+        return g / (_FUDGE + mean.sqrt()), mean
+
+    return Transform(torch.zeros_like, update, name="divide_by_root")
+
+
+def _square_distances(one: Tensor, other: Tensor) -> Tensor:
+    """`|v - w|^2` of all pairs, `[n, m]`: by a product of matrices, seen from the first w (they may be far from 0)."""
+    v, w = one - other[:1], other - other[:1]
+    return (v.square().sum(1)[:, None] + w.square().sum(1) - 2.0 * v @ w.T).clamp(min=0.0)
