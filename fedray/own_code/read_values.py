@@ -44,7 +44,7 @@ def hash_values(*things: Any) -> dict[str, str]:
         things: functions, classes, partials, or objects that can be called.
 
     Returns:
-        Of an object of the user's own class also the source of this, as "class Config of config"; empty where there is none.
+        Of an object of the user's own class also the source of this, as "class Config of config"; empty without any.
 
     Example:
         >>> def make(weights):
