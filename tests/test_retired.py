@@ -82,6 +82,17 @@ RETIRED = {  # what took their place -> the names
         *("require_function", "require_number", "check_course", "_guard_fields", "_guard_server", "_guard_compress"),
         *("_guard_local", "_guard_rule", "_check_curvature", "_blame"),
     ),
+    "`check_parts`, `check_dataset` and `refuse_rows`, behind every form; a scenario's own checks of options": (
+        *("require_arrays", "find_wrong_rows", "find_infinite", "check_reading", "check_data_options"),
+        *("check_partition_options", "_check_positive", "SKEW_KEYS", "data.checks", "forms.gaps", "forms.decoding"),
+    ),
+    "a row of `FORMS` in `data/forms/recognition.py`": (
+        "_read_path",
+        "open_saved",
+        "read_raw",
+        "PAIR_OPTIONS",
+        "TABLE_OPTIONS",
+    ),
 }
 
 

@@ -23,11 +23,10 @@ from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray
-from fedray.data.checks import check_dataset
 from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
-from fedray.data.types import Dataset, limit_rows
+from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.files.plain import expand_user_path
 from fedray.metrics import scores
 from fedray.scenario.loader import to_plain

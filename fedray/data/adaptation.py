@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +10,15 @@ from typing import Any, Literal
 import numpy as np
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
+from fedray.core.read_options import ReadOptions
 from fedray.core.text import suggest_nearest
 from fedray.data.cut import Cut
 from fedray.data.files import list_stamps
 from fedray.data.forms.arrays import list_classes
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.recognition import read_form
-from fedray.data.forms.rows import ReadOptions
-from fedray.data.input_columns import spell_columns
+from fedray.data.forms.rows import make_reading
+from fedray.data.input_columns import COLUMNS, spell_columns
 from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import keep_dataset
 from fedray.data.types import Array, Dataset
@@ -29,7 +29,6 @@ from fedray.files.plain import expand_user_path
 # A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes.
 
 SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
-COLUMNS = ("target", "input", "group")  # options of `adapt` that name columns
 STORED_BYTES = 1 << 20  # of the rows, from which on data that are in memory are put into the store
 
 
@@ -83,10 +82,9 @@ def adapt(
     """
     if isinstance(thing, Dataset):
         return thing
-    names: list[Any] = [
-        spell_columns(one, f"data.{key}") for key, one in zip(COLUMNS, (target, input, group), strict=True)
-    ]
-    reading = ReadOptions(names[0], names[1], names[2], test, test_fraction, task, missing, tokenizer, length, size)
+    drawn: dict[str, Any] = {"test": test, "test_fraction": test_fraction, "task": task, "missing": missing}
+    shown: dict[str, Any] = {"tokenizer": tokenizer, "length": length, "size": size}
+    reading = make_reading(target=target, input=input, group=group, **drawn, **shown)
     known = _find_key(thing, reading)
     if known is None:
         data = _keep_rows(read_form(thing, reading))
@@ -131,7 +129,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     Raises:
         BadInput: `adapt` does not have such an option, or the data have been read already.
     """
-    known = list(inspect.signature(adapt).parameters)[1:]
+    known = ReadOptions._fields[:-1]
     found = [key for key in overrides if key.startswith("data.") and key.split(".")[1] not in SCENARIO_KEYS]
     for key in found:
         option = key.removeprefix("data.")

@@ -9,29 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.read_options import ReadOptions
 from fedray.core.text import suggest_nearest
-from fedray.data.checks import check_dataset
+from fedray.data import named
 from fedray.data.files import find_data_root
 from fedray.data.forms import hugging_face, pictures
-from fedray.data.named import (
-    CIFAR,
-    IDX,
-    find_femnist_folder,
-    find_leaf_place,
-    find_shakespeare_folder,
-    find_table_file,
-    find_torchvision_folder,
-    load_digits,
-    load_femnist,
-    load_leaf,
-    load_printers,
-    load_shakespeare,
-    load_table,
-    load_torchvision,
-    load_uci,
-)
+from fedray.data.forms.rows import make_reading
+from fedray.data.forms.tables import find_table_file
 from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
-from fedray.data.types import Dataset
+from fedray.data.types import Dataset, check_dataset
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import name_type
@@ -41,24 +27,14 @@ class Source(NamedTuple):
     """What a name stands for.
 
     Attributes:
-        load: Reads the data set, `load(root, **options)`.
+        load: Reads the data set, `load(root, **options)`; one of the user's own form `load(root, reading, **options)`.
         where: The file or folder it is read from, `where(root, **options)`; None if storing the data set is no gain.
+        own: Whether it is data of the user's own form, for which the options of `ReadOptions` say how they are read.
     """
 
     load: Callable[..., Dataset]
     where: Callable[..., Path] | None = None
-
-
-def _find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    return pictures.find_picture_folder(path)
-
-
-def _find_table_file(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    return find_table_file(path)
-
-
-def _find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
-    return find_shakespeare_folder(root, source)
+    own: bool = False
 
 
 TORCHVISION_NAMES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
@@ -74,23 +50,23 @@ UCI_NAMES = (
     "uci/yacht",
 )
 _SOURCES: dict[str, Source] = {
-    "digits": Source(load_digits),
+    "digits": Source(named.load_digits),
     **{
-        name: Source(partial(load_torchvision, name), partial(find_torchvision_folder, name))
+        name: Source(partial(named.load_torchvision, name), partial(named.find_torchvision_folder, name))
         for name in TORCHVISION_NAMES
     },
-    "femnist": Source(load_femnist, find_femnist_folder),
-    "shakespeare": Source(load_shakespeare, _find_shakespeare_folder),
-    "printers": Source(load_printers),
+    "femnist": Source(named.load_femnist, named.find_femnist_folder),
+    "shakespeare": Source(named.load_shakespeare, named.find_shakespeare_folder),
+    "printers": Source(named.load_printers),
     "sine": Source(make_sine),
     "interval": Source(make_interval),
     "cubic": Source(make_cubic),
     "synthetic": Source(make_population),
-    "table": Source(load_table, _find_table_file),
+    "table": Source(named.load_table, find_table_file, own=True),
     "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
-    "folder": Source(pictures.load_folder, _find_picture_folder),
-    "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files),
-    "leaf": Source(load_leaf, find_leaf_place),
+    "folder": Source(pictures.load_folder, pictures.find_picture_folder, own=True),
+    "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files, own=True),
+    "leaf": Source(named.load_leaf, named.find_leaf_place, own=True),
 }
 DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 
@@ -115,7 +91,7 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
 def find_source(name: str) -> Source:
     """The source of a data set, by its name."""
     if name.startswith("uci/"):
-        return Source(partial(load_uci, name))
+        return Source(partial(named.load_uci, name))
     if name not in _SOURCES:
         remedy = suggest_nearest(name, [*_SOURCES, *DATA_NAMES], f"choose one of {', '.join(_SOURCES)}, uci/FOLDER")
         raise BadInput(f"data.name = {name}: no such data set: {remedy}")
@@ -132,18 +108,6 @@ def has_data(name: str) -> bool:
     return name in _SOURCES or name.startswith("uci/")
 
 
-def check_data_options(name: str, options: dict[str, Any]) -> None:
-    """Raises BadInput for an option that the data set does not have."""
-    parameters = list(inspect.signature(find_source(name).load).parameters.values())[1:]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = [p.name for p in parameters]
-    for key in options:
-        if key not in known:
-            remedy = suggest_nearest(key, known, f"its options are: {', '.join(known) or 'none'}")
-            raise BadInput(f"data.{key}: {name} has no such option: {remedy}")
-
-
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """Reads a data set from its files, without the store (`store.open_dataset` uses it and is faster).
 
@@ -156,13 +120,13 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
         >>> load_data("digits").classes
         10
     """
-    check_data_options(name, options)
+    source = find_source(name)
     if name not in DATA_NAMES and not name.startswith("uci/"):
         return _load_own(name, root, options)
-    try:
-        data = find_source(name).load(root, **options)
-    except TypeError as error:
-        raise BadInput(f"data: an option of {name} has the wrong type ({error}): correct it") from error
+    if source.own:
+        given = {key: options.pop(key) for key in (*ReadOptions._fields, "features") if key in options}
+        return source.load(root, make_reading(**given), **options)
+    data = source.load(root, **options)
     return data if name in DATA_NAMES else check_dataset(data)  # others are files of the user's own
 
 
@@ -213,11 +177,11 @@ def _fetch_pictures(name: str, root: Path) -> Path:
     """Downloads a set of pictures with torchvision's classes."""
     from torchvision import datasets
 
-    if name in IDX:
+    if name in named.IDX:
         for train in (True, False):
-            getattr(datasets, IDX[name])(root, train=train, download=True)
-        return root / IDX[name]
-    kind = "SVHN" if name == "svhn" else CIFAR[name][0]
+            getattr(datasets, named.IDX[name])(root, train=train, download=True)
+        return root / named.IDX[name]
+    kind = "SVHN" if name == "svhn" else named.CIFAR[name][0]
     (root / kind).mkdir(exist_ok=True)
     if name == "svhn":
         for split in ("train", "test"):

@@ -132,8 +132,6 @@ def check_rows(rows: int, clients: int, each: int = 1, what: str = "") -> None:
         each: Rows that each client gets at least.
         what: Instead of rows, for the message: `4 shards each`.
     """
-    if clients < 1:
-        raise BadInput(f"clients.number = {clients}: it must be at least 1")
     if rows < clients * each:
         words = what or ("one row each" if each == 1 else f"{each} rows each")
         raise BadInput(
@@ -154,7 +152,7 @@ def check_labels(labels: Array, name: str) -> IntArray:
 def check_least(rows: int, clients: int, least: int) -> None:
     """Refuses a least number of rows that the data does not have for every client."""
     check_rows(rows, clients)
-    if least < 0 or clients * least > rows:
+    if clients * least > rows:
         raise BadInput(
             f"data.partition.min_rows = {least}, but {rows} rows are too few for {clients} clients: lower it to "
             f"{rows // clients} at most"

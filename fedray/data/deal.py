@@ -185,7 +185,7 @@ def build_shards(
     dealing = Dealing(name, options, clients, own, dealt, copies if pooled is None else None)
     _check_dealing(dealing)
     folds = folds or [0]
-    _check_arguments(data, name, clients, folds, hold_out)
+    _check_arguments(data, name, clients, folds)
     if data.population:
         owners = clients if pooled is None else pooled.clients
         aside: dict[str, Any] = {"hold_out": hold_out, "server": server}
@@ -228,14 +228,12 @@ def _deal_clients(data: Dataset, clients: Dealing, worlds: list[tuple[int, int]]
 
 
 def _check_dealing(dealing: Dealing) -> None:
-    """Refuses an unknown partition, options that it does not have, and copies whose clients the data gives."""
+    """Refuses copies whose clients the data gives."""
     if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
             "data: leave it out, or deal the rows otherwise"
         )
-    if dealing.own is None and find_partition(dealing.name) is None and dealing.name not in OPEN:
-        partition.check_partition_options(dealing.name, dealing.options)
 
 
 def _deal(
@@ -316,10 +314,8 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
     return Dealt(dealt.owned, kept, held, taken)
 
 
-def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[int], hold_out: float) -> None:
+def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[int]) -> None:
     """Refuses arguments of `build_shards` that are out of range or do not fit together."""
-    if not 0 <= hold_out < 1:
-        raise BadInput(f"data.hold_out = {hold_out}: it must be at least 0 and below 1")
     number = len(data.folds) or 1
     if bad := [f for f in folds if not 0 <= f < number]:
         raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
@@ -335,8 +331,6 @@ def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[
                     f"data.{key} = {value:g}, but data.partition.name is iid: leave one of the two out (the partition "
                     "of synthetic clients is natural)"
                 )
-    if clients is not None and clients < 1:
-        raise BadInput(f"clients.number = {clients}: it must be at least 1")
 
 
 def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:

@@ -25,6 +25,9 @@ from fedray.own_code.user_code import name_type
 # The names of columns, which are text wherever fedray keeps them: those of a pandas table may be numbers, or dates.
 
 
+COLUMNS = ("target", "input", "group")  # options of reading that name columns
+
+
 def spell_columns(given: Any, key: str) -> Any:
     """The name of a column, or a list of names, as text.
 

@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.files import explain_damage, find_data_root, find_file, gunzip, scratch_folder, untar
 from fedray.data.forms.clients import read_table_folder
 from fedray.data.forms.leaf import read_leaf_files
-from fedray.data.forms.recognition import read_raw_parts
-from fedray.data.forms.rows import ReadOptions
-from fedray.data.forms.tables import build_table, read_frame
-from fedray.data.input_columns import spell_columns
+from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.types import Dataset, Split, classification, column_moments, regression, split_stratified
 from fedray.files.leaf_files import list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path
@@ -193,18 +191,13 @@ def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) 
 # Tables: the UCI regression sets in the standard layout of their splits, the printers, and any table.
 
 
-def find_uci_folder(name: str, root: Path | None) -> Path:
-    """The `data/` folder of one UCI set."""
-    folder = name.removeprefix("uci/")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", folder):
-        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
-    places = [f"UCI/UCI_Datasets/{folder}/data", f"UCI_Datasets/{folder}/data", f"{folder}/data"]
-    return find_file(root, name, places, "data.txt")
-
-
 def load_uci(name: str, root: Path | None) -> Dataset:
     """A regression set with its standard splits as folds; every fold is standardized by its own training rows."""
-    folder = find_uci_folder(name, root)
+    inside = name.removeprefix("uci/")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
+        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
+    places = [f"UCI/UCI_Datasets/{inside}/data", f"UCI_Datasets/{inside}/data", f"{inside}/data"]
+    folder = find_file(root, name, places, "data.txt")
     data = _read_numbers(name, folder / "data.txt")
     inputs, target = (_read_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
     x, y = data[:, inputs].astype(np.float32), data[:, target].astype(np.float32)
@@ -242,11 +235,6 @@ def _read_rows(name: str, path: Path, limit: int) -> IntArray:
     return index
 
 
-def find_printers_folder(root: Path | None) -> Path:
-    """The folder of the printers' CSV files."""
-    return find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
-
-
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
@@ -260,9 +248,7 @@ def load_printers(
         speed: `nominal` (of the file name) or `measured` (column 0, which levels off near 43).
         test_speed: Nominal speed of the test rows.
     """
-    if speed not in ("nominal", "measured"):
-        raise BadInput(f"data.speed = {speed}: choose nominal or measured")
-    folder = find_printers_folder(root)
+    folder = find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
     parts = []
     for path in sorted(folder.glob("*Printer*_Speed*.csv")):
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
@@ -284,43 +270,13 @@ def load_printers(
     return data
 
 
-def find_table_file(path: str | Path | None, key: str = "path") -> Path:
-    """The user's own file, or their folder with one for each client; `key` is the option that names it."""
-    if not path:
-        raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
-    file = expand_user_path(f"data.{key}", str(path))
-    if not file.is_file() and not (key == "path" and file.is_dir()):
-        raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
-    return file
-
-
-def load_table(
-    _root: Path | None,
-    *,
-    path: str | None = None,
-    target: str | list[str] | None = None,
-    features: list[str] | None = None,
-    group: str | None = None,
-    test: str | None = None,
-    test_fraction: float = 0.2,
-    task: Literal["auto", "classification", "regression"] = "auto",
-    missing: Literal["refuse", "mean", "drop"] = "refuse",
-    seed: int = 0,
-) -> Dataset:
+def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """Any Parquet, CSV or Feather file with a sample in each row, or a folder with one for each client or each part.
 
     Args:
+        root: Folder of data files, where the path does not begin.
+        reading: How it is read; `test` is another file with the test rows, or which file of a folder of parts has them.
         path: The file, or the folder.
-        target: The column to predict: one, also for a regression.
-        features: Columns of numbers, truth values or categories; None means all of them but target and group.
-        group: Column whose values are the natural clients.
-        test: Another file with the test rows, or which file of a folder of parts has them; None: `test` or `val` of the
-            folder, or they are drawn.
-        test_fraction: Share of the rows that are test rows, between 0 and 1.
-        task: `auto` takes text, truth values and whole numbers as classes, real numbers as targets.
-        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
-            its own), or `drop` the rows that have them.
-        seed: Address of the drawn test rows.
 
     Example:
         >>> import tempfile
@@ -328,25 +284,12 @@ def load_table(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = f"{folder}/rows.csv"
         ...     pd.DataFrame({"a": range(10), "b": [0.5] * 10, "kind": ["x", "y"] * 5}).to_csv(path, index=False)
-        ...     data = load_table(None, path=path, target="kind")
+        ...     data = load_table(None, ReadOptions(target="kind"), path=path)
         >>> data.class_names, data.train.x.shape
         (('x', 'y'), (8, 2))
     """
-    file = find_table_file(path)
-    reading = ReadOptions(
-        target=spell_columns(target, "data.target"),
-        input=spell_columns(features, "data.features"),
-        group=spell_columns(group, "data.group"),
-        test_fraction=test_fraction,
-        task=task,
-        missing=missing,
-        seed=seed,
-        input_key="features",
-    )
-    if file.is_dir():
-        return read_table_folder(file, reading._replace(test=test))
-    other = read_frame(find_table_file(test, "test"), "test") if test else None
-    return build_table(read_frame(file), other, reading)
+    file, reading = find_table_file(root, path), reading._replace(input_key="features")
+    return read_table_folder(file, reading) if file.is_dir() else read_table_file(file, reading)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -381,10 +324,8 @@ def encode(text: str) -> NDArray[np.uint8]:
     return _LOOKUP[codes]
 
 
-def find_shakespeare_folder(root: Path | None, source: str) -> Path:
+def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
     """The folder of one of the three texts, see `load_shakespeare`."""
-    if source not in _FOLDERS:
-        raise BadInput(f"data.source = {source}: choose one of {', '.join(_FOLDERS)}")
     folder, needs = _FOLDERS[source]
     return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
@@ -398,8 +339,6 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
         stride: Characters from one window to the next; 80 for windows that do not overlap.
         train: Share of a role's text that is for training, between 0 and 1.
     """
-    if stride < 1 or not 0 < train < 1:
-        raise BadInput(f"data.stride = {stride}, data.train = {train}: stride is at least 1, train between 0 and 1")
     folder = find_shakespeare_folder(root, source)
     path = next(iter(sorted(folder.glob(_FOLDERS[source][1]))))
     try:
@@ -498,39 +437,22 @@ def _parse_play(lines: list[str], flush: bool) -> Roles:
 # The data set `leaf` of scenarios: the rows of users in LEAF's JSON.
 
 
-def load_leaf(
-    root: Path | None,
-    *,
-    path: str | None = None,
-    test: str | None = None,
-    test_fraction: float = 0.2,
-    task: Literal["auto", "classification", "regression"] = "auto",
-    missing: Literal["refuse", "mean", "drop"] = "refuse",
-    tokenizer: str | None = None,
-    length: int | None = None,
-) -> Dataset:
+def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """LEAF's JSON: a client for each user.
 
     Args:
         root: Folder of data files; None for the usual one.
+        reading: How it is read; `test` is another file or folder with the test rows.
         path: A file, a folder of files, or a folder with folders `train` and `test` of files.
-        test: Another file or folder with the test rows; None: those of the folder `test`, or a share that is drawn.
-        test_fraction: This share.
-        task: As for tables.
-        missing: As for tables.
-        tokenizer: File of a tokenizer, or its name in the cache; makes tokens of text.
-        length: Tokens of a row.
 
     Example:
-        >>> load_leaf(None)
+        >>> load_leaf(None, ReadOptions())
         Traceback (most recent call last):
         fedray.core.errors.BadInput: data.path is missing: give a file of LEAF's JSON, or a folder of them; a path ...
     """
     place = find_leaf_place(root, path)
-    other = None if test is None else find_leaf_place(root, test, "test")
-    options: dict[str, Any] = {"test_fraction": test_fraction, "task": task, "missing": missing}
-    reading = ReadOptions(test=other, tokenizer=tokenizer, length=length, **options)
-    return read_leaf_files(place, reading, read_raw_parts)
+    other = None if reading.test is None else find_leaf_place(root, reading.test, "test")
+    return read_leaf_files(place, reading._replace(test=other))
 
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:

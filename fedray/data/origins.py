@@ -80,6 +80,20 @@ def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = 
     return [f"data: {said}: give both on one scale"]
 
 
+def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
+    """What is said of test inputs on another scale than the training inputs; nothing of tokens.
+
+    Args:
+        kind: What the inputs are.
+        train: The training inputs; none where they are generated.
+        test: The test inputs.
+        names: Of the inputs, where they have some.
+    """
+    if kind == "tokens" or not len(train) or not len(test):
+        return []
+    return tell_scale(find_range(train), test, f"the test {'pictures' if kind == 'images' else 'rows'}", names)
+
+
 def _share(found: Range, train: Range) -> float:
     """Which part of the training rows' range rows have: the median over the columns that vary; 1 for a lone one."""
     width, whole = found.high - found.low, train.high - train.low

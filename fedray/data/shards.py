@@ -24,6 +24,7 @@ from fedray.data.shifts import (
     permute_labels,
     shift_inputs,
 )
+from fedray.data.spool import read_pieces
 from fedray.data.types import Array, Dataset, Split
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -304,7 +305,8 @@ class StoredShards:
         self._folds, self._server = folds, dealt.server
         self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
         self._x, self._y = _share_rows(data.train)
-        self._scaling = Scaling.of(data, folds)
+        scaling = Scaling.of(data, folds)
+        self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None  # what clients train on where some labels are wrong, `[R * n]`
         self._strides = [0, 0]  # from the rows of one world to those of the next, in x and in y
@@ -380,18 +382,6 @@ class StoredShards:
             rows += (world * in_x)[:, None]
         first = torch.from_numpy(world * (in_y - in_x)) if in_y != in_x else None
         return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
-
-    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Standardized by the training rows of the world's fold."""
-        return self._scaling.normalize(x, world)
-
-    def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Standardized by the training rows of the world's fold."""
-        return self._scaling.targets(y, world)
-
-    def standardization(self, world: IntArray) -> Standardization:
-        """The statistics of the worlds' folds."""
-        return self._scaling.standardization(world)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """The test rows of the world's fold, or those of the data set; labels as the group of each copy has them."""
@@ -483,8 +473,6 @@ def share_array(array: Array) -> Tensor:
 #
 # Rows are read in pieces, so that mapped files need no memory. Generated clients are described by their parameters.
 
-PIECE_BYTES = 1 << 24
-
 
 def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[str, str]:
     """SHA-256 digests of what the clients, the server and the evaluation read, by what it is.
@@ -539,10 +527,8 @@ def hash_array(array: Array, exact: bool = True) -> str:
         return _hash_text(sum_up(array))
     kind = array.dtype.newbyteorder("<")
     digest = hashlib.sha256(f"{kind.str} {array.shape}".encode())
-    rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes)) if array.ndim else 1
-    flat = array if array.ndim else array[None]
-    for start in range(0, len(flat), rows):
-        digest.update(np.ascontiguousarray(flat[start : start + rows], dtype=kind).view(np.uint8).data)
+    for piece in read_pieces(array if array.ndim else array[None]):
+        digest.update(np.ascontiguousarray(piece, dtype=kind).view(np.uint8).data)
     return digest.hexdigest()
 
 

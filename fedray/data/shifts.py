@@ -240,7 +240,7 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
         return rest, None
     if not classes:
         raise BadInput("data.partition.flipped and noisy change labels, but the data has no classes: leave them out")
-    if min(noise) < 0 or sum(noise) > 1 + 1e-9:
+    if sum(noise) > 1 + 1e-9:
         raise BadInput(
             f"data.partition.noisy = {noise.noisy:g}, but data.partition.flipped is {noise.flipped:g}: two shares of "
             "the clients are at most 1 in sum"

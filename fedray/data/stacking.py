@@ -39,6 +39,9 @@ class FeatureShards:
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
         self.data = whole.data._replace(train=none, test=none, population=None)
         self.number, self.worlds = whole.number, whole.worlds
+        self.targets, self.test, self.holdout, self.server = whole.targets, whole.test, whole.holdout, whole.server
+        self.client_test, self.client_holdout = whole.client_test, whole.client_holdout
+        self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
 
     @property
     def at_server(self) -> bool:
@@ -79,45 +82,9 @@ class FeatureShards:
         """Features as they are."""
         return x
 
-    def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Those of the whole."""
-        return self.whole.targets(y, world)
-
     def standardization(self, world: IntArray) -> Standardization:
         """Features are used as they are; targets as in the whole."""
         return self.whole.standardization(world)._replace(shift=None, scale=None)
-
-    def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """The raw test rows of the whole."""
-        return self.whole.test(world)
-
-    def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """The raw withheld rows of the whole."""
-        return self.whole.holdout(world)
-
-    def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """The server's raw rows of the whole."""
-        return self.whole.server(world)
-
-    def client_test(self, world: int, client: int) -> IntArray | None:
-        """Those of the whole."""
-        return self.whole.client_test(world, client)
-
-    def clusters(self, world: int) -> IntArray | None:
-        """Those of the whole."""
-        return self.whole.clusters(world)
-
-    def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Those of the whole."""
-        return self.whole.cluster_test(world, client)
-
-    def client_holdout(self, world: int, client: int) -> IntArray:
-        """Those of the whole."""
-        return self.whole.client_holdout(world, client)
-
-    def label_counts(self, world: int) -> IntArray:
-        """Counts of all rows of the whole."""
-        return self.whole.label_counts(world)
 
 
 def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:

@@ -1,20 +1,24 @@
-"""The store of data sets: an Arrow file for each split, memory-mapped and shared by all processes of a node.
+"""The store of data sets: a file of arrays for each, memory-mapped and shared by all processes of a node.
 
 The name of a file has a hash of the data set's name, its options, and the sizes and times of its source files. A file
-replaces an older one when it is complete, so that several writers and a crash do no harm.
+replaces an older one when it is complete, so that several writers and a crash do no harm. It begins with the length of
+a text of JSON (8 bytes) and this text, which has notes, a checksum, and type, shape and place of each array behind it.
 
 Example:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_store(Path(folder) / "rows.arrow", Split(np.eye(2, dtype=np.float32), np.array([0, 1])))
-    ...     map_store(Path(folder) / "rows.arrow").split.x.tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
+    ...     file = Path(folder) / "rows.store"
+    ...     write_store(file, {"x": np.eye(2), "site": np.array(["Rome", "Oslo"])}, {"classes": 2})
+    ...     arrays, notes = map_store(file)
+    >>> arrays["x"].tolist(), arrays["site"].tolist(), notes
+    ([[1.0, 0.0], [0.0, 1.0]], ['Rome', 'Oslo'], {'classes': 2})
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import mmap
 import os
 import re
@@ -23,35 +27,25 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedray.core.errors import FedrayWarning, Unwritable, warn_user
-from fedray.data.catalogue import check_data_options, find_source, load_data
+from fedray.data.catalogue import find_source, load_data
 from fedray.data.files import find_cache_root, list_stamps
-from fedray.data.spool import PIECE_BYTES, find_mapping, read_pieces, release
+from fedray.data.spool import read_pieces
 from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path, open_replacement
 
-FORMAT = 5  # a part of the hash: raise it when a loader or the layout changes
+FORMAT = 6  # a part of the hash: raise it when a loader or the layout changes
 UNUSED_DAYS = 30  # after which a file makes room when another one is written
-_OURS = re.compile(r".*-[0-9a-f]{16}-(?:train|test)\.arrow|\.[0-9a-f]{24}\.part")  # names of stored files, and of parts
-STATISTICS = ("shift", "scale", "y_shift", "y_scale")
-
-
-class StoredFile(NamedTuple):
-    """What one file holds.
-
-    Attributes:
-        split: The rows, as views of the mapped file.
-        columns: Further columns by name, `[n]` each.
-        notes: What was written beside the rows.
-    """
-
-    split: Split
-    columns: dict[str, Array]
-    notes: dict[str, Any]
+ALIGNED = 64  # bytes: a multiple of it is where an array begins
+_OURS = re.compile(
+    r".*-[0-9a-f]{16}(\.store|-(train|test)\.arrow)|\.[0-9a-f]{24}\.part"
+)  # stored files, parts, old ones
+STATISTICS = ("shift", "scale", "y_shift", "y_scale", "means", "origin")
+WORDS = ("class_names", "remarks", "features")
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
@@ -73,7 +67,6 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 def _open_stored(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
     """The data set from the store, where it is put if that is a gain."""
-    check_data_options(name, options)
     where = find_source(name).where
     if where is None:
         return load_data(name, root, **options)
@@ -90,26 +83,18 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
         load: Reads or makes it.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    train, test = (find_cache_root() / f"{name}-{digest}-{part}.arrow" for part in ("train", "test"))
+    file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
     try:
-        data = _dataset(name, map_store(train), map_store(test))
-        _mark_used([train, test])
-        return data
-    except (OSError, ValueError, KeyError):  # not there yet, or not readable
-        data = load()
-    _remove_unused(train.parent)
-    write_store(test, data.test)
-    write_store(train, data.train, data.columns, _notes(data))
-    del data  # its rows may be large
-    return _dataset(name, map_store(train), map_store(test))
-
-
-def _mark_used(files: list[Path]) -> None:
-    """Notes that stored files were used now; those of another user stay as they are."""
-    for file in files:
-        with suppress(OSError):
+        data = _unpack(name, *map_store(file))
+        with suppress(OSError):  # a file of another user stays as it is
             os.utime(file)
+        return data
+    except (OSError, ValueError, KeyError, TypeError):  # not there yet, or not readable
+        data = load()
+    _remove_unused(file.parent)
+    write_store(file, *_pack(data))
+    del data  # its rows may be large
+    return _unpack(name, *map_store(file))
 
 
 def _remove_unused(folder: Path) -> None:
@@ -134,130 +119,74 @@ def _stamp_test_file(options: dict[str, Any]) -> Any:
     return list_stamps(path) if path is not None and path.is_file() else None
 
 
-def _notes(data: Dataset) -> dict[str, Any]:
-    """What a stored data set needs beside its rows."""
-    values: dict[str, Any] = {k: [getattr(data, k).tolist(), list(getattr(data, k).shape)] for k in STATISTICS}
-    words = {key: getattr(data, key) for key in ("class_names", "remarks", "features", "table")}
-    for key, value in (("means", data.means), ("origin", data.origin)):
-        values[key] = None if value is None else [value.tolist(), list(value.shape)]
-    return {"classes": data.classes, **words, **values}
+def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays of a data set by name, and what is known of it beside them."""
+    parts = (("train", data.train), ("test", data.test))
+    rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
+    found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}
+    found |= {f"column {name}": values for name, values in data.columns.items()}
+    notes = {key: getattr(data, key) for key in ("classes", "table", *WORDS)}
+    return {key: values for key, values in found.items() if values is not None}, notes
 
 
-def _dataset(name: str, train: StoredFile, test: StoredFile) -> Dataset:
-    """The data set of two files."""
-    notes = train.notes
-    shift, scale, y_shift, y_scale = (
-        np.array(numbers, np.float32).reshape(shape) for numbers, shape in (notes[key] for key in STATISTICS)
-    )
-    names = tuple(notes["class_names"])
-    data = Dataset(name, train.split, test.split, notes["classes"], names, shift, scale, y_shift, y_scale)
-    remarks, features = tuple(notes["remarks"]), tuple(notes["features"])
-    named = notes["table"] if features else {}  # a file of older versions has none: a table is read again
-    filled = notes["means"] if features else notes.get("means")
-    means = None if filled is None else np.array(filled[0], np.float32).reshape(filled[1])
-    less = notes.get("origin")
-    origin = None if less is None else np.array(less[0], np.float64).reshape(less[1])
-    table = {key: None if values is None else tuple(values) for key, values in named.items()}
-    data = data._replace(columns=train.columns, remarks=remarks, features=features, table=table)
-    return data._replace(means=means, origin=origin)
+def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Dataset:
+    """The data set that `_pack` was given."""
+    train, test = (Split(arrays[f"{of} x"], arrays[f"{of} y"], arrays.get(f"{of} group")) for of in ("train", "test"))
+    columns = {key.removeprefix("column "): values for key, values in arrays.items() if key.startswith("column ")}
+    table = {key: None if values is None else tuple(values) for key, values in notes["table"].items()}
+    more: dict[str, Any] = {key: tuple(notes[key]) for key in WORDS} | {key: arrays.get(key) for key in STATISTICS}
+    return Dataset(name, train, test, notes["classes"], columns=columns, table=table, **more)
 
 
-def write_store(
-    path: Path, split: Split, columns: dict[str, Array] | None = None, notes: dict[str, Any] | None = None
-) -> None:
-    """Writes a split as an Arrow IPC file with one record batch; readers see all of it or nothing.
+def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) -> None:
+    """Writes arrays of numbers and text as one file; readers see all of it or nothing.
 
     Args:
         path: The file.
-        split: The rows.
-        columns: Further columns by name, `[n]` each.
-        notes: Whatever JSON can hold, to be written beside the rows.
+        arrays: By name.
+        notes: Whatever JSON can hold, to be written beside them.
 
     Raises:
         FedrayError: The file cannot be written.
     """
-    import pyarrow as pa
-
-    fields = {"x": split.x, "y": split.y, **({} if split.group is None else {"group": split.group})}
-    fields |= {f"column {key}": values for key, values in (columns or {}).items()}
-    arrays, shapes = [], {}
-    for key, values in fields.items():
-        if values.dtype.kind == "U":
-            arrays.append(pa.array(values.tolist(), pa.string()))
-            continue
-        shapes[key] = [list(values.shape), values.dtype.str]
-        flat, width = np.ascontiguousarray(values).reshape(-1), int(np.prod(values.shape[1:]))
-        column = pa.array(flat)
-        arrays.append(pa.FixedSizeListArray.from_arrays(column, width) if values.ndim > 1 else column)
-    about = json.dumps({"shapes": shapes, "notes": notes or {}, "checksum": _checksum(fields, notes or {})})
-    schema = pa.schema([pa.field(k, a.type) for k, a in zip(fields, arrays, strict=True)], {"fedray": about})
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    places, end = {}, 0
+    for key, values in arrays.items():
+        places[key] = [values.dtype.str, list(values.shape), end]
+        end += values.nbytes + -values.nbytes % ALIGNED
+    about = json.dumps({"arrays": places, "notes": notes, "checksum": _checksum(arrays, notes)}).encode()
+    about += b" " * (-(8 + len(about)) % ALIGNED)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_replacement(path) as file:
             os.fchmod(file.fileno(), 0o644)  # the cache may serve several users
-            with pa.ipc.new_file(pa.PythonFile(_PieceFile(file, split), "w"), schema) as writer:
-                writer.write_batch(batch)
+            file.write(len(about).to_bytes(8, "little") + about)
+            for values in arrays.values():
+                for piece in read_pieces(values):
+                    file.write(np.ascontiguousarray(piece).data)
+                file.write(bytes(-values.nbytes % ALIGNED))
     except OSError as error:
         why = error.strerror or error
         raise Unwritable(f"cannot write {path} ({why}): free some space or set FEDRAY_CACHE") from error
 
 
-class _PieceFile:
-    """A file that takes large buffers in pieces, and lets go what was mapped for a piece from another file."""
-
-    def __init__(self, file: IO[bytes], split: Split) -> None:
-        """Writes to `file` the rows of `split`."""
-        self._file, self.closed = file, False
-        found = [find_mapping(array) for array in (split.x, split.y) if not array.flags.writeable]
-        self._mapped = [mapped for mapped in found if mapped is not None]
-
-    def write(self, data: Any) -> int:
-        """Writes a buffer and returns its length."""
-        view = memoryview(data).cast("B")
-        for start in range(0, len(view), PIECE_BYTES):
-            self._file.write(view[start : start + PIECE_BYTES])
-            for mapped in self._mapped:
-                release(mapped)
-        return len(view)
-
-    def tell(self) -> int:
-        """How much has been written."""
-        return self._file.tell()
-
-    def flush(self) -> None:
-        """Hands what was written to the system."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Does nothing: whoever opened the file closes it."""
-
-
-def map_store(path: Path) -> StoredFile:
-    """Maps a file; its numbers are read from the disk when they are used.
+def map_store(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Maps a file: its arrays, whose numbers are read from the disk when they are used, and its notes.
 
     Raises:
         OSError: The file is not there or cannot be mapped.
-        ValueError: The file is damaged: one changed bit is enough.
+        ValueError: The file is damaged: one changed bit is enough. `KeyError` and `TypeError`, too.
     """
-    import pyarrow as pa
-
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    whole = np.frombuffer(mapped, np.uint8)
-    reader = pa.ipc.open_file(pa.py_buffer(whole))
-    batch, about = reader.get_batch(0), json.loads((reader.schema.metadata or {})[b"fedray"])
-    arrays: dict[str, Array] = {}
-    for key, column in zip(reader.schema.names, batch.columns, strict=True):
-        if key in about["shapes"]:
-            shape, dtype = about["shapes"][key]
-            arrays[key] = _view(whole, column.flatten() if len(shape) > 1 else column, dtype).reshape(shape)
-        else:
-            arrays[key] = np.array(column.to_pylist(), dtype=str)
+    begin = 8 + int.from_bytes(mapped[:8], "little")
+    about = json.loads(mapped[8:begin])
+    arrays: dict[str, Array] = {
+        key: np.frombuffer(mapped, kind, math.prod(shape), begin + place).reshape(shape)
+        for key, (kind, shape, place) in about["arrays"].items()
+    }
     if _checksum(arrays, about["notes"], mapped) != about["checksum"]:
         raise ValueError("its rows are not those that were written")
-    columns = {key.removeprefix("column "): a for key, a in arrays.items() if key.startswith("column ")}
-    return StoredFile(Split(arrays["x"], arrays["y"], arrays.get("group")), columns, about["notes"])
+    return arrays, about["notes"]
 
 
 def _checksum(arrays: Mapping[str, Array], notes: dict[str, Any], mapped: mmap.mmap | None = None) -> int:
@@ -265,21 +194,6 @@ def _checksum(arrays: Mapping[str, Array], notes: dict[str, Any], mapped: mmap.m
     found = zlib.crc32(json.dumps(notes).encode())
     for key, values in arrays.items():
         found = zlib.crc32(key.encode(), found)
-        if values.dtype.kind == "U":
-            found = zlib.crc32("\0".join(values.tolist()).encode(), found)
-        elif values.size:
-            for piece in read_pieces(values, mapped):
-                found = zlib.crc32(np.ascontiguousarray(piece).data, found)
+        for piece in read_pieces(values, mapped):
+            found = zlib.crc32(np.ascontiguousarray(piece).data, found)
     return found
-
-
-def _view(whole: Array, column: Any, dtype: str) -> Array:
-    """The numbers of a column as a view of the mapped file, without Arrow's read-only mark."""
-    buffer = column.buffers()[1]
-    if not buffer or not buffer.size:
-        return np.empty(0, dtype)
-    start = buffer.address - whole.ctypes.data
-    size = len(column) * np.dtype(dtype).itemsize
-    if not 0 <= start <= len(whole) - size:
-        raise ValueError("a column outside its file")
-    return whole[start : start + size].view(dtype)

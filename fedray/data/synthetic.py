@@ -15,7 +15,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
 from fedray.data.cut import count_withheld
 from fedray.data.origins import add_back
-from fedray.data.shards import Fetched, Scaling, Standardization
+from fedray.data.shards import Fetched, Scaling
 from fedray.data.shifts import LabelNoise, mislabel
 from fedray.data.types import Dataset, Float32, Population, Split, classification, regression
 
@@ -37,12 +37,6 @@ def _toy(
     train = Split(x.reshape(-1, 1).astype(np.float32), y.reshape(-1, 1).astype(np.float32), group)
     test = Split(grid[:, None].astype(np.float32), mean[:, None].astype(np.float32))
     return regression(name, train, test, standardize)._replace(noise=noise)
-
-
-def _check_positive(**numbers: int) -> None:
-    for key, value in numbers.items():
-        if value < 1:
-            raise BadInput(f"data.{key} = {value}: it must be at least 1")
 
 
 def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
@@ -75,7 +69,6 @@ def make_interval(_root: Path | None, seed: int = 0, clients: int = 50, samples:
 
 
 def _draw_sine(name: str, seed: int, clients: int, samples: int, *, has_gap: bool) -> Dataset:
-    _check_positive(clients=clients, samples=samples)
     draw = rng.stream(seed, name)
     x = draw.uniform(-1.0, 1.0, (clients, samples))
     if has_gap:
@@ -101,7 +94,6 @@ def make_cubic(
         standardise: Whether inputs and targets are standardized, as all of FedAG's data are; targets reach 64, and
             plain SGD would diverge on them.
     """
-    _check_positive(clients=clients, samples=samples)
     draw = rng.stream(seed, "cubic")
     x = draw.uniform(-4.0, 4.0, (clients, samples))
     y = x**3 + draw.normal(0.0, 3.0, x.shape)
@@ -133,11 +125,8 @@ def make_population(
         test: Number of test rows.
         seed: Address of the rows.
     """
-    _check_positive(samples=samples, features=features, classes=classes, test=test)
-    if not 0 <= per_client <= classes:
+    if per_client > classes:
         raise BadInput(f"data.per_client = {per_client}, but data.classes is {classes}: lower it")
-    if spread < 0:
-        raise BadInput(f"data.spread = {spread}: it must be at least 0")
     population = Population(samples, features, classes, separation, spread, per_client, seed)
     draw = rng.stream(seed, "synthetic test")
     y = draw.integers(0, classes, test)
@@ -203,12 +192,11 @@ class GeneratedShards:
             owners: How many clients have wrong labels or right ones; it differs from N where one client has the rows of
                 all, the same number each. None means N.
         """
-        if clients < 1:
-            raise BadInput(f"clients.number = {clients}: it must be at least 1")
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self._population, self._hold_out, self._server = population, hold_out, server
         self._seeds = np.asarray(seeds, dtype=np.int64)
-        self._scaling = Scaling.of(data, [0] * len(seeds))
+        scaling = Scaling.of(data, [0] * len(seeds))
+        self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
         self._rows = 1 << max(10, min(16, (POOL_NUMBERS // population.features).bit_length() - 1))
         draw = rng.stream(population.seed, "synthetic noise")
         noise = draw.standard_normal((self._rows, population.features), dtype=np.float32)
@@ -270,18 +258,6 @@ class GeneratedShards:
             held = rng.permutations(rng.keys(self._seeds[world], "synthetic classes", client), self._population.classes)
             label = np.take_along_axis(held, label, axis=1)
         return label, words[..., 1]
-
-    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """As float32; generated inputs need no standardizing."""
-        return self._scaling.normalize(x, world)
-
-    def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Labels as they are."""
-        return self._scaling.targets(y, world)
-
-    def standardization(self, world: IntArray) -> Standardization:
-        """The statistics of the worlds' folds."""
-        return self._scaling.standardization(world)
 
     def test(self, _world: int) -> tuple[Tensor, Tensor]:
         """The test rows of the data set, the same in all worlds."""

@@ -1,7 +1,8 @@
-"""Data sets: their rows, what the rows mean, and the statistics that standardize a network's input."""
+"""Data sets: their rows, what the rows mean, the statistics that standardize a network's input, and their checks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,8 +11,17 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.types import IntArray
-from fedray.data.forms.arrays import as_array, as_float32, read_labels, refuse_coarse_targets
-from fedray.data.origins import find_origin, subtract
+from fedray.data.forms.arrays import (
+    CHANNELS,
+    as_array,
+    as_float32,
+    find_rows,
+    read_labels,
+    refuse_coarse_targets,
+    refuse_large,
+    refuse_rows,
+)
+from fedray.data.origins import find_origin, subtract, tell_test_scale
 from fedray.data.spool import LARGE_BYTES, read_pieces
 from fedray.own_code.user_code import name_type
 
@@ -182,35 +192,6 @@ class Dataset(NamedTuple):
         return self.test.x if self.population else self.train.x
 
 
-def require_arrays(name: str, train: Any, test: Any) -> None:
-    """Refuses parts of a data set that are no `Split` of NumPy arrays of numbers, or have no training rows.
-
-    Args:
-        name: Of the data set, for the message.
-        train: Training rows.
-        test: Test rows.
-
-    Raises:
-        BadInput: Names the part, and says what it is.
-    """
-    for part, split in (("train", train), ("test", test)):
-        if not isinstance(split, Split):
-            raise BadInput(f"data {name}: {part} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
-        for what, values in (("inputs", split.x), ("labels", split.y), ("groups", split.group)):
-            if values is None and what == "groups":
-                continue
-            if not isinstance(values, np.ndarray):
-                raise BadInput(f"data {name}: {part} has {what} that are {name_type(values)}: give a NumPy array")
-            if values.ndim == 0:
-                raise BadInput(f"data {name}: {part} has {what} of no dimension: give a row for each sample")
-        if split.x.dtype.kind not in "iufb":
-            raise BadInput(f"data {name}: {part} has inputs of type {split.x.dtype}: give numbers")
-        if split.x.ndim < 2:
-            raise BadInput(f"data {name}: {part} has inputs of 1 dimension: give a row for each sample, x[:, None]")
-    if not len(train.x):
-        raise BadInput(f"data {name}: train has no rows: give some")
-
-
 def find_kind(x: Array) -> InputKind:
     """What inputs `[n, ...]` are, by their type and axes."""
     if x.ndim == 4:
@@ -229,11 +210,10 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
         names: Names of the classes.
 
     Raises:
-        BadInput: A part is no `Split` of arrays, there are no training rows, or labels are none of the classes.
+        BadInput: The parts are not what `check_parts` wants, or labels are none of the classes.
     """
-    train, test, origin = _convert(name, train, test)
-    require_arrays(name, train, test)
-    if len(train.x) == len(train.y) and not all(_are_numbered(part.y, len(names)) for part in (train, test)):
+    train, test, origin = _convert(name, train, test, "labels")
+    if not all(_are_numbered(part.y, len(names)) for part in (train, test)):
         labels = read_labels(train.y, test.y, "classification", names)
         train = train._replace(y=labels.train)
         test = test._replace(y=train.y[:0] if labels.test is None else labels.test)
@@ -259,15 +239,13 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
         standardize: Whether inputs and targets are standardized by the training rows.
 
     Raises:
-        BadInput: A part is no `Split` of arrays, there are no training rows, or float32 is too coarse for the targets.
+        BadInput: The parts are not what `check_parts` wants, or float32 is too coarse for the targets.
     """
-    train, test, origin = _convert(name, train, test)
+    train, test, origin = _convert(name, train, test, "targets")
     if origin is not None and not standardize:
         raise BadInput(f"data {name}: float32 does not tell the inputs apart as they are: subtract a constant first")
-    if all(isinstance(part, Split) and isinstance(part.y, np.ndarray) for part in (train, test)):
-        refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
+    refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
     train, test = _as_columns(train), _as_columns(test)
-    require_arrays(name, train, test)
     if train.y.ndim != 2:
         shape = list(train.y.shape)
         raise BadInput(f"data {name}: train has targets of shape {shape}: give one row for each sample, [n, q]")
@@ -280,24 +258,23 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
     return Dataset(name, train, test, 0, (), *statistics, origin=origin)
 
 
-def _convert(name: str, train: Any, test: Any) -> tuple[Any, Any, NDArray[np.float64] | None]:
+def _convert(name: str, train: Any, test: Any, what: str) -> tuple[Split, Split, NDArray[np.float64] | None]:
     """Parts whose tensors and lists are arrays, and whose real inputs are float32, and what was taken from them."""
     parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
-        if isinstance(split, Split):
-            where = f"data {name}: {part}"
-            split = Split(*(v if v is None or isinstance(v, np.ndarray) else as_array(v, where) for v in split))  # type: ignore[arg-type]  # groups alone may be missing
-        parts.append(split)
-    origin = find_origin(parts[0].x) if isinstance(train, Split) and parts[0].x is not None else None
-    read = [isinstance(part, Split) and part.x is not None for part in parts]
-    made = [p._replace(x=as_float32(subtract(p.x, origin))) if known else p for p, known in zip(parts, read)]
+        given = split if isinstance(split, Split) else ()
+        arrays: list[Any] = [
+            v if v is None or isinstance(v, np.ndarray) else as_array(v, f"data {name}: {part}") for v in given
+        ]
+        parts.append(Split(*arrays) if given else split)
+    check_parts(name, *parts, what=what)
+    origin = find_origin(parts[0].x)
+    made = [part._replace(x=as_float32(subtract(part.x, origin))) for part in parts]
     return made[0], made[1], origin
 
 
-def _as_columns(split: Any) -> Any:
+def _as_columns(split: Split) -> Split:
     """A part of a regression whose targets are `[n, q]` float32."""
-    if not isinstance(split, Split):
-        return split
     y = split.y[:, None] if split.y.ndim == 1 else split.y
     return split._replace(y=as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
 
@@ -339,3 +316,213 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
         for name, values in data.columns.items()
     }
     return data._replace(train=draw(data.train, "limit_train"), test=draw(data.test, "limit_test"), columns=columns)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What rows have to be, of whatever form they are: data that would train, but mean something else than the user thinks,
+# are refused. Forms and the functions above ask `check_parts`; `check_dataset` asks about whole data sets, which users
+# may have made by hand.
+
+
+def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
+    """Refuses parts that are no arrays of numbers of one shape, with as many labels and groups as inputs.
+
+    Args:
+        name: Of the data set, for messages.
+        parts: The training rows and perhaps the test rows, a `Split` each.
+        what: What y is called: `labels` or `targets`.
+        generated: Whether training rows are made when they are read, so that there are none.
+
+    Raises:
+        BadInput: Names the part, says what it is, and what to give.
+
+    Example:
+        >>> check_parts("mine", Split(np.zeros((500, 3)), np.zeros(490)))
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data mine: train has 500 inputs, but 490 labels: give one for each input
+    """
+    for part, split in zip(("train", "test"), parts, strict=False):
+        check_rows(f"data {name}: {part}", split, what)
+    if len({split.x.shape[1:] for split in parts}) > 1:
+        one, other = (" x ".join(map(str, split.x.shape[1:])) for split in parts)
+        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
+    if not generated and not len(parts[0].x):
+        raise BadInput(f"data {name}: train has no rows: give some")
+
+
+def check_rows(where: str, split: Any, what: str = "labels") -> None:
+    """Refuses rows that are no arrays of numbers, with as many labels and groups as inputs.
+
+    Args:
+        where: What messages call the rows.
+        split: The rows.
+        what: What y is called: `labels` or `targets`.
+    """
+    if not isinstance(split, Split):
+        raise BadInput(f"{where} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
+    for of, values in (("inputs", split.x), (what, split.y), ("groups", split.group)):
+        if values is None and of == "groups":
+            continue
+        if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
+            raise BadInput(f"{where} has {of} that are {name_type(values)}: give a NumPy array")
+        if not values.dtype.isnative:
+            raise BadInput(
+                f"{where} has {of} of type {values.dtype}, in the byte order of other machines: give them as "
+                f"{values.dtype.newbyteorder('=')}"
+            )
+        if values.ndim == 0 or (of == "groups" and values.ndim != 1):
+            raise BadInput(f"{where} has {of} of shape {list(values.shape)}: give one for each sample")
+        if len(values) != len(split.x):
+            raise BadInput(f"{where} has {len(split.x)} inputs, but {len(values)} {of}: give one for each input")
+    if split.group is not None and split.group.dtype.kind not in "iu":
+        raise BadInput(f"{where} has groups of type {split.group.dtype}: number the clients, as np.unique does")
+    if split.x.dtype.kind not in "iufb":
+        raise BadInput(f"{where} has inputs of type {split.x.dtype}: give numbers")
+    if split.x.ndim < 2:
+        raise BadInput(f"{where} has inputs of {split.x.ndim} dimension: give a row for each sample, x[:, None]")
+
+
+def check_dataset(data: Dataset) -> Dataset:
+    """The data set, whose labels are int64 from here on.
+
+    Raises:
+        BadInput: Its rows, labels, images or scales are not what `Dataset` describes.
+    """
+    _check_fields(data)
+    what, train, test = "labels" if data.classes else "targets", data.train, data.test
+    check_parts(data.name, train, test, what=what, generated=data.population is not None)
+    if train.x.dtype.kind != test.x.dtype.kind:
+        raise BadInput(
+            f"data {data.name}: inputs of train are {train.x.dtype}, but those of test are {test.x.dtype}: give them "
+            "one type"
+        )
+    for part, split in (("train", train), ("test", test)):
+        where = f"data {data.name}: {part}"
+        _check_axes(where, split.x)
+        refuse_rows(find_rows(split.x, _are_unreal), where, "inputs that are NaN or infinite", "fill or drop them")
+        refuse_large(split.x, f"{where} has inputs")
+        if data.classes:
+            _check_labels(where, split.y, data.classes)
+        else:
+            _check_targets(where, split.y)
+    if not data.classes:
+        refuse_coarse_targets([train.y, test.y], f"data {data.name}: the targets")
+    _check_counts(data)
+    _check_scales(data)
+    _check_folds(data)
+    for remark in tell_test_scale(data.kind, train.x, test.x, data.features):
+        if remark not in data.remarks:  # else it is said already
+            warn_user(remark, FedrayWarning)
+    if data.classes and any(split.y.dtype != np.int64 for split in (train, test)):
+        train, test = (split._replace(y=split.y.astype(np.int64)) for split in (train, test))
+        return data._replace(train=train, test=test)
+    return data
+
+
+def _are_unreal(values: Array) -> Array:
+    return ~np.isfinite(values)
+
+
+def _check_fields(data: Dataset) -> None:
+    """What a data set says about itself."""
+    if not isinstance(data.name, str) or not data.name:
+        raise BadInput(f"data: name = {data.name!r}: give the data set a name")
+    where = f"data {data.name}"
+    if isinstance(data.classes, bool) or not isinstance(data.classes, int | np.integer) or data.classes < 0:
+        raise BadInput(f"{where}: classes = {data.classes!r}: give their number, or 0 for a regression")
+    if not isinstance(data.class_names, tuple | list) or not all(isinstance(name, str) for name in data.class_names):
+        raise BadInput(f"{where}: class_names = {data.class_names!r}: give a tuple of text")
+    if not isinstance(data.columns, Mapping):
+        raise BadInput(f"{where}: columns is {name_type(data.columns)}: give a dict of arrays")
+    if not isinstance(data.folds, tuple | list):
+        raise BadInput(f"{where}: folds is {name_type(data.folds)}: give a tuple of pairs of rows")
+    if data.noise is not None and not (isinstance(data.noise, int | float) and np.isfinite(data.noise)):
+        raise BadInput(f"{where}: noise = {data.noise!r}: give a variance, or None")
+
+
+def _check_axes(where: str, x: Array) -> None:
+    """Refuses images with their channels last, and images of whole numbers without channels."""
+    shape = " x ".join(map(str, x.shape[1:]))
+    if x.ndim == 4 and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+        raise BadInput(
+            f"{where} has images of {shape}, channels last: give them first, x.transpose(0, 3, 1, 2), as "
+            f"{x.shape[3]} x {x.shape[1]} x {x.shape[2]}"
+        )
+    if x.ndim == 3 and x.dtype.kind in "iu":
+        raise BadInput(f"{where} has inputs of {shape} whole numbers, which are no tokens: give images as x[:, None]")
+
+
+def _check_labels(where: str, y: Array, classes: int) -> None:
+    """Labels 0 to C - 1, one for each row."""
+    if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
+        raise BadInput(f"{where} has labels of type {y.dtype} and shape {list(y.shape)}: give int64, [n]")
+    if len(y) and (y.min() < 0 or y.max() >= classes):
+        wrong = int(y.min() if y.min() < 0 else y.max())
+        raise BadInput(f"{where} has the label {wrong}, but {classes} classes: labels are 0 to {classes - 1}")
+
+
+def _check_targets(where: str, y: Array) -> None:
+    """Finite targets `[n, q]`."""
+    if y.ndim != 2 or y.dtype.kind != "f":
+        raise BadInput(f"{where} has targets of type {y.dtype} and shape {list(y.shape)}: give float32, [n, q]")
+    refuse_rows(find_rows(y, _are_unreal), where, "targets that are NaN or infinite", "drop them")
+    refuse_large(y, f"{where} has targets")
+
+
+def _check_counts(data: Dataset) -> None:
+    """Test rows, names of the classes, and columns: one for each."""
+    where = f"data {data.name}"
+    if not data.folds and not len(data.test.y):
+        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
+        raise BadInput(f"{where}: test has no rows, so nothing can be scored: {remedy}")
+    if len(data.class_names) != data.classes:
+        raise BadInput(f"{where}: {data.classes} classes, but {len(data.class_names)} class names: name each class")
+    for name, values in data.columns.items():
+        if len(values) != len(data.train.y):
+            raise BadInput(
+                f"{where}: column {name} has {len(values)} values, but train {len(data.train.y)} rows: give one each"
+            )
+
+
+def _check_scales(data: Dataset) -> None:
+    """Means and standard deviations that inputs and targets are standardized by."""
+    shapes = {"shift": data.input_shape, "scale": data.input_shape}
+    shapes |= {"y_shift": (data.outputs,), "y_scale": (data.outputs,)} if not data.classes else {}
+    for name, shape in shapes.items():
+        values, where = getattr(data, name), f"data {data.name}: {name}"
+        if not isinstance(values, np.ndarray):
+            raise BadInput(f"{where} is {name_type(values)}: give a float32 array, or make the data with fedray.data")
+        fits = values.dtype.kind == "f" and values.ndim and len(values) in {1, max(1, len(data.folds))}
+        if not fits or not _fits_sample(values.shape[1:], shape):
+            raise BadInput(
+                f"{where} has shape {list(values.shape)} and type {values.dtype}: give float32, "
+                f"[1, {', '.join(map(str, shape))}]"
+            )
+        if not np.isfinite(values).all():
+            raise BadInput(f"{where} is NaN or infinite: look for NaN, infinite or huge inputs")
+        if name.endswith("scale") and not (values > 0).all():
+            raise BadInput(f"{where} has numbers that are 0 or less: give 1 for a constant column")
+
+
+def _fits_sample(inner: tuple[int, ...], sample: tuple[int, ...]) -> bool:
+    """Whether numbers of a shape are one for each number of a sample, or for several of them."""
+    try:
+        return np.broadcast_shapes(inner, sample) == tuple(sample)
+    except ValueError:
+        return False
+
+
+def _check_folds(data: Dataset) -> None:
+    """Training and test rows of each fold, as indices of the training rows."""
+    for number, fold in enumerate(data.folds):
+        where = f"data {data.name}: fold {number}"
+        if not isinstance(fold, tuple | list) or len(fold) != 2:
+            raise BadInput(f"{where} is {name_type(fold)}: give a pair, training rows and test rows")
+        for part, rows in zip(("training", "test"), fold, strict=True):
+            if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.kind not in "iu":
+                raise BadInput(f"{where} has {part} rows that are {name_type(rows)}: give an array of indices, [n]")
+            if not len(rows):
+                raise BadInput(f"{where} has no {part} rows: give some")
+            if rows.min() < 0 or rows.max() >= len(data.train.y):
+                wrong = int(rows.min() if rows.min() < 0 else rows.max())
+                raise BadInput(f"{where} has the {part} row {wrong}, but train has {len(data.train.y)} rows")

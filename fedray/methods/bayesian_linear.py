@@ -33,8 +33,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import one_of
@@ -85,7 +83,7 @@ def bayesian_linear(setting: kit.Setting) -> kit.Method:
         )
     read, worlds = setting.features, len(setting.seeds)
     has_bias = len(setting.layout.names) > 1
-    nobody = kit.Plan(*(np.empty(0, dtype=np.int64) for _ in kit.Plan._fields))
+    nobody = kit.Plan(*(kit.numpy.empty(0, dtype=kit.numpy.int64) for _ in kit.Plan._fields))
 
     def init(models: kit.torch.Tensor) -> dict[str, kit.torch.Tensor]:
         d = models.shape[1]
@@ -96,8 +94,8 @@ def bayesian_linear(setting: kit.Setting) -> kit.Method:
 
     def prepare(state: kit.State, pooled: kit.Pooled) -> kit.State:
         found = [_fit(setting.options, read, has_bias, *pooled(world)) for world in range(worlds)]
-        mean = kit.torch.from_numpy(np.stack([one.mean for one in found])).to(state.models.dtype)
-        covariance = kit.torch.from_numpy(np.stack([one.covariance for one in found]))
+        mean = kit.torch.from_numpy(kit.numpy.stack([one.mean for one in found])).to(state.models.dtype)
+        covariance = kit.torch.from_numpy(kit.numpy.stack([one.covariance for one in found]))
         noise = kit.torch.tensor([1.0 / one.beta for one in found], dtype=kit.torch.float64)
         return state._replace(models=mean, extra={"covariance": covariance, "noise": noise})
 
@@ -114,7 +112,7 @@ def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.to
     if target.shape[1] != 1:
         raise BadInput(f"data: bayesian_linear predicts one target, but there are {target.shape[1]}: choose one")
     if has_bias:
-        design = np.column_stack([design, np.ones(len(design))])
+        design = kit.numpy.column_stack([design, kit.numpy.ones(len(design))])
     wanted = options.get("precisions", "unit")
     return evidence_precisions(design, target[:, 0]) if wanted == "evidence" else unit_precisions(design, target[:, 0])
 
@@ -128,9 +126,9 @@ def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, be
         alpha: precision of the weights, above 0.
         beta: precision of the noise, above 0.
     """
-    precision = alpha * np.eye(x.shape[1]) + beta * x.T @ x
-    covariance = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-    mean = np.asarray(beta * np.linalg.solve(precision, x.T @ y), dtype=np.float64)
+    precision = alpha * kit.numpy.eye(x.shape[1]) + beta * x.T @ x
+    covariance = kit.numpy.asarray(kit.numpy.linalg.inv(precision), dtype=kit.numpy.float64)
+    mean = kit.numpy.asarray(beta * kit.numpy.linalg.solve(precision, x.T @ y), dtype=kit.numpy.float64)
     return Posterior(mean, covariance, alpha, beta)
 
 
@@ -143,12 +141,12 @@ def evidence_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Pos
     """The precisions that maximise the marginal likelihood.
 
     Example:
-        >>> x = np.linspace(-1, 1, 50)[:, None]
+        >>> x = kit.numpy.linspace(-1, 1, 50)[:, None]
         >>> evidence_precisions(x, 2 * x[:, 0]).mean.round(3).tolist()
         [2.0]
     """
     n = len(y)
-    gram = np.maximum(np.linalg.eigvalsh(x.T @ x), 0.0)
+    gram = kit.numpy.maximum(kit.numpy.linalg.eigvalsh(x.T @ x), 0.0)
     now = unit_precisions(x, y)
     for _ in range(STEPS):
         used = float((now.beta * gram / (now.alpha + now.beta * gram)).sum())  # well-determined weights

@@ -52,8 +52,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Needs, Option
 from fedray.core.validators import either, one_of, whole
@@ -152,8 +150,8 @@ def answer_with_sample(
     owner = None
     if name == "sample":  # a second upload of client i in a buffer is kept as that of i + N
         sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
-        owner = np.full_like(sender, -1) if of_mean else np.where(sender < 0, sender, sender % clients)
-    weights = weight.numpy().reshape(-1, per_world).astype(np.float64)
+        owner = kit.numpy.full_like(sender, -1) if of_mean else kit.numpy.where(sender < 0, sender, sender % clients)
+    weights = weight.numpy().reshape(-1, per_world).astype(kit.numpy.float64)
     return kit.Answer(rows, per_world, weights, noise=_read_noise(state), owner=owner)
 
 

@@ -3,6 +3,7 @@
 A row from a file is a public name of `fedray.methods`; a row from a folder is a file, for fedray's own papers.
 """
 
+import numpy as numpy
 import torch as torch
 
 from fedray.components import boosting as boosting

@@ -32,8 +32,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from fedray.core.errors import BadInput
 from fedray.core.spec import Limit, MethodSpec, Option
 from fedray.core.validators import real
@@ -93,7 +91,7 @@ def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, tr
     def reduce(uploads: kit.Uploads) -> kit.Stats:
         assert uploads.losses is not None, "`Phase.choose` asks for them"
         group, one = rows.of(uploads), kit.torch.ones(len(uploads.client), dtype=kit.torch.int64)
-        loss = kit.torch.from_numpy(uploads.losses[np.arange(len(one)), uploads.model]).clamp(min=1e-10)[:, None]
+        loss = kit.torch.from_numpy(uploads.losses[kit.numpy.arange(len(one)), uploads.model]).clamp(min=1e-10)[:, None]
         delta = uploads.delta.double()
         h = q * loss ** (q - 1) * delta[:, :trainable].square().sum(1, keepdim=True) / lr + loss**q
         change = kit.torch.cat([loss**q * delta[:, :trainable], h * delta[:, trainable:]], dim=1)

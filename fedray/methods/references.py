@@ -51,8 +51,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from fedray.core.spec import Limit, MethodSpec
 from fedray.methods import kit
 
@@ -121,4 +119,4 @@ def assign_own_model(
         _per_client: models of each participant.
         _state: of the server.
     """
-    return np.arange(len(drawn.client)), drawn.client
+    return kit.numpy.arange(len(drawn.client)), drawn.client

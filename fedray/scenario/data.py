@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedray.core.read_options import options_of
 from fedray.core.spec import REQUIRED, NameSpec, Option, OptionSpecs
 from fedray.core.validators import column_name, flag, list_of, means, one_of, real, text, whole
 
@@ -112,23 +113,13 @@ DATA_SPECS: dict[str, DataSpec] = {
             "path": Option(REQUIRED, text),
             "target": Option(REQUIRED, list_of(column_name, 1000, scalar=True)),
             "features": Option(None, list_of(column_name, 65_536)),
-            "group": Option(None, column_name),
-            "test": Option(None, text),
-            "test_fraction": Option(0.2, real("(0, 1)")),
-            "task": Option("auto", one_of("auto", "classification", "regression")),
-            "missing": Option("refuse", one_of("refuse", "mean", "drop")),
+            **options_of("group test test_fraction task missing"),
             **_LIMIT,
         },
     ),
     "folder": DataSpec(
         "your own pictures, a folder for each class (data.path)",
-        {
-            "path": Option(REQUIRED, text),
-            "test": Option(None, text),
-            "test_fraction": Option(0.2, real("(0, 1)")),
-            "size": Option(None, whole(1, 4096)),
-            **_LIMIT,
-        },
+        {"path": Option(REQUIRED, text), **options_of("test test_fraction size"), **_LIMIT},
         task=_CLASSES,
     ),
     "hf": DataSpec(
@@ -137,16 +128,7 @@ DATA_SPECS: dict[str, DataSpec] = {
             "path": Option(REQUIRED, text),
             "config": Option(None, text),
             "split": Option(None, text),
-            "test": Option(None, text),
-            "input": Option(None, list_of(column_name, 65_536, scalar=True)),
-            "target": Option(None, column_name),
-            "group": Option(None, column_name),
-            "test_fraction": Option(0.2, real("(0, 1)")),
-            "task": Option("auto", one_of("auto", "classification", "regression")),
-            "missing": Option("refuse", one_of("refuse", "mean", "drop")),
-            "tokenizer": Option(None, text),
-            "length": Option(None, whole(1, 100_000)),
-            "size": Option(None, whole(1, 4096)),
+            **options_of("test input target group test_fraction task missing tokenizer length size"),
             "download": Option(False, flag),
             **_LIMIT,
         },
@@ -155,12 +137,7 @@ DATA_SPECS: dict[str, DataSpec] = {
         "LEAF's JSON, a client for each user (data.path)",
         {
             "path": Option(REQUIRED, text),
-            "test": Option(None, text),
-            "test_fraction": Option(0.2, real("(0, 1)")),
-            "task": Option("auto", one_of("auto", "classification", "regression")),
-            "missing": Option("refuse", one_of("refuse", "mean", "drop")),
-            "tokenizer": Option(None, text),
-            "length": Option(None, whole(1, 100_000)),
+            **options_of("test test_fraction task missing tokenizer length"),
             **_LIMIT,
         },
         natural=True,
@@ -196,6 +173,7 @@ CLIENT_KINDS: OptionSpecs = {  # what makes clients differ beside the rows they 
 }
 _LEAST = Option(1, whole(0, 10**9))
 _SKEW = real("[0, 100]")
+_ALPHA = real("[0.0001, 1e9)")  # below, all rows of a class are one client's anyway, and numbers underflow
 
 
 @means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
@@ -218,14 +196,14 @@ PARTITION_SPECS: Mapping[str, NameSpec] = {
     "classes": _name("each client holds exactly `classes` classes", classes=Option(2, whole(1, 10**6))),
     "dirichlet": _name(
         "shares of each class over the clients drawn from Dirichlet(alpha)",
-        alpha=Option(0.5, real("(0, inf)")),
+        alpha=Option(0.5, _ALPHA),
         allow_empty=Option(False, flag),
         min_rows=Option(None, whole(0, 10**9)),
         cap=Option(None, flag),
     ),
     "dirichlet_clients": _name(
         "class shares of each client drawn from Dirichlet(alpha), in sizes of a law of their own",
-        alpha=Option(0.5, real("(0, inf)")),
+        alpha=Option(0.5, _ALPHA),
         sizes=Option("equal", _sizes),
         skew=Option(1.0, _SKEW),
         min_rows=_LEAST,

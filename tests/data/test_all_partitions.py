@@ -184,8 +184,6 @@ def test_hour_10_is_not_before_hour_9() -> None:
         ("dirichlet", {"min_rows": 2, "allow_empty": True}, "data.partition.allow_empty is true: leave one out"),
         ("sizes", {"sizes": [50, 50]}, "data.partition.sizes has 2 sizes, but clients.number is 7"),
         ("sizes", {"sizes": [94, 1, 1, 1, 1, 1, 2]}, "adds up to 101, but there are 100 rows to deal"),
-        ("dirichlet_clients", {"sizes": "normal"}, "data.partition.sizes = normal: choose one of equal, lognormal"),
-        ("power_law", {"exponent": -1}, "data.partition.exponent = -1"),
         ("time", {"column": "then"}, "data.partition.column = then: no such column in made; its columns: place, when"),
         ("iid", {"rotation": 4}, "data.partition.rotation = 4, but made has no images"),
     ],

@@ -12,8 +12,7 @@ from small import scenario
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data import catalogue
-from fedray.data.checks import check_dataset
-from fedray.data.types import Array, Dataset, Split, classification, regression
+from fedray.data.types import Array, Dataset, Split, check_dataset, classification, regression
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
@@ -25,8 +24,11 @@ def own(x: Array = X, y: Array = Y, **more: Any) -> Dataset:
 
 
 def test_500_inputs_with_490_labels_do_not_train(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="data mine: train has 60 inputs, but 49 labels: give one for each input"):
-        fedray.run(scenario(), data=own(X, Y[:49]), out=tmp_path / "run")
+    line = "data mine: train has 60 inputs, but 49 labels: give one for each input"
+    with pytest.raises(BadInput, match=line):
+        own(X, Y[:49])
+    with pytest.raises(BadInput, match=line):
+        fedray.run(scenario(), data=own(train=Split(X, Y[:49])), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -54,7 +56,7 @@ def test_images_with_their_channels_last_do_not_train() -> None:
         (own(test=Split(X.astype(np.int64), Y)), "inputs of train are float32, but those of test are int64"),
         (own(columns={"site": Y[:7]}), "column site has 7 values, but train 60 rows"),
         (own(train=Split(X, Y, Y[:3])), "60 inputs, but 3 groups"),
-        (regression("mine", Split(X, X[:40]), Split(X, X)), "60 inputs, but 40 targets"),
+        (regression("mine", Split(X, X), Split(X, X))._replace(train=Split(X, X[:40])), "60 inputs, but 40 targets"),
         (regression("mine", Split(X, X), Split(X, X))._replace(train=Split(X, Y[:, None])), "targets of type int64"),
     ],
 )

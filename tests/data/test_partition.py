@@ -16,6 +16,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import partition
 from fedray.data.cut import Cut, count_withheld, share_with_server, withhold
+from fedray.scenario import read_scenario
 
 
 def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:
@@ -210,14 +211,9 @@ TEN = np.repeat(np.arange(10), 10)
     ("name", "clients", "options", "message"),
     [
         ("classes", 10, {"classes": 20}, "data.partition.classes = 20, but the data has 10 classes: lower it"),
-        ("classes", 10, {"classes": 0}, "data.partition.classes = 0: it must be at least 1"),
         ("classes", 3, {"classes": 2}, "data.partition.classes = 2 with 3 clients reaches 6 of 10 classes"),
         ("iid", 101, {}, "clients.number = 101, but 100 rows are too few for one row each: lower it to 100"),
-        ("iid", 0, {}, "clients.number = 0: it must be at least 1"),
         ("shards", 30, {"shards": 4}, "clients.number = 30, but 100 rows are too few for 4 shards each"),
-        ("shards", 30, {"shards": 0}, "data.partition.shards = 0"),
-        ("dirichlet", 10, {"alpha": 0}, "data.partition.alpha = 0"),
-        ("dirichlet", 10, {"alpha": float("nan")}, "data.partition.alpha = nan"),
         ("natural", 3, {}, "clients.number = 3, but the natural partition has 10 clients"),
     ],
 )
@@ -236,10 +232,29 @@ def test_real_targets_have_no_classes(name: str) -> None:
         partition.PARTITIONS[name](np.zeros((10, 1), np.float32), 2, rng.stream(0, "partition"))
 
 
-def test_unknown_names_and_options_are_refused() -> None:
-    with pytest.raises(BadInput, match="did you mean dirichlet"):
-        partition.check_partition_options("dirichelt", {})
-    with pytest.raises(BadInput, match=r"data.partition.alhpa: dirichlet has no such option"):
-        partition.check_partition_options("dirichlet", {"alhpa": 1})
-    for name in partition.PARTITIONS:
-        partition.check_partition_options(name, {})
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "dirichelt"}, "did you mean dirichlet"),
+        ({"name": "dirichlet", "alhpa": 1}, "data.partition.alhpa .*did you mean .*alpha"),
+        ({"name": "iid", "alpha": 1}, "data.partition.alpha"),
+        (
+            {"name": "dirichlet", "alpha": 0},
+            r"alpha = 0 is out of range: give a number in \[0.0001, 1e9\)",
+        ),
+        ({"name": "dirichlet_clients", "alpha": 1e9}, "data.partition.alpha = 1000000000.0 is out of range"),
+        (
+            {"name": "dirichlet_clients", "sizes": "normal"},
+            "sizes = 'normal' is not one of equal, lognormal",
+        ),
+        ({"name": "power_law", "exponent": -1}, "data.partition.exponent = -1 is out of range"),
+        ({"name": "classes", "classes": 0}, "data.partition.classes = 0 is out of range"),
+        ({"name": "shards", "shards": 0}, "data.partition.shards = 0 is out of range"),
+        ({"name": "sizes", "sizes": [0, 4]}, "data.partition.sizes"),
+    ],
+)
+def test_wrong_names_options_and_numbers_are_refused_by_the_scenario(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_scenario({"data": {"partition": keys}})
+    with pytest.raises(BadInput, match="clients.number = 0"):
+        read_scenario({"clients": {"number": 0}})

@@ -20,7 +20,7 @@ from small import scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Dataset, adapt
-from fedray.data.forms.decoding import decode_picture
+from fedray.data.forms.pictures import decode_picture
 from fedray.data.types import Array
 
 DRAW = np.random.default_rng(0)

@@ -15,6 +15,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.data import catalogue
 from fedray.data.adaptation import adapt
 from fedray.data.catalogue import load_data
+from fedray.scenario import read_scenario
 
 
 @pytest.mark.parametrize(
@@ -68,11 +69,6 @@ def test_a_damaged_cifar_archive_is_not_unpickled(tmp_path: Path) -> None:
     [
         ("minst", {}, "did you mean mnist?"),
         ("uci/../x", {}, "write uci/ and the name of a folder"),
-        ("shakespeare", {"strid": 80}, "data.strid: shakespeare has no such option: did you mean stride?"),
-        ("shakespeare", {"source": "bard"}, "data.source = bard: choose one of mit_plays, tiny, complete"),
-        ("digits", {"root_": 1}, "its options are: none"),
-        ("sine", {"clients": 0}, "data.clients = 0"),
-        ("sine", {"clients": "many"}, "wrong type"),
         ("synthetic", {"per_client": 11}, "data.per_client = 11, but data.classes is 10: lower it"),
     ],
 )
@@ -80,6 +76,25 @@ def test_wrong_requests_name_their_key(name: str, options: dict[str, Any], messa
     with pytest.raises(BadInput) as error:
         load_data(name, **options)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "shakespeare", "strid": 80}, "data.strid .*did you mean .*stride"),
+        ({"name": "shakespeare", "source": "bard"}, "data.source = 'bard' is not one of mit_plays, tiny, complete"),
+        ({"name": "shakespeare", "train": 1}, "data.train = 1 is out of range"),
+        ({"name": "printers", "speed": "fast"}, "data.speed = 'fast' is not one of nominal, measured"),
+        ({"name": "sine", "clients": 0}, "data.clients = 0 is out of range"),
+        ({"name": "sine", "samples": "many"}, "data.samples = 'many' is not a whole number"),
+        ({"name": "synthetic", "spread": -1}, "data.spread = -1 is out of range"),
+        ({"name": "folder", "path": "x", "task": "regression"}, "data.task"),
+        ({"name": "hf", "path": "x", "missing": "median"}, "data.missing = 'median' is not one of refuse, mean, drop"),
+    ],
+)
+def test_wrong_options_are_refused_by_the_scenario(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_scenario({"data": keys})
 
 
 def test_fetch_says_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,15 +184,11 @@ def test_who_has_no_natural_clients_is_told_where_a_column_names_them(digits: Da
         (("natural", {}, None, [0]), "digits has no natural clients: use another partition"),
         (("column", {"column": "site"}, None, [0]), "data.partition.column = site"),
         (("iid", {}, None, [0]), "clients.number is missing"),
-        (("iid", {}, -1, [0]), "clients.number = -1"),
-        (("iid", {"alpha": 1}, 5, [0]), "data.partition.alpha: iid has no such option"),
     ],
 )
 def test_wrong_requests_name_their_key(digits: Dataset, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         build_shards(digits, *arguments)
-    with pytest.raises(BadInput, match=r"data.hold_out = 1: "):
-        build_shards(digits, "iid", {}, 5, [0], hold_out=1)
     with pytest.raises(BadInput, match=r"data.fold = 3, but digits has folds 0 .. 0"):
         build_shards(digits, "iid", {}, 5, [0], folds=[3])
 

@@ -30,7 +30,8 @@ def test_a_client_of_a_union_has_one_of_its_sets() -> None:
 
 def test_sets_that_do_not_fit_are_one_line() -> None:
     digits = load_data("digits")
-    small = classification("small", Split(digits.train.x[:, :, :4], digits.train.y), digits.test, digits.class_names)
+    train, test = (Split(part.x[:, :, :4], part.y) for part in (digits.train, digits.test))
+    small = classification("small", train, test, digits.class_names)
     with pytest.raises(BadInput, match=r"digits 1 x 8 x 8 and small 1 x 4 x 8 differ"):
         join_datasets([digits, small])
     with pytest.raises(BadInput, match=r"digits, digits: give two data sets at least, each once"):

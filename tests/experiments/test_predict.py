@@ -66,10 +66,16 @@ def test_a_loaded_run_reads_a_table_by_its_columns_too(frame: pd.DataFrame, tmp_
         (lambda f: f[["b", "a"]], r"x: the table has no column city: "),
         (lambda f: f.rename(columns={"a": "aa"}), r"x: the table has no column a: did you mean aa\?"),
         (lambda f: f.assign(age=1.0), r"x has a column age, which the training table has not: leave it out"),
-        (lambda f: f.assign(b=np.nan), r"x: column b has 300 missing values \(the first in row 0\): fill them, or"),
-        (lambda f: f.assign(city=[None, *f["city"][1:]]), r"x: column city has 1 missing values \(the first in row 0"),
+        (
+            lambda f: f.assign(b=np.nan),
+            r"x: 300 of 300 rows have no value in column b \(the first is row 0\): fill them, or",
+        ),
+        (
+            lambda f: f.assign(city=[None, *f["city"][1:]]),
+            r"x: 1 of 300 rows have no value in column city \(the first is row 0",
+        ),
         (lambda f: f.assign(b="many"), r"x: column b is of type \w+, but held numbers in training: give numbers"),
-        (lambda f: f.assign(b=np.inf), r"x: column b is infinite \(300 rows, the first is row 0\)"),
+        (lambda f: f.assign(b=np.inf), r"x: 300 of 300 rows have an infinite value in column b \(the first is row 0\)"),
         (lambda f: f[["a", "b", "city"]].to_numpy(), r"x is of type object: give numbers"),
     ],
 )
@@ -83,7 +89,9 @@ def test_missing_numbers_were_answered(run: fedray.Run) -> None:
     x = np.zeros((3, 4), np.float32)
     x[2, 1] = np.nan
     for given in (x, torch.from_numpy(x), x.tolist()):
-        with pytest.raises(BadInput, match=r"x has inputs that are NaN or infinite \(1 rows, the first is row 2\)"):
+        with pytest.raises(
+            BadInput, match=r"x: 1 of \d+ rows have inputs that are NaN or infinite \(the first is row 2\)"
+        ):
             run.predict(given)
 
 
@@ -100,9 +108,9 @@ def test_a_missing_number_was_refused_where_training_takes_the_mean(frame: pd.Da
     assert np.array_equal(filed.predict(holes).mean, wanted)
     gone = frame.assign(b=pd.Series([None] * len(frame), dtype=object))
     assert own.predict(gone).mean.shape == (len(frame), 2)
-    with pytest.raises(BadInput, match=r"column a is infinite \(1 rows, the first is row 3\)"):
+    with pytest.raises(BadInput, match=r"x: 1 of \d+ rows have an infinite value in column a \(the first is row 3\)"):
         own.predict(holes.assign(a=holes["a"].where(frame.index != 3, np.inf)))
-    with pytest.raises(BadInput, match="column city has 300 missing values"):
+    with pytest.raises(BadInput, match="300 of 300 rows have no value in column city"):
         own.predict(holes.assign(city=None))
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.core.spec import REQUIRED
 from fedray.core.text import quote_value
 from fedray.methods import METHOD_SPECS
@@ -85,7 +86,7 @@ BAD: list[tuple[str, list[str]]] = [  # YAML (or an override of the default scen
     ("data: {name: uci/../../etc}", ["data.name = 'uci/../../etc' is not a known data set"]),
     ("data: {name: table}", ["data.path is missing"]),
     ("data: {partition: {name: dirichlett}}", ["data.partition.name = 'dirichlett'", "did you mean dirichlet?"]),
-    ("data: {partition: {name: dirichlet, alpha: 0}}", ["data.partition.alpha = 0 is out of range", "(0, inf)"]),
+    ("data: {partition: {name: dirichlet, alpha: 0}}", ["data.partition.alpha = 0 is out of range", "[0.0001, 1e9)"]),
     ("data: {partition: {name: iid, alpha: 1}}", ["data.partition.alpha", "but of dirichlet"]),
     ("data: {partition: {name: column}}", ["data.partition.column is missing"]),
     ("data: {alpha: 1}", ["did you mean data.partition.alpha?"]),
@@ -331,7 +332,9 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     assert CLIENT_KINDS.keys() == {*shifts.LabelNoise._fields, *shifts.Shifts._fields}
     for name, data in DATA_SPECS.items():
         if name != "uci/NAME":
-            assert set(data.options) - {"limit"} <= set(keywords(dataset.find_source(name).load, 1)), name
+            source = dataset.find_source(name)
+            taken = keywords(source.load, 1) | (ReadOptions._field_defaults if source.own else {})
+            assert set(data.options) - {"limit"} <= set(taken) | ({"features"} if name == "table" else set()), name
     for name in MODEL_SPECS:
         assert name in catalogue.MODEL_NAMES
     assert set(PARTITION_SPECS) == {*partition.PARTITIONS, *deal.OPEN}

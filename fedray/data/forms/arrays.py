@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.data.cells import PLAIN
+from fedray.data.spool import read_pieces
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
     if x.ndim == 4:
         x = _order_channels(x)
     if x.dtype.kind == "f" and x.dtype != np.float32:
-        _refuse_large(x, where)
+        refuse_large(x, f"{where} has numbers")
         x = x.astype(np.float32 if x.dtype.itemsize < 4 else np.float64, copy=False)
     return x
 
@@ -187,11 +189,64 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
     return x
 
 
-def _refuse_large(x: NDArray[Any], where: str) -> None:
-    """Refuses finite numbers that would be infinite as float32."""
-    most = float(np.nanmax(np.abs(np.where(np.isfinite(x), x, 0)), initial=0.0)) if x.size else 0.0
+# ---------------------------------------------------------------------------------------------------------------------
+# Which rows lack a number or a label, what replaces what is missing, and the line about rows that are wrong.
+
+
+def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
+    """Which rows have a number that is NaN, or an object that stands for nothing, `[n]`.
+
+    Example:
+        >>> find_gaps(np.array([[1.0, np.nan], [2.0, 3.0]])).tolist()
+        [True, False]
+    """
+    if values.dtype.kind == "O":
+        gaps = [value is None or value != value or str(value) == "<NA>" for value in values.ravel().tolist()]
+        return np.asarray(np.array(gaps, dtype=bool).reshape(len(values), math.prod(values.shape[1:])).any(axis=1))
+    return find_rows(values, np.isnan)
+
+
+def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+    """Which rows have a real number that is wrong, `[n]`; those of other types have none."""
+    if values.dtype.kind != "f" or not len(values):
+        return np.zeros(len(values), bool)
+    return np.concatenate([wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)])
+
+
+def mean_of_columns(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Mean of each input over the rows that have it, `[...]`, and which inputs none has; their mean is 0."""
+    total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
+    for piece in read_pieces(x):
+        total += np.nansum(piece, axis=0, dtype=np.float64)
+        count += (~np.isnan(piece)).sum(axis=0)
+    return (total / np.maximum(count, 1)).astype(np.float32), count == 0
+
+
+def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
+    """Refuses rows that are wrong; the line says how many they are, and which is the first.
+
+    Args:
+        wrong: Which ones are, `[n]`.
+        where: What messages call the data.
+        what: The rows have that is wrong.
+        remedy: The end of the message.
+        kind: Of rows, where there are several: `test `, with a space behind it.
+
+    Example:
+        >>> refuse_rows(np.array([False, True]), "data", "no label", "fill them")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data: 1 of 2 rows have no label (the first is row 1): fill them
+    """
+    if wrong.any():
+        first = f"(the first is row {wrong.argmax()})"
+        raise BadInput(f"{where}: {wrong.sum()} of {len(wrong)} {kind}rows have {what} {first}: {remedy}")
+
+
+def refuse_large(x: NDArray[Any], what: str) -> None:
+    """Refuses finite numbers that would be infinite as float32; `what` begins the message: `x has numbers`."""
+    most = float(np.nanmax(np.abs(np.where(np.isfinite(x), x, 0)), initial=0.0)) if x.dtype.itemsize > 4 else 0.0
     if most > MOST_FLOAT32:
-        raise BadInput(f"{where} has numbers beyond what float32 holds ({most:.3g}): scale them down")
+        raise BadInput(f"{what} beyond what float32 holds ({most:.3g}): scale them down")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

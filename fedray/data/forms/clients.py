@@ -6,7 +6,7 @@ the other, and the partition `natural` gives them back.
 Example:
     >>> import pandas as pd
     >>> ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5})
-    >>> data = read_clients({"Rome": ward, "Oslo": ward}, ReadOptions(target="ill"), read_raw=None)
+    >>> data = read_clients({"Rome": ward, "Oslo": ward}, ReadOptions(target="ill"))
     >>> data.columns["client"][[0, -1]].tolist(), np.unique(data.train.group).tolist()
     (['Rome', 'Oslo'], [0, 1])
 """
@@ -14,22 +14,27 @@ Example:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle
+from fedray.core.read_options import ReadOptions
+from fedray.data.forms import hugging_face, pairs, pictures, tables
+from fedray.data.forms.arrays import is_array, list_classes
+from fedray.data.forms.pairs import FORMS, MOST_NAMED, describe_thing, is_pair, is_torch_set, read_raw_parts
+from fedray.data.forms.rows import CLIENT, RawRows, make_dataset, refuse_idle
 from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame
 from fedray.data.spool import Spool, read_pieces
-from fedray.data.types import Dataset
+from fedray.data.types import Dataset, Split, check_rows
 from fedray.files.layout import TABLES, find_table_parts, list_files, list_tables, tell_endings
+from fedray.files.plain import expand_user_path
+from fedray.own_code.user_code import name_type
 
-CLIENT = "client"  # the column that says whose a row is
-TABLE_OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
-Parts = tuple[RawRows, RawRows | None]
+INPUTS = ("x", "x_train", "train_x", "data", "images", "features", "inputs", "input")  # usual keys of a dict
+LABELS = ("y", "y_train", "train_y", "target", "targets", "labels", "label")
 
 
 def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
@@ -49,14 +54,13 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     names = [file.name.partition(".")[0] for file in files]
     parts = find_table_parts(files, reading.test if isinstance(reading.test, str) else None)
     if parts is None:
-        refuse_idle(reading, TABLE_OPTIONS - {"test", "group"}, "a table for each client")
-        data = read_clients(_by_name(folder, files), reading, None, "table")
+        data = read_clients(_by_name(folder, files), reading, "table")
     else:
         if reading.test is not None and not isinstance(reading.test, str):
             raise BadInput(f"data.test cannot act on {folder}, which has tables of parts: name the one for testing")
         if parts.test is not None and parts.test not in names:
             raise BadInput(f"data.test = {parts.test}: {folder} has no such file: name one of {', '.join(names)[:200]}")
-        refuse_idle(reading._replace(test=None), TABLE_OPTIONS - {"test"}, "tables of parts")
+        refuse_idle(reading._replace(test=None), tables.OPTIONS - {"test"}, "tables of parts")
         train, test = (None if name is None else read_frame(files[names.index(name)]) for name in parts[:2])
         data = build_table(train, test, reading._replace(test=None))
         data = data._replace(remarks=(*parts.remarks, *data.remarks))
@@ -71,10 +75,68 @@ def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
     return {file.stem: read_frame(file) for file in files}
 
 
+def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
+    """A mapping from clients to data: tables, their files, Hugging Face data sets, pairs, or torch data sets."""
+    texts = all(isinstance(value, str) for value in things.values())  # paths, say
+    if not texts and not any(_is_readable(value) for value in things.values()):
+        raise BadInput(explain_dict(things))
+    if folders := {client: value for client, value in things.items() if isinstance(value, Path) and value.is_dir()}:
+        return _read_client_folders(things, folders, reading)
+    things = {
+        client: read_frame(expand_user_path("data", str(value))) if isinstance(value, Path) else value
+        for client, value in things.items()
+    }
+    if things and all("datasets.Dataset" in list_classes(value) for value in things.values()):
+        names = [str(client) for client in things]
+        refuse_empty([len(value) for value in things.values()], names)
+        whole = hugging_face.join_clients(list(things.values()), CLIENT)
+        data = hugging_face.read_hugging_face(whole, reading._replace(group=CLIENT), name="clients")
+        assert data.train.group is not None
+        return data._replace(columns={**data.columns, CLIENT: np.array(names)[data.train.group]})
+    return read_clients(things, reading)
+
+
+def _read_client_folders(things: Mapping[Any, Any], folders: Mapping[Any, Path], reading: ReadOptions) -> Dataset:
+    """A mapping from clients to folders of pictures."""
+    places = {str(client): expand_user_path("data", str(folder)) for client, folder in folders.items()}
+    for client, place in places.items():
+        if list_tables(place):
+            raise BadInput(f"client {client}: {place} is a folder of tables: give a table, or its file")
+    if len(folders) < len(things):
+        other = next(client for client in things if client not in folders)
+        raise BadInput(f"client {other} has no folder, but others have: give all of them data of one form")
+    refuse_idle(reading, ("test_fraction", "size"), "folders of pictures")
+    return pictures.read_folder(places, reading)
+
+
+def _is_readable(value: Any) -> bool:
+    """Whether a value of a mapping may be the data of a client."""
+    known = isinstance(value, Path | Dataset) or is_frame(value) or is_torch_set(value)
+    return known or is_pair(value) or hugging_face.is_hugging_face(value) or isinstance(value, Mapping)
+
+
+def explain_dict(things: Mapping[Any, Any]) -> str:
+    """The line about a dict whose values are no data by themselves: arrays, columns, numbers.
+
+    Example:
+        >>> explain_dict({"x": [[0.5]], "y": [1]})
+        "data is a dict of x (a list of 1 (a list)), y (a list of 1 (an int)): give a pair, data=(d['x'], d['y'])"
+    """
+    each = [f"{key} ({name_type(v) if is_array(v) else describe_thing(v)})" for key, v in things.items()]
+    has = ", ".join(each[:MOST_NAMED] + ["..."] * (len(each) > MOST_NAMED))
+    keys = {str(key).lower(): key for key in things}
+    x, y = (next((keys[name] for name in names if name in keys), None) for names in (INPUTS, LABELS))
+    if x is None or y is None:
+        return f"data is a dict of {has}: give data=pandas.DataFrame(d) if these are columns, or {FORMS}"
+    test = [keys.get(str(key).lower().replace("train", "test")) for key in (x, y)]
+    if None in test or test == [x, y]:
+        return f"data is a dict of {has}: give a pair, data=(d[{x!r}], d[{y!r}])"
+    return f"data is a dict of {has}: give two pairs, data=((d[{x!r}], d[{y!r}]), (d[{test[0]!r}], d[{test[1]!r}]))"
+
+
 def read_clients(
     clients: Mapping[Any, Any],
     reading: ReadOptions,
-    read_raw: Callable[[Any, ReadOptions], Parts] | None,
     name: str = "clients",
 ) -> Dataset:
     """The data of several clients as one data set.
@@ -82,7 +144,6 @@ def read_clients(
     Args:
         clients: The data of each, all of one form.
         reading: How they are read.
-        read_raw: Reads what is no table; None: all are tables.
         name: Of the data set.
 
     Raises:
@@ -92,13 +153,13 @@ def read_clients(
     if not clients:
         raise BadInput("data: there is no client in the mapping: give {client: data}")
     if all(is_frame(value) for value in clients.values()):
+        refuse_idle(reading, tables.OPTIONS - {"test", "group"}, "a table for each client")
         return _join_tables([as_frame(value) for value in clients.values()], names, reading, name)
-    if read_raw is None:
-        raise BadInput("data: the clients' data are no tables: give a table for each")
+    refuse_idle(reading, pairs.OPTIONS, pairs.NAME)
     parts = []
     for client, value in clients.items():
         try:
-            parts.append(read_raw(value, reading))
+            parts.append(read_raw_parts(value, reading))
         except BadInput as error:
             raise BadInput(f"client {client}: {error}") from None
     refuse_empty([len(train.x) for train, _ in parts], names)
@@ -162,6 +223,7 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
     spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
     alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
     for part, client in zip(parts, names, strict=True):
+        check_rows(f"client {client}", Split(part.x, part.y))
         try:
             for piece in read_pieces(part.x):
                 spool.append(piece.astype(np.result_type(*types), copy=False) if alike else piece)

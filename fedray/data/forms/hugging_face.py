@@ -7,17 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.core.text import show_line
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.pictures import stack_pictures
-from fedray.data.forms.rows import RawRows, ReadOptions, make_dataset, refuse_idle, tokenize
+from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.forms.tables import ArrowFrame, build_table, keep_columns, number_groups, require_columns
-from fedray.data.input_columns import spell_columns
 from fedray.data.spool import Spool
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import find_part
@@ -71,7 +71,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     columns = list(given) if given else _find_input(train, target, reading)
     frame = _scalar_frame(train, name)
     need = [*([target] if isinstance(target, str) else target), *columns, *([reading.group] if reading.group else [])]
-    require_columns(_Names(known, name), need)
+    require_columns(known, need, of=f"data {name}")
     if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
         column = columns[0]
         clients = frame[reading.group] if reading.group else None
@@ -84,16 +84,6 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     other = None if test is None else _scalar_frame(test, name)
     data = build_table(frame, other, reading, name, _class_names(train, target))
     return data._replace(remarks=(*remarks, *data.remarks))
-
-
-class _Names:
-    """The names of columns, as `require_columns` asks for them."""
-
-    def __init__(self, names: list[str], name: str) -> None:
-        self._names, self.attrs = names, {"file": f"data {name}"}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
 
 
 def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:
@@ -292,46 +282,23 @@ BUILDERS = {
 
 def load_hf(
     _root: Path | None,
+    reading: ReadOptions,
     *,
     path: str | None = None,
     config: str | None = None,
     split: str | None = None,
-    test: str | None = None,
-    input: str | list[str] | None = None,
-    target: str | None = None,
-    group: str | None = None,
-    test_fraction: float = 0.2,
-    task: Literal["auto", "classification", "regression"] = "auto",
-    missing: Literal["refuse", "mean", "drop"] = "refuse",
-    tokenizer: str | None = None,
-    length: int | None = None,
-    size: int | None = None,
     download: bool = False,
 ) -> Dataset:
     """A data set of the user's disk or of their Hugging Face cache.
 
     Args:
+        reading: How it is read; `test` is the split of the test rows, and `input` and `target` may be None where there
+            is one candidate.
         path: A folder that `save_to_disk` wrote, a folder or file that `load_dataset` reads, or a name in the cache.
         config: Configuration of a named data set.
         split: The split of the training rows; None: `train`, or the only one.
-        test: The split of the test rows; None: `test` or `validation` if there is one, else a share is drawn.
-        input: The column of pictures, lists or text, or columns of numbers; None where there is one candidate.
-        target: The column to predict; None where there is one column of classes.
-        group: Column of the natural clients.
-        test_fraction: Share of the rows that is drawn as test rows where none are given.
-        task: As for tables.
-        missing: As for tables.
-        tokenizer: File of a tokenizer, or its name in the cache; makes tokens of text.
-        length: Tokens of a row.
-        size: Height and width that pictures are brought to.
         download: Whether a named data set may be downloaded.
     """
-    target, input, group = (
-        spell_columns(one, f"data.{key}") for key, one in (("target", target), ("input", input), ("group", group))
-    )
-    reading = ReadOptions(
-        target, input, group, test, test_fraction, task, missing, tokenizer, length, size
-    )  # in the order of its fields
     return read_hugging_face(_open(path, config, download=download), reading, split)
 
 
@@ -361,9 +328,14 @@ def find_hf_files(
     return cache if cache.is_dir() else _find_cache()
 
 
-def open_saved(path: str) -> Any:
-    """What `save_to_disk` wrote into a folder."""
-    return _open(path, None, download=False)
+def is_saved(thing: Any) -> bool:
+    """Whether a thing is the path of a folder that `save_to_disk` wrote."""
+    return isinstance(thing, Path) and any((thing / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def read_saved(place: Path, reading: ReadOptions) -> Dataset:
+    """The data set of such a folder."""
+    return read_hugging_face(_open(str(place), None, download=False), reading)
 
 
 def _find_cache() -> Path:
@@ -382,7 +354,7 @@ def _open(path: str | None, config: str | None, *, download: bool) -> Any:
     assert path is not None
     place = expand_user_path("data.path", path)
     try:
-        if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
+        if is_saved(place):
             return datasets.load_from_disk(str(place))
         with _offline(not download):
             if place.is_file():

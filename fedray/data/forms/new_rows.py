@@ -17,8 +17,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.data.cells import is_number_text, is_text
-from fedray.data.checks import find_wrong_rows
-from fedray.data.forms.arrays import as_array
+from fedray.data.forms.arrays import as_array, find_rows, refuse_rows
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
 from fedray.data.origins import subtract
 from fedray.data.types import Array, Dataset
@@ -51,8 +50,8 @@ def read_inputs(data: Dataset, x: Any) -> Array:
         values = subtract(values, data.origin)
     if data.means is not None and values.shape[1:] == data.means.shape and values.dtype.kind == "f":
         values = np.where(np.isnan(values), data.means, values)
-    if values.dtype.kind == "f" and values.ndim and not np.isfinite(values).all():
-        raise BadInput(f"x has inputs that are NaN or infinite{find_wrong_rows(values)}: {REMEDY}")
+    if values.ndim:
+        refuse_rows(find_rows(values, lambda x: ~np.isfinite(x)), "x", "inputs that are NaN or infinite", REMEDY)
     if values.dtype.kind == "b" or data.origin is not None:
         return values.astype(np.float32)
     if values.dtype.kind == "u" and values.dtype.itemsize > 1:  # torch does not compute with them
@@ -82,13 +81,11 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
     """Refuses an input with what training had not: missing values, text among numbers, infinity."""
     gaps = column.isna().to_numpy(dtype=bool)
-    if gaps.any() and (not fill if values is None else GAP not in values):
-        where = f"(the first in row {gaps.argmax()})"
-        raise BadInput(f"x: column {name} has {gaps.sum()} missing values {where}: {REMEDY}")
+    if not fill if values is None else GAP not in values:
+        refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
     if values is not None or gaps.all():
         return
     if (is_text(column) and not is_number_text(column)) or column.dtype.kind not in "iufbO":
         raise BadInput(f"x: column {name} is of type {column.dtype}, but held numbers in training: give numbers")
     numbers = np.where(gaps, 0.0, column.to_numpy(dtype=np.float64, na_value=np.nan))
-    if not np.isfinite(numbers).all():
-        raise BadInput(f"x: column {name} is infinite{find_wrong_rows(numbers)}: {REMEDY}")
+    refuse_rows(np.isinf(numbers), "x", f"an infinite value in column {name}", REMEDY)

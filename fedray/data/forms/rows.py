@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,12 +12,23 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
+from fedray.core.read_options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
+from fedray.core.text import quote_value
 from fedray.core.types import IntArray
-from fedray.data.forms.arrays import doubt_classes, is_whole_with_gaps, list_classes, read_labels
-from fedray.data.forms.gaps import find_gaps, find_infinite, mean_of_columns
-from fedray.data.origins import find_range, narrow, tell_scale
+from fedray.data.forms.arrays import (
+    doubt_classes,
+    find_gaps,
+    find_rows,
+    is_whole_with_gaps,
+    list_classes,
+    mean_of_columns,
+    read_labels,
+    refuse_rows,
+)
+from fedray.data.input_columns import COLUMNS, spell_columns
+from fedray.data.origins import narrow, tell_test_scale
 from fedray.data.spool import Spool, read_pieces, take_rows
-from fedray.data.types import Array, Dataset, Split, classification, regression, split_stratified
+from fedray.data.types import Array, Dataset, Split, check_parts, classification, regression, split_stratified
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -156,61 +168,10 @@ def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
     ]
 
 
-def tell_test_scale(kind: str, train: Array, test: Array, names: Sequence[str]) -> list[str]:
-    """What is said of test inputs on another scale than the training inputs; nothing of tokens.
-
-    Args:
-        kind: What the inputs are.
-        train: The training inputs; none where they are generated.
-        test: The test inputs.
-        names: Of the inputs, where they have some.
-    """
-    if kind == "tokens" or not len(train) or not len(test):
-        return []
-    return tell_scale(find_range(train), test, f"the test {'pictures' if kind == 'images' else 'rows'}", names)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld.
 
-MISSING = ("refuse", "mean", "drop")
-TASKS = ("auto", "classification", "regression")
-
-
-class ReadOptions(NamedTuple):
-    """How a user's data are read.
-
-    Attributes:
-        target: The column to predict: one, also for a regression; None where the form says it.
-        input: The inputs: a column of images, lists or text, or columns of numbers, truth values and categories; None
-            where the form says it, or all other columns of a table.
-        group: Column of the natural clients.
-        test: The test rows, in the form of the data, or which of its parts they are; None: as the form says, or drawn.
-        test_fraction: Share of the rows that are drawn as test rows where none are given.
-        task: `auto`, `classification` or `regression`.
-        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
-            its own), or `drop` the rows that have them.
-        tokenizer: Makes tokens of text: a function, a tokenizer, its file, or its name in the user's cache.
-        length: Tokens of a row; shorter ones end in zeros. None: those of the longest row, 256 at most.
-        size: Height and width that pictures are brought to; None: they are as they are, all of one size.
-        seed: Address of the drawn test rows.
-        input_key: What `input` is called where the options stand, for messages.
-    """
-
-    target: Any = None
-    input: Any = None
-    group: str | None = None
-    test: Any = None
-    test_fraction: float = 0.2
-    task: str = "auto"
-    missing: str = "refuse"
-    tokenizer: Any = None
-    length: int | None = None
-    size: int | None = None
-    seed: int = 0
-    input_key: str = "input"
-
-
+CLIENT = "client"  # the column that says whose a row is, where clients come apart
 GIVEN_ROW = "row"  # the column that says which of the user's rows a training row is, from 0
 MOST_COUNTED = 5_000_000  # rows up to which there is that column
 
@@ -249,21 +210,39 @@ class RawRows(NamedTuple):
         return self._replace(x=take_rows(self.x, rows), y=self.y[rows], group=group, columns=columns)
 
 
-def check_reading(reading: ReadOptions) -> None:
-    """Refuses options that cannot be what they are.
+def make_reading(**given: Any) -> ReadOptions:
+    """The options of reading as users write them, checked; columns by their names as text.
+
+    Args:
+        given: Fields of `ReadOptions`; what is `input` elsewhere is called `features` by tables.
 
     Raises:
         BadInput: Names the option, its value and what it may be.
+
+    Example:
+        >>> make_reading(features=["age", 3]).input
+        ['age', '3']
+        >>> make_reading(task="guess")
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data.task = 'guess' is not one of auto, classification, regression: choose one
     """
-    for key, value, known in (("missing", reading.missing, MISSING), ("task", reading.task, TASKS)):
-        if value not in known:
-            raise BadInput(f"data.{key} = {value!r}: choose one of {', '.join(known)}")
-    if not isinstance(reading.test_fraction, int | float) or not 0 < reading.test_fraction < 1:
-        raise BadInput(f"data.test_fraction = {reading.test_fraction}: it must lie between 0 and 1")
+    for key in (*COLUMNS, "features"):
+        if key in given:
+            given[key] = spell_columns(given[key], f"data.{key}")
+    if "features" in given:
+        given["input"] = given.pop("features")
+    for key in NUMBERS_AND_WORDS:
+        if given.get(key) is not None:
+            try:
+                given[key] = CHECKS[key](given[key])
+            except ValueError as wrong:
+                raise BadInput(f"data.{key} = {quote_value(given[key])} {wrong}") from None
+    reading = ReadOptions(**given)
     if reading.test is not None and reading.test_fraction != ReadOptions().test_fraction:
         raise BadInput("data.test_fraction cannot act, because data.test has the test rows: leave it out")
     if reading.length is not None and reading.tokenizer is None:
         raise BadInput(f"data.length = {reading.length} cannot act without data.tokenizer: leave it out")
+    return reading
 
 
 def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
@@ -279,7 +258,7 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
     """
     for key, value, default in zip(reading._fields, reading, ReadOptions(), strict=True):
         given = value is not None if default is None else value != default
-        if given and key not in (*used, "seed", "input_key"):
+        if given and key not in (*used, "input_key"):
             raise BadInput(f"data.{key} cannot act on {form}: leave it out")
 
 
@@ -309,21 +288,20 @@ def make_dataset(
         >>> data.class_names, len(data.train.y), len(data.test.y)
         (('no', 'yes'), 24, 6)
     """
-    check_reading(reading)
-    if not len(train.x):
-        raise BadInput(f"data {name}: there are no rows: give some")
+    given = [part for part in (train, test) if part is train or (part is not None and len(part.x))]
+    check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
     if reading.task == "auto" and is_whole_with_gaps(train.y):
         reading = reading._replace(task="classification")
         remarks = [*remarks, *doubt_classes(train.y[~np.isnan(train.y)], "auto")]
-    parts = _prepare_parts(name, [part for part in (train, test) if part is not None and len(part.x)], reading)
+    parts = _prepare_parts([train, *given[1:]], reading)
     train, test = parts[0], parts[1] if len(parts) > 1 else None
     remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
     labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
     if test is None:
         numbers, train = train.y.dtype.kind in "iuf" and not train.names, train._replace(y=labels.train)
-        generator = rng.stream(reading.seed, "table")
+        generator = rng.stream(0, "table")
         keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator, numbers=numbers)
         remarks += tell_lost(train.group, keep)
         train, test = train.take(keep), train.take(rest)
@@ -361,8 +339,6 @@ def draw_test_rows(
     Raises:
         BadInput: One of the two would have no rows.
     """
-    if not 0 < fraction < 1:
-        raise BadInput(f"data.test_fraction = {fraction}: it must lie between 0 and 1")
     keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
         of = f" of each of {len(np.unique(y))} classes" if classes else ""
@@ -375,13 +351,10 @@ def draw_test_rows(
     return keep, rest
 
 
-def _prepare_parts(name: str, given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
+def _prepare_parts(given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
     """The rows of each part without gaps, except for inputs that are filled later, as float32."""
     words = ("training ", "test ") if len(given) > 1 else ("",)
     parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
-    if len({part.x.shape[1:] for part in parts}) > 1:
-        one, other = (" x ".join(map(str, part.x.shape[1:])) for part in parts)
-        raise BadInput(f"data {name}: inputs of train are {one}, but those of test are {other}: give them one shape")
     inputs, origin = narrow([part.x for part in parts])
     known = parts[0].origin if origin is None else origin
     return [part._replace(x=x, origin=known) for part, x in zip(parts, inputs, strict=True)]
@@ -392,26 +365,16 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
 
     `word` says which rows they are, where there are several kinds.
     """
-    if len(part.x) != len(part.y):
-        raise BadInput(f"data: there are {len(part.x)} inputs, but {len(part.y)} labels: give one for each input")
-    for what, values in (("inputs", part.x), ("labels", part.y)):
-        if (wrong := find_infinite(values)).any():
-            raise BadInput(
-                f"data: {wrong.sum()} of {len(wrong)} {word}rows have infinite {what} (the first is row "
-                f"{wrong.argmax()}): correct them, or leave those rows out"
-            )
     no_label = find_gaps(part.y)
     no_input = find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
-    if no_label.any() and reading.missing != "drop":
-        raise BadInput(
-            f"data: {no_label.sum()} of {len(no_label)} {word}rows have no label (the first is row "
-            f"{no_label.argmax()}): write data.missing: drop, or fill them"
-        )
-    if no_input.any() and reading.missing == "refuse":
-        raise BadInput(
-            f"data: {no_input.sum()} of {len(no_input)} {word}rows have missing inputs (the first is row "
-            f"{no_input.argmax()}): write data.missing: mean, or drop (those rows)"
-        )
+    refuse = partial(refuse_rows, where="data", kind=word)
+    for what, values in (("inputs", part.x), ("labels", part.y)):
+        remedy = "correct them, or leave those rows out"
+        refuse(find_rows(values, np.isinf), what=f"infinite {what}", remedy=remedy)
+    if reading.missing != "drop":
+        refuse(no_label, what="no label", remedy="write data.missing: drop, or fill them")
+    if reading.missing == "refuse":
+        refuse(no_input, what="missing inputs", remedy="write data.missing: mean, or drop (those rows)")
     gaps = no_label | no_input
     if not gaps.any():
         return part

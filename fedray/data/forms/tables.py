@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput
+from fedray.core.read_options import ReadOptions
 from fedray.core.text import suggest_nearest
 from fedray.data.cells import (
     explain_marks,
@@ -20,13 +21,14 @@ from fedray.data.cells import (
     unbox,
 )
 from fedray.data.forms.arrays import doubt_classes, doubt_targets, is_whole_with_gaps, list_classes
-from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, ReadOptions, make_dataset
+from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.forms.text_tables import explain_table, read_text_table
 from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray, refuse_twins
 from fedray.data.origins import Float64, find_origin
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import TABLES
 from fedray.files.leaf_files import list_leaf_files
+from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which columns of a table are inputs, which of them are categories, what may be missing, and how its target is read.
@@ -117,18 +119,19 @@ def choose_columns(
     return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
 
 
-def require_columns(frame: Any, columns: list[str], key: str = "data") -> None:
+def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
     """Refuses a table that lacks one of some columns; the line has the nearest name, and all that there are.
 
     Args:
-        frame: The table.
+        frame: The table, or the names of its columns.
         columns: Those that are needed.
         key: Of the scenario, for the message.
+        of: What messages call the table; None: as it says itself.
     """
     known = [str(name) for name in frame]
     for column in columns:
         if column not in known:
-            name = frame.attrs.get("file", "the table")
+            name = of or frame.attrs.get("file", "the table")
             remedy = suggest_nearest(str(column), known, "add it, or choose one of them")
             raise BadInput(f"{key}: {name} has no column {column}: {remedy} (its columns: {', '.join(known)[:400]})")
 
@@ -315,6 +318,8 @@ ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
 READ_FILES = "CSV (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather files (.feather, .arrow)"
 MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
 MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
+OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
+TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
 
 
@@ -441,6 +446,49 @@ def _read_csv(file: Path, delimiter: str, key: str) -> Any:
                 f"sep={found!r}, {marks[0].options}).to_parquet(...){more}"
             )
     return frame
+
+
+def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
+    """The user's own file, or their folder with one for each client; `key` is the option that names it."""
+    if not path:
+        raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
+    file = expand_user_path(f"data.{key}", path)
+    if not file.is_file() and not (key == "path" and file.is_dir()):
+        raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
+    return file
+
+
+def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
+    """The data set of a file, and of another one with the test rows where an option names it."""
+    if isinstance(reading.test, str | Path):
+        other = read_frame(find_table_file(None, str(reading.test), "test"), "test")
+        reading = reading._replace(test=other)
+    return read_table(read_frame(file), reading)
+
+
+def read_table(frame: Any, reading: ReadOptions) -> Dataset:
+    """A table of numbers and categories, or of a column of text that is tokenized."""
+    other = None if reading.test is None else as_frame(reading.test)
+    if reading.tokenizer is None:
+        refuse_idle(reading, OPTIONS, "a table without data.tokenizer")
+        return build_table(frame, other, reading)
+    columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
+    if len(columns) != 1 or not isinstance(reading.target, str):
+        raise BadInput(
+            "data.tokenizer is set, but not both columns: name the column of text in data.input and "
+            "the one to predict in data.target"
+        )
+    refuse_idle(reading, TEXT_OPTIONS, "a table of text")
+    given = [part for part in (frame, other) if part is not None]
+    for part in given:
+        require_columns(part, [*columns, reading.target, *([reading.group] if reading.group else [])])
+    parts = []
+    for part in given:
+        x = tokenize([part[columns[0]].tolist()], reading.tokenizer, reading.length)
+        y = np.asarray(part[reading.target].to_numpy())
+        group = number_groups(part[reading.group], frame[reading.group]) if reading.group else None
+        parts.append(RawRows(x, y, group, keep_columns(part, columns)))
+    return make_dataset("table", parts[0], parts[1] if len(parts) > 1 else None, reading)
 
 
 def build_table(

@@ -1,0 +1,69 @@
+r"""Split-Mix: K narrow base networks; a device trains, holds and answers with as many as its budget allows.
+
+Each base network is trained as FedAvg trains its one. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix Federated
+Learning for On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.
+
+Formulas of split_mix:
+    A device of tier $b$ trains $m_b \le K$ base networks in a round, by turns, so that in $K$ rounds it trains all of
+    them equally often. Each base becomes the mean of its uploads, and a device answers with the first $m_b$:
+
+    $$
+    w_k \leftarrow w_k + \sum_{i \in S_k} p_i \, (u_{ik} - w_k), \qquad
+    p(y \mid x) = \frac{1}{m_b} \sum_{k < m_b} p_{w_k}(y \mid x).
+    $$
+
+Deviations:
+    1. The scenario's network is the base network (`model.hidden`, `model.width`), and a tier's `models_per_round` says
+       how many a device takes. The paper cuts a network of full width into K of width 1/K, and a budget R takes the
+       integer part of R K of them.
+    2. A device answers with the mean of probabilities, as all ensembles here do; the paper takes that of the logits.
+    3. New clients, and so `accuracy`, have all K.
+
+Example:
+    >>> import fedray
+    >>> tiers = {"strong": {"share": 0.5, "models_per_round": "all"}, "weak": {"share": 0.5}}
+    >>> scenario = {"method": {"name": "split_mix", "models": 4}, "rounds": 4, "clients": {"number": 10}}
+    >>> scenario["clients"]["tiers"] = tiers
+    >>> run = fedray.run(scenario, local__lr=0.03, runtime="inline", report=False)
+    >>> jobs = run.clients.to_pandas().groupby("tier")["model"].count()
+    >>> jobs.to_dict()  # of 5 devices each, in 4 rounds
+    {'strong': 80, 'weak': 20}
+"""
+
+from __future__ import annotations
+
+from fedray.core.spec import Limit, MethodSpec
+from fedray.methods import kit
+
+SPECS = {
+    "split_mix": MethodSpec(
+        "Split-Mix: narrow base networks, of which a device trains and keeps what it can hold (Hong et al. 2022)",
+        family="parts of a network",
+        defaults={
+            "method": {"models": 8},
+            "server": {"weighting": "examples"},
+            "clients": {
+                "tiers": {
+                    "whole": {"share": 0.25, "models_per_round": "all"},
+                    "half": {"share": 0.25, "models_per_round": 4},
+                    "quarter": {"share": 0.25, "models_per_round": 2},
+                    "eighth": {"share": 0.25, "models_per_round": 1},
+                }
+            },
+        },
+        limits=(Limit("models", 1, "FedAvg (split_mix of one base network)"),),
+    ),
+}
+
+
+def split_mix(setting: kit.Setting) -> kit.Method:
+    """K base networks `[K, d]` over clients in tiers; traffic of a device: m d numbers in each direction."""
+    phase = kit.federated(setting, assign=kit.permutation, compress=kit.dense, merge=kit.mean)
+    can = kit.numpy.array([tier.models_per_round or setting.models for tier in setting.clients.tiers])
+    first = (kit.numpy.arange(setting.models) < can[:, None]).astype(float)  # [T, K]: what a device of each tier holds
+    tiers = kit.numpy.stack([first / first.sum(axis=1, keepdims=True)] * len(setting.seeds))
+
+    def answer(state: kit.State) -> kit.Answer:
+        return kit.Answer(state, setting.models, tiers=tiers)
+
+    return kit.Method("split_mix", phase, answer)
