@@ -30,7 +30,7 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
     Returns:
         By part:
         - `data`, `network`: a digest of each thing that can change.
-        - `source`: of each of the user's functions and objects, as "loss mine"; empty where no source is to be had.
+        - `source`: of each of the user's functions and classes, as "loss mine: smooth"; empty where there is none.
         - `files`: of each of the user's modules that these need.
         - `values`: of each value that they read, as "loss mine: weights"; what a callback reads it may have written.
         - `names`: the file that registered each of the user's names, as "method mine".
@@ -45,12 +45,12 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
             made["constants"] = _hash(" ".join(_list_constants(study.net.module)))
         elif kind == "augmentation":  # one of torchvision says itself what it was made with
             made["what it was made with"] = _hash(write_object(thing))
-        source[f"{kind} {called}"] = hash_source(*functions)
+        source |= {f"{kind} {called}: {key}": digest for key, digest in hash_source(*functions).items()}
         if kind != "callback":
             read = hash_values(*functions) | made
             values |= {f"{kind} {called}: {key}": digest for key, digest in read.items()}
     if augment := own.named().get("augment"):
-        source["augmentations in this order"] = _hash(repr(augment))
+        source["augmentations: their order"] = _hash(repr(augment))
     layout, own_network = study.net.layout, any(kind == "model" for kind, _ in code)
     shapes = f"{layout.names} {layout.shapes} {layout.trainable} {layout.counters}"
     return {

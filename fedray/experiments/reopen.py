@@ -31,8 +31,6 @@ from fedray.storage.identity import (
 # ---------------------------------------------------------------------------------------------------------------------
 # Opens a run directory again: its scenario and its study, refused where the run began with something else.
 
-_AFTER_TRAINING = ("model", "partition")  # kinds of own code whose values count when nothing is trained
-
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     """The scenario of a run directory, for the Python objects the run was started with.
@@ -82,9 +80,7 @@ def reopen_study(out: Path, own: UserObjects) -> Study:
     check_scenario_file(out)
     study = build_study(scenario, own)
     if read_identity(out):
-        digests = describe_study(scenario, own, study)
-        values = {key: digest for key, digest in digests["values"].items() if key.startswith(_AFTER_TRAINING)}
-        check_identity(out, {**digests, "values": values})
+        check_identity(out, describe_study(scenario, own, study))
     return study
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedray.core.errors import BadInput, Damaged, FedrayError
 from fedray.core.text import quote_value, show_line
-from fedray.files.plain import explain_read_error, read_file, replace_infinite, write_json
+from fedray.files.plain import explain_read_error, open_plain, read_file, replace_infinite, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,17 +224,20 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The files of a run directory whose checksums its newest checkpoint has: which there are, and whether they are whole.
+# The list of files that a checkpoint holds: how many bytes each had, and a digest of them. Which there are, and whether
+# they are whole.
 #
-# `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts, and every checkpoint has a
-# checksum of each part up to its round. Run directories that were written before there were checksums are read as
-# they are.
+# `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts. The list of a checkpoint has
+# each part up to its round, and the checkpoint's own state; that of the summary has the files of the run's end. JSON
+# files are sealed instead, those with a list too. Run directories of earlier versions have no such list in their
+# checkpoints, and are read as they are.
 
 FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
-FILES_KEY = "files"  # of the summary: their checksums
+FILES_KEY = "files"  # of a checkpoint's `progress.json` and of the summary: the list
+STATE_FILE = "state.safetensors"  # of a checkpoint
 TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
 BEST_FOLDER = "best"  # of a run directory: the checkpoint of its best round
-PartSums = dict[str, dict[str, list[Any]]]  # table -> round -> [bytes, digest]
+FileSums = dict[str, list[Any]]  # path in the run directory -> how many bytes, and 32 hexadecimal digits of BLAKE2b
 FOREIGN = ("wandb", "tensorboard", "mlruns")  # folders that loggers fill as they like
 _PART = re.compile(r"part-(\d{1,18})\.parquet")
 
@@ -244,11 +247,11 @@ class Vouched(NamedTuple):
 
     Attributes:
         round: Of the checkpoint.
-        parts: The checksum of each part up to this round; None where it was written before there were any.
+        files: Its list; None where it was written before there was one.
     """
 
     round: int
-    parts: PartSums | None
+    files: FileSums | None
 
 
 def find_checkpoints(folder: Path) -> list[int]:
@@ -297,7 +300,7 @@ def read_vouched(out: Path, remedy: str) -> Vouched | None:
     if not known:
         return None
     totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy)
-    return Vouched(known[-1], totals.get("parts"))
+    return Vouched(known[-1], totals.get(FILES_KEY))
 
 
 def name_part(round: int) -> str:
@@ -318,9 +321,31 @@ def list_parts(out: Path, table: str) -> dict[int, Path]:
     return dict(sorted(found))
 
 
-def digest_part(data: bytes) -> list[Any]:
-    """What a checkpoint keeps of a part: how many bytes it has, and 32 hexadecimal digits of BLAKE2b."""
-    return [len(data), hashlib.blake2b(data, digest_size=16).hexdigest()]
+def sum_file(path: Path) -> list[Any]:
+    """What a list keeps of a plain file.
+
+    Raises:
+        OSError: It is missing, cannot be read, or is no plain file.
+    """
+    with open_plain(path) as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))  # type: ignore[arg-type]
+        return [file.tell(), digest.hexdigest()]
+
+
+def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
+    """Compares a file with what a list has of it.
+
+    Raises:
+        Damaged: It is missing or was changed.
+        FedrayError: It cannot be read for another reason.
+    """
+    try:
+        found = sum_file(path)
+    except OSError as error:
+        raise tell_apart(path, error, remedy) from None
+    if found != wanted:
+        why = "its checksum differs" if found[0] == wanted[0] else f"it has {found[0]} bytes and had {wanted[0]}"
+        raise Damaged(f"{path} is damaged ({why})", remedy)
 
 
 def check_parts(out: Path, table: str) -> list[Path]:
@@ -352,36 +377,32 @@ def check_parts(out: Path, table: str) -> list[Path]:
 
 
 def check_vouched_parts(out: Path, table: str, vouched: Vouched) -> None:
-    """Compares the parts of a table with the checksums of a checkpoint, if it has any.
+    """Compares the parts of a table with the list of a checkpoint, if it has one.
 
     Raises:
         Damaged: A part is missing or was changed.
         FedrayError: A part cannot be read for another reason.
     """
-    remedy, sums = f"`fedray resume {out}` makes it again", (vouched.parts or {}).get(table, {})
-    for round, (size, _) in sums.items():
-        path = out / table / name_part(int(round))
-        found = digest_part(read_or_explain(path, remedy))
-        if found != sums[round]:
-            why = "its checksum differs" if found[0] == size else f"it has {found[0]} bytes and had {size}"
-            raise Damaged(f"{path} is damaged ({why})", remedy)
+    for name, wanted in (vouched.files or {}).items():
+        if name.startswith(f"{table}/"):
+            check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
 
 
 def find_strangers(out: Path, table: str, vouched: Vouched) -> list[Path]:
-    """Parts up to the round of a checkpoint that it does not know."""
-    if vouched.parts is None:
+    """Parts up to the round of a checkpoint that are not in its list."""
+    if vouched.files is None:
         return []
-    known = {int(round) for round in vouched.parts.get(table, {})}
-    return [path for round, path in list_parts(out, table).items() if round <= vouched.round and round not in known]
+    known = [path for round, path in list_parts(out, table).items() if round <= vouched.round]
+    return [path for path in known if f"{table}/{path.name}" not in vouched.files]
 
 
-def sum_final_files(out: Path) -> dict[str, list[Any]]:
-    """The checksums of the files that a run writes at its end, as its summary keeps them."""
-    return {name: digest_part(read_file(out / name)) for name in FINAL_FILES if (out / name).is_file()}
+def sum_final_files(out: Path) -> FileSums:
+    """The list of the files that a run writes at its end, as its summary keeps it."""
+    return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
 
 
 def check_final_file(out: Path, name: str, summary: Mapping[str, Any]) -> None:
-    """Compares a file of a finished run with the checksum in its summary; an older summary has none.
+    """Compares a file of a finished run with the list of its summary; an older summary has none.
 
     Args:
         out: The run directory.
@@ -392,19 +413,14 @@ def check_final_file(out: Path, name: str, summary: Mapping[str, Any]) -> None:
         Damaged: It is missing or was changed.
         FedrayError: It cannot be read for another reason.
     """
-    wanted, remedy = summary.get(FILES_KEY), f"`fedray resume {out}` makes it again"
+    wanted = summary.get(FILES_KEY)
     if isinstance(wanted, dict) and name in wanted:
-        found = digest_part(read_or_explain(out / name, remedy))
-        if found != wanted[name]:
-            raise Damaged(f"{out / name} is damaged (its checksum differs)", remedy)
+        check_file(out / name, wanted[name], f"`fedray resume {out}` makes it again")
 
 
-def sum_parts(out: Path) -> PartSums:
-    """The checksums of all parts that are there, for a run directory whose checkpoints have none yet."""
-    return {
-        table: {str(round): digest_part(read_file(path)) for round, path in list_parts(out, table).items()}
-        for table in TABLES
-    }
+def sum_parts(out: Path) -> FileSums:
+    """The list of all parts that are there, for a run directory whose checkpoints have none yet."""
+    return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
 def has_file(folder: Path, name: str) -> bool:

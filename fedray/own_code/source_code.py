@@ -41,20 +41,23 @@ def name_callable(thing: Any) -> str:
     return f"{inner.__module__}.{inner.__qualname__}"
 
 
-def hash_source(*things: Any) -> str:
+def hash_source(*things: Any) -> dict[str, str]:
     """SHA-256 of the source of functions, classes and objects that can be called, and of the user's that they use.
 
     Returns:
-        Empty text where the source of a part is not to be had: built-in functions, code typed into an interpreter, two
-        lambdas of one line.
+        By qualified name; empty text where no source is to be had: built-in functions, code typed into an interpreter,
+        two lambdas of one line.
 
     Example:
         >>> from textwrap import dedent
-        >>> len(hash_source(dedent)), hash_source(len)
-        (64, '')
+        >>> len(hash_source(dedent)["dedent"]), hash_source(lambda: 0, lambda: 1)
+        (64, {'<lambda>': ''})
     """
-    sources = {_read_source(one) for thing in things for one in list_code(thing)}
-    return "" if None in sources else hashlib.sha256("\n".join(sorted(map(str, sources))).encode()).hexdigest()
+    found: dict[str, set[str]] = {}
+    for one in (code for thing in things for code in list_code(thing)):
+        found.setdefault(one.__qualname__, set()).add(_read_source(one) or "")
+    texts = {name: "" if "" in each else "\n".join(sorted(each)) for name, each in sorted(found.items())}
+    return {name: text and hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
 def list_code(thing: Any) -> list[Any]:

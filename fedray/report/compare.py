@@ -295,9 +295,10 @@ def _list_pairing_keys(run: ReadRun) -> dict[str, str]:
         if key in PAIRING_KEYS or key.startswith("data.partition.")
     }
     source = run.identity.get("source")
-    for name, digest in source.items() if isinstance(source, Mapping) else ():
-        if name.startswith("partition "):
-            found["the code of data.partition"] = str(digest)[:8]
+    known = source if isinstance(source, Mapping) else {}
+    own = [str(digest)[:8] for name, digest in known.items() if name.startswith("partition ")]
+    if any(own):
+        found["the code of data.partition"] = " ".join(own)
     return {show_line(key, 60): show_line(value, 60) for key, value in found.items()}
 
 

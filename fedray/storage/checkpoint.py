@@ -19,10 +19,13 @@ from safetensors.torch import load_file, save_file
 from fedray.core.errors import Damaged, DamageWarning, FedrayError, Unwritable, warn_user
 from fedray.core.types import State
 from fedray.files.bounded import (
+    FILES_KEY,
     SEAL,
+    STATE_FILE,
     TABLES,
-    PartSums,
+    FileSums,
     Vouched,
+    check_file,
     check_vouched_parts,
     find_checkpoints,
     find_strangers,
@@ -33,6 +36,7 @@ from fedray.files.bounded import (
     read_totals,
     say_damaged,
     seal_entries,
+    sum_file,
     tell_apart,
 )
 from fedray.files.plain import hash_tensors, name_kind, open_plain, sync_to_disk
@@ -49,7 +53,7 @@ def save_checkpoint(
     private: dict[str, torch.Tensor] | None = None,
     keep: int = 2,
     *,
-    parts: PartSums | None = None,
+    files: FileSums | None = None,
 ) -> Path:
     """Writes `round-NNNNNN/` under a folder and removes all others but the newest ones.
 
@@ -58,7 +62,7 @@ def save_checkpoint(
         progress: where the run stands.
         private: the clients' private vectors by name.
         keep: how many checkpoints stay, at least 1: this one, and the newest of the others.
-        parts: the checksums of the parts of the run's tables; None: the tables are not checked.
+        files: the list of the parts of the run's tables, which the checkpoint keeps with its own state.
 
     Returns:
         The folder of the checkpoint.
@@ -89,32 +93,28 @@ def save_checkpoint(
         "wall_seconds": progress.wall_seconds,
         "metrics": progress.metrics,
         "failed": progress.failed,
-        "digest": hash_tensors(dict(sorted(tensors.items()))),
-        "shapes": _list_shapes(tensors),
-        "parts": parts,
+        FILES_KEY: dict(files or {}),
     }
     totals |= {"courses": progress.courses} if progress.courses else {}
     totals |= {"stopped": progress.stopped} if progress.stopped else {}
-    if parts is None:
-        del totals["parts"]
-    totals[SEAL] = seal_entries(totals)
     path = folder / f"round-{progress.round:06d}"
-    _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, json.dumps(totals))
+    _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, totals)
     others = [round for round in find_checkpoints(folder) if round != progress.round]
     for old in others[: max(0, len(others) + 1 - max(1, keep))]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return path
 
 
-def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: str) -> None:
-    """Writes the two files of a checkpoint into a temporary folder, syncs and renames it."""
+def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:
+    """Writes the two files of a checkpoint into a temporary folder, syncs and renames it; the list gets its state."""
     part, aside = final.with_name(f".{secrets.token_hex(12)}.part"), final.with_name(f".{final.name}{ASIDE}")
     try:
         final.parent.mkdir(exist_ok=True)
         part.mkdir()
-        (part / "progress.json").write_text(totals)
-        save_file(tensors, part / "state.safetensors")
-        (part / "state.safetensors").chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
+        save_file(tensors, part / STATE_FILE)
+        totals[FILES_KEY][STATE_FILE] = sum_file(part / STATE_FILE)
+        (part / "progress.json").write_text(json.dumps({**totals, SEAL: seal_entries(totals)}))
+        (part / STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
         for file in part.iterdir():
             sync_to_disk(file)
         sync_to_disk(part)
@@ -150,12 +150,12 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
     totals = read_totals(path, remedy)
-    tensors = _load_tensors(path / "state.safetensors", totals, remedy)
+    tensors = _load_tensors(path / STATE_FILE, totals.get(FILES_KEY), remedy)
     private = {n[8:]: v for n, v in tensors.items() if n.startswith("private/")}
     try:
         state = _make_state(tensors)
     except (KeyError, ValueError) as error:
-        raise say_damaged(path / "state.safetensors", error, remedy) from None
+        raise say_damaged(path / STATE_FILE, error, remedy) from None
     try:
         flight = {n[7:]: v for n, v in tensors.items() if n.startswith("flight/")}
         return replace(_make_progress(totals, state), flight=lambda: flight), private
@@ -203,36 +203,18 @@ def _make_progress(totals: dict[str, Any], state: State) -> Progress:
     return Progress(int(totals["round"]), state, up, down, seconds, *last, courses, str(totals.get("stopped", "")))
 
 
-def _load_tensors(file: Path, totals: dict[str, Any], remedy: str) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint, which have the digest and the shapes of its totals."""
-    digest, shapes = totals.get("digest"), totals.get("shapes")
+def _load_tensors(file: Path, files: FileSums | None, remedy: str) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, compared with its list if it has one."""
+    if files and STATE_FILE in files:
+        check_file(file, files[STATE_FILE], remedy)
     try:
         with open_plain(file):  # the loader cannot tell why a file may not be read, and waits for a pipe
-            tensors = load_file(file)
-        if digest != hash_tensors(dict(sorted(tensors.items()))) or shapes not in (None, _list_shapes(tensors)):
-            raise ValueError("its checksum differs")
+            return load_file(file)
     except OSError as error:
         raise tell_apart(file, error, remedy) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise Damaged(f"{file} is damaged ({why[:200]})", remedy) from None
-    return tensors
-
-
-def _list_shapes(tensors: dict[str, torch.Tensor]) -> dict[str, list[Any]]:
-    """Type and shape of each tensor, as JSON has them."""
-    return {name: [str(value.dtype), *value.shape] for name, value in sorted(tensors.items())}
-
-
-def read_checkpoint_parts(folder: Path, round: int) -> PartSums | None:
-    """The checksums of the parts of the tables that a checkpoint keeps; None where it was written without.
-
-    Raises:
-        Damaged: the checkpoint is damaged.
-        FedrayError: it cannot be read for another reason.
-    """
-    found: PartSums | None = read_totals(folder / f"round-{round:06d}", "").get("parts")
-    return found
 
 
 def hash_model(study: Study, state: State) -> str:
@@ -383,10 +365,10 @@ def _find_trusted(out: Path) -> tuple[Vouched, list[str]]:
     for round in reversed(rounds):
         try:
             load_checkpoint(out / CHECKPOINTS, round)
-            vouched = Vouched(round, read_checkpoint_parts(out / CHECKPOINTS, round))
+            vouched = Vouched(round, read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(FILES_KEY))
             for table in TABLES:
                 check_vouched_parts(out, table, vouched)
-                if vouched.parts is None:
+                if vouched.files is None:
                     _check_unsummed_parts(out, table, round)
         except Damaged as error:
             reasons.append(error.reason)

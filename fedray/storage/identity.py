@@ -42,6 +42,7 @@ from fedray.scenario.yaml_text import load_yaml, write_yaml
 from fedray.storage.summary import tell_user
 
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
+_ANSWERS = ("model ", "partition ")  # what reads values after the training too
 _PARTS = {  # that are refused where they differ: what a sentence says of each
     "data": "the data are not those the run began with ({}): restore them",
     "source": "the source of {} is not what the run began with: restore it",
@@ -63,24 +64,25 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
         BadInput: the run began with something else.
     """
     if read_identity(out) or find_checkpoints(out / "checkpoints"):
-        check_identity(out, digests, tell)
+        check_scenario_file(out)
+        _compare(out, read_identity(out), digests, tell)
     else:
         write_identity(out, digests)
 
 
-def check_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
-    """Refuses what is not what the run began with; a run without an identity is not checked.
+def check_identity(out: Path, digests: Digests) -> None:
+    """Refuses what a run that only answers did not begin with; one without an identity is not checked.
 
     Args:
         out: the run directory.
-        digests: of what is to be trained, or to answer.
-        tell: says in a line which values are others than when the run began.
+        digests: of what is to answer. Of values those of networks and partitions count.
 
     Raises:
         BadInput: names what was changed.
     """
     check_scenario_file(out)
-    _compare(out, read_identity(out), digests, tell)
+    values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
+    _compare(out, read_identity(out), {**digests, "values": values}, tell_user)
 
 
 def check_scenario_file(out: Path) -> None:
@@ -239,13 +241,10 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
     """Refuses digests that differ from those a directory began with, and tells of values that do."""
-    files = dict(_list_names(began))
     for part, said in _PARTS.items():
         if changed := _list_changes(part, began, digests):
-            each = [f"{name} of {files[name]}" if name in files else name for name in changed]
-            raise BadInput(f"{out}: {said.format(', '.join(each))}, or start a new run")
-    if changed := _list_changes("values", began, digests):
-        each = [f"{name} of {owner}" for owner, _, name in (key.partition(": ") for key in changed)]
+            raise BadInput(f"{out}: {said.format(', '.join(changed))}, or start a new run")
+    if each := _list_changes("values", began, digests):
         said = "value {} is not what the run began with: the new one counts"
         if len(each) > 1:
             said = "values {} are not what the run began with: the new ones count"
@@ -253,14 +252,16 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 
 
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
-    """What of a part differs; where a digest is empty, nothing was to be had.
+    """What of a part differs, in words; where a digest is empty, nothing was to be had.
 
     Only of data and of source is it a difference that something is gone: of a network, earlier versions kept more, and
     modules and values are those that a process happens to have.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
-    return [key for key, old, new in pairs if old != new and "" not in (old, new)]
+    changed = [key.partition(": ") for key, old, new in pairs if old != new and "" not in (old, new)]
+    files = {name: f"{name} of {file}" for name, file in _list_names(began)}
+    return [f"{name} of {files.get(thing, thing)}" if name else thing for thing, _, name in changed]
 
 
 def refuse_missing_names(out: Path) -> None:

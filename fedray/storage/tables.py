@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from fedray.core.errors import FedrayError
 from fedray.core.types import IntArray, Plan
 from fedray.files import plain
-from fedray.files.bounded import BEST_FOLDER, PartSums, digest_part, name_part, read_vouched, sum_parts
+from fedray.files.bounded import BEST_FOLDER, FileSums, name_part, read_vouched, sum_file, sum_parts
 from fedray.files.tables import COLUMNS, Column, arrow_type, make_table, read_parts, table_schema
 from fedray.metrics.scores import SCORES
 from fedray.simulation import clock
@@ -60,7 +60,7 @@ class RunRecorder:
         self.out, self.study = out, study
         self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_place, saved
         vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-        self._sums: PartSums = (None if vouched is None else vouched.parts) or sum_parts(out)
+        self._files: FileSums = (None if vouched is None else vouched.files) or sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []
         self._scores: list[dict[str, Any]] = []
@@ -138,7 +138,7 @@ class RunRecorder:
         self.flush(progress.round)
         self._confirm_place()
         folder, keep = self.out / "checkpoints", self.study.checkpoint_keep
-        checkpoint.save_checkpoint(folder, progress, self._private(), keep, parts=self._sums)
+        checkpoint.save_checkpoint(folder, progress, self._private(), keep, files=self._files)
         self._saved()
 
     def keep_best(self, progress: Progress) -> None:
@@ -169,9 +169,9 @@ class RunRecorder:
     def _write(self, name: str, table: pa.Table, round: int) -> None:
         self._confirm_place()
         plain.make_folder(self.out / name)
-        data = _pack(table)
-        plain.write_atomically(self.out / name / name_part(round), data)
-        self._sums.setdefault(name, {})[str(round)] = digest_part(data)
+        path = self.out / name / name_part(round)
+        write_parquet(path, table)
+        self._files[f"{name}/{path.name}"] = sum_file(path)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:

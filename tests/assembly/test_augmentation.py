@@ -194,10 +194,10 @@ def halved(x: Tensor) -> Tensor:
 
 
 CHANGED: dict[str, tuple[Any, Any, str]] = {
-    "a function within": (v2.RandomApply([same]), v2.RandomApply([halved]), "augmentation RandomApply"),
-    "the order": (["flip", same], [same, "flip"], "augmentations in this order"),
-    "a name": (["flip", same], ["crop", same], "augmentations in this order"),
-    "one less": (["flip", same], [same], "augmentations in this order"),
+    "a function within": (v2.RandomApply([same]), v2.RandomApply([halved]), "same of augmentation RandomApply"),
+    "the order": (["flip", same], [same, "flip"], "their order of augmentations"),
+    "a name": (["flip", same], ["crop", same], "their order of augmentations"),
+    "one less": (["flip", same], [same], "their order of augmentations"),
 }
 
 
@@ -388,7 +388,9 @@ def test_a_name_beside_a_function_belongs_to_the_run() -> None:
         begun = run(augment=[same, "blur"])
     with forgetting_names():
         fedray.register("augmentation", "blur", lambda x: x.float() * 3)
-        with pytest.raises(BadInput, match="the source of augmentation blur of .* is not what the run began with"):
+        with pytest.raises(
+            BadInput, match="the source of .* of augmentation blur of .* is not what the run began with"
+        ):
             fedray.resume(begun.path, rounds=3, augment=[same, "blur"])
 
 

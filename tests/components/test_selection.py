@@ -244,7 +244,7 @@ def test_own_rules_choose_deal_and_assign_and_are_in_the_identity_of_the_run(tmp
     for kind in own:
         with pytest.raises(BadInput, match=rf"{kind}.object = .*: pass the same {kind}= to fedray.resume"):
             _ = fedray.load(run.path, **{**own, kind: None}).study
-        with pytest.raises(BadInput, match=rf"the (data are|source of {kind} \w+ is) not .* the run began with"):
+        with pytest.raises(BadInput, match=rf"the (data are|source of \S+ of {kind} \w+ is) not .* the run began with"):
             _ = fedray.load(run.path, **{**own, kind: other[kind]}).study
 
 

@@ -82,7 +82,7 @@ def make_run(folder: Path) -> Path:
         write_json(out / name, {key: value for key, value in kept.items() if key not in (SEAL, "files")})
     for path in out.glob("checkpoints/*/progress.json"):
         kept = json.loads(path.read_text())
-        kept = {key: value for key, value in kept.items() if key not in (SEAL, "parts", "shapes")}
+        kept = {key: value for key, value in kept.items() if key not in (SEAL, "files")}
         path.write_text(json.dumps({**kept, SEAL: seal_entries(kept)}))
     return out
 

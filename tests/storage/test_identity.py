@@ -86,7 +86,7 @@ def test_predict_answered_with_another_network_of_equal_layout(tmp_path: Path) -
     run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run", model=Rectified)
     x = np.zeros((2, 1, 8, 8), np.uint8)
     for other in (Bent, Scaled):
-        line = "the source of model Rectified is not what the run began with"
+        line = "the source of Rectified of model Rectified is not what the run began with"
         assert line in line_of(fedray.load(run.path, model=other).predict, x)
     assert "pass the same model=" in line_of(fedray.load(run.path).predict, x)
     answer = fedray.load(run.path, model=Rectified).predict(x)
@@ -138,7 +138,7 @@ def test_a_function_that_a_network_calls_was_changed_in_silence(
     same = load_network(f"# as before\n{NETWORK}", HELPER.replace("return bend", "# a comment\n    return bend"))
     assert fedray.load(run.path, model=same).study.net.layout.d == 650
     bent = load_network(NETWORK, HELPER.replace("tanh", "relu"))
-    assert "the source of model Net is not what the run began with" in line_of(
+    assert "the source of bend of model Net is not what the run began with" in line_of(
         lambda: fedray.load(run.path, model=bent).study
     )
     scaled = load_network(NETWORK.replace("2 * x", "3 * x"), HELPER)

@@ -90,7 +90,7 @@ def test_a_run_that_used_an_own_name_says_which_module_is_missing(
     (tmp_path / "my_method.py").write_text(MODULE.replace("pull=float", "pull=2 * float"))
     changed = once(*resume, "--import", "my_method")
     assert changed.status == 2
-    assert "the source of method mine of my_method.py is not what the run began with" in changed.err
+    assert "the source of mine of method mine of my_method.py is not what the run began with" in changed.err
     (tmp_path / "my_method.py").write_text(MODULE.replace('"""A method', '# a comment\n"""A method', 1))
     assert once(*resume, "--import", "my_method.py").status == 0
 

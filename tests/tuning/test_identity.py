@@ -61,9 +61,7 @@ def test_a_network_of_the_space_was_changed_between_two_trials(tmp_path: Path) -
     given["scenario"] = {**sweeps.BASE, "rounds": 2, "model": {"name": "linear"}}
     sweeps.run(given, tmp_path / "sweep", trials=1)
     fedray.register("model", "net_of_a_space", bent)
-    with pytest.raises(
-        BadInput, match=r"trials/00000: the source of model net_of_a_space of .* is not what the run"
-    ) as no:
+    with pytest.raises(BadInput, match=r"trials/00000: the source of .*straight of model net_of_a_space of") as no:
         sweeps.run(given, tmp_path / "sweep", trials=2, resume=True)
     assert len(str(no.value).splitlines()) == 1
     fedray.register("model", "net_of_a_space", straight)
