@@ -16,7 +16,7 @@ PARTS = {  # what is not imported from the packages above, but appears in what t
     "fedray": ("fedray.tuning.sweep_result.TrialResult", "fedray.experiments.compare.Comparison"),
     "fedray.data": (),
     "fedray.methods": (
-        "fedray.core.method.Correction",
+        "fedray.features.correction.Correction",
         "fedray.components.schedule",
         "fedray.components.compression",
         "fedray.core.rng",
