@@ -71,10 +71,6 @@ BAD: list[tuple[str, str]] = [
     (RUN + "compress.kind=topk compress.ratio=0", "compress.ratio = 0 is out of range"),
     # keys against each other, and against the data
     (
-        RUN + "method.name=random_walk runtime=ray client_timeout=9",
-        "client_timeout = 9, but a random walk on Ray cannot stop a client",
-    ),
-    (
         RUN + "server.coefficients=paper_eq2 server.weighting=examples",
         "server.weighting = examples, but server.coefficients is paper_eq2",
     ),
