@@ -17,6 +17,32 @@ from fedray.metrics import ensemble
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
+# The outputs, weights and residuals of the models that answer, which one evaluation asks the runtime for.
+
+
+class Measured(NamedTuple):
+    """What the runtime computed for one evaluation; what is not needed stays empty.
+
+    Attributes:
+        answer: the models that answer.
+        test: raw outputs on the test rows.
+        held_out: raw outputs on the held-out rows.
+        weights: of the known clients over these, `[N, K]` by world; empty: everybody has the same answer.
+        own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
+        residual: mean training residual variance of each world (regression), in standardised units.
+        ood: raw outputs on the out-of-distribution inputs.
+    """
+
+    answer: Answer
+    test: Pieces
+    held_out: Pieces
+    weights: dict[int, FloatArray]
+    own: dict[tuple[int, int], Tensor]
+    residual: dict[int, float]
+    ood: Pieces
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # The weights of known clients over the models that answer: by their losses, by their tiers, or those of everybody.
 
 
@@ -103,7 +129,7 @@ class WeightedRows(NamedTuple):
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """The weighted mean of values `[..., n]` of these rows, `[...]`.
+        """The weighted mean of values `[..., n]` of these rows, `[...]`; NaN without rows.
 
         Values that are all 1 have the mean 1.0, and where the rows weigh the same, whole numbers are counted without
         rounding: with 13 weights of 1 / 13 the mean of 13 hits would be a little less than 1.
@@ -113,6 +139,8 @@ class WeightedRows(NamedTuple):
             1.0
         """
         given = np.asarray(values, dtype=np.float64)
+        if not len(self.rows):
+            return np.asarray(np.nan)
         if (self.weight == self.weight[0]).all():
             return np.asarray(given.mean(axis=-1))
         return np.asarray((given * self.weight).sum(axis=-1) / self.weight.sum())
@@ -121,9 +149,14 @@ class WeightedRows(NamedTuple):
 RowsOfClient = Callable[[int], WeightedRows]
 
 
+def count_known(study: Study) -> int:
+    """How many clients are evaluated one by one: the first so many ids."""
+    return min(study.clients.number, EVALUATED_CLIENTS)
+
+
 def pick_recorded_clients(study: Study) -> IntArray:
     """The known clients whose scores are recorded one by one, `[n]`: all, or some, evenly spread over the ids."""
-    known = min(study.clients.number, EVALUATED_CLIENTS)
+    known = count_known(study)
     wanted = min(study.evaluation.clients, known)
     return np.arange(wanted) * known // max(1, wanted)
 
@@ -214,72 +247,87 @@ def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) ->
     return squares
 
 
-def measure_clients(study: Study, world: int, outputs: Tensor, weights: FloatArray, split: str = "test") -> FloatArray:
-    """Accuracy, or RMSE, of each client's weighted ensemble on its own rows of a split.
-
-    Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
-        weights: each client's weights over the models, `[N, K]`; rows sum to 1.
-        split: `test` or `hold_out`.
-
-    Returns:
-        `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
-    """
-    y = study.split(split, world)[1]
-    find = rows_of_clients(study, world, split)
-    votes = _cast_narrow_votes(study, world, outputs)
-    found, finite = np.full(len(weights), np.nan), bool(np.isfinite(votes).all())
-    for client, row in enumerate(weights):
-        own = find(client)
-        if len(own.rows):
-            answers = ensemble.weigh_votes(row, votes, own.rows, finite=finite)
-            found[client] = own.mean(count_errors(study, answers, y[torch.from_numpy(own.rows)]))
-    return found if study.classes else np.sqrt(found)
-
-
-def measure_clients_alike(
-    study: Study,
-    world: int,
-    outputs: Tensor,
-    split: str,
-    clients: IntArray,
-    *,
-    weights: FloatArray | None,
-) -> FloatArray:
-    """The same where everybody gets one answer, which is computed once.
-
-    Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
-        split: `test` or `hold_out`.
-        clients: ids of the clients, `[N]`.
-        weights: everybody's over the models, `[K]`; None: equal ones.
-
-    Returns:
-        `[N]`, as `measure_clients`.
-    """
-    find, votes = rows_of_clients(study, world, split), _cast_narrow_votes(study, world, outputs)
-    mean = votes.mean(axis=0) if weights is None else np.tensordot(weights.astype(votes.dtype), votes, axes=1)
-    errors = count_errors(study, mean, study.split(split, world)[1])
-    found = np.full(len(clients), np.nan)
-    for place, client in enumerate(clients.tolist()):
-        own = find(client)
-        if len(own.rows):
-            found[place] = own.mean(errors[own.rows])
-    return found if study.classes else np.sqrt(found)
-
-
 def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
     """A function: client -> the rows of a split that it is scored on."""
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
-def _cast_narrow_votes(study: Study, world: int, outputs: Tensor) -> NDArray[np.floating[Any]]:
-    """Votes in float32 for classes, where only the largest counts."""
-    return cast_votes(study, world, outputs).astype(np.float32 if study.classes else np.float64)
+Value = Callable[[int, IntArray | None], FloatArray]  # (client, rows of a split or all) -> numbers of each, `[..., n]`
+Group = Callable[
+    [int], int | None
+]  # client -> what it has in common with those who get the same answers; None: nothing
+
+
+def alike(weights: FloatArray | None) -> Group:
+    """Groups all clients, where they have no weights of their own."""
+    return lambda _client: 0 if weights is None else None
+
+
+def value_each(
+    clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
+) -> Iterator[tuple[WeightedRows, FloatArray]]:
+    """The rows of each client, and numbers of what it is answered there, `[..., n]`, one client after the other.
+
+    So nobody holds the answers of all clients at once: thousands may have models of their own.
+
+    Args:
+        clients: their ids, `[N]`.
+        find: the rows of a client.
+        value: the numbers of a client's rows.
+        group: the answers of a group are computed once, on all rows.
+    """
+    known: dict[int, FloatArray] = {}
+    for client in clients.tolist():
+        own, key = find(client), group(client)
+        if not len(own.rows):
+            yield own, np.empty(0)
+        elif key is None:
+            yield own, value(client, own.rows)
+        else:
+            if key not in known:
+                known[key] = value(client, None)
+            yield own, known[key].take(own.rows, axis=-1)
+
+
+def measure_clients(
+    study: Study,
+    world: int,
+    outputs: Tensor,
+    weights: FloatArray | None,
+    split: str = "test",
+    *,
+    clients: IntArray | None = None,
+    everybody: FloatArray | None = None,
+) -> FloatArray:
+    """Accuracy, or RMSE, of the answers that clients get on their own rows of a split.
+
+    Args:
+        study: what was trained.
+        world: number of the world.
+        outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
+        weights: of clients over the models, `[N, K]`; rows sum to 1. None: all get everybody's answer.
+        split: `test` or `hold_out`.
+        clients: ids of those that are measured; None: those with weights.
+        everybody: everybody's weights over the models, `[K]`; None: equal ones.
+
+    Returns:
+        `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
+    """
+    y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
+    votes = votes.astype(np.float32) if study.classes else votes  # of classes only the largest counts
+    finite = bool(np.isfinite(votes).all())
+
+    def count(client: int, rows: IntArray | None) -> FloatArray:
+        if weights is not None and rows is not None:
+            answers = ensemble.weigh_votes(weights[client], votes, rows, finite=finite)
+            return count_errors(study, answers, y[torch.from_numpy(rows)])
+        mean = votes.mean(axis=0) if everybody is None else np.tensordot(everybody.astype(votes.dtype), votes, axes=1)
+        return count_errors(study, mean, y)
+
+    clients = np.arange(0 if weights is None else len(weights)) if clients is None else clients
+    each = value_each(clients, rows_of_clients(study, world, split), count, alike(weights))
+    found = np.array([float(own.mean(errors)) for own, errors in each])
+    return found if study.classes else np.sqrt(found)
 
 
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
@@ -295,34 +343,33 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
     """
     study, phase = host.study, host.study.method.phase
     shared = state.counters[world * phase.models : (world + 1) * phase.models]
-    splits = {name: study.split(name, world) for name in ("test", "hold_out")}  # once: their rows may be copies
-    of_tier: dict[tuple[int, str], FloatArray] = {}
 
-    def compute(client: int, name: str, rows: IntArray) -> FloatArray:
-        own, (x, y), errors = host.own_models(state, world, client), splits[name], []
-        counters = shared.repeat(len(own) // phase.models, 1)
-        for part in torch.split(torch.from_numpy(rows), EVALUATED_ROWS):
-            votes = cast_votes(study, world, host.forward(own, counters, world, x[part]).cpu())  # [P * K, n, C]
-            answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
-            errors.append(count_errors(study, answers, y[part]))
-        return np.concatenate(errors, axis=1)
+    def ask(split: str) -> Iterator[tuple[WeightedRows, FloatArray]]:
+        inputs, y = study.split(split, world)
 
-    def count(client: int, name: str, rows: IntArray) -> FloatArray:
-        """Whether the personal passes of a client err on rows of a split, or their squares, `[P, n]`."""
-        if not phase.nets:
-            return compute(client, name, rows)
-        key = int(study.clients.tier_of(np.array([client]))[0]), name
-        if key not in of_tier:
-            of_tier[key] = compute(client, name, np.arange(len(splits[name][1])))
-        return of_tier[key][:, rows]
+        def count(client: int, rows: IntArray | None) -> FloatArray:
+            """Whether the personal passes of a client err on rows of the split, or their squares, `[P, n]`."""
+            own, errors = host.own_models(state, world, client), []
+            counters = shared.repeat(len(own) // phase.models, 1)
+            places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
+            for part in torch.split(places, EVALUATED_ROWS):
+                votes = cast_votes(
+                    study, world, host.forward(own, counters, world, inputs[part]).cpu()
+                )  # [P * K, n, C]
+                answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
+                errors.append(count_errors(study, answers, y[part]))
+            return np.concatenate(errors, axis=1)
 
-    finders = {name: rows_of_clients(study, world, name) for name in splits}
-    for i in client.tolist():
-        found = torch.full((2, max(1, phase.passes - 1)), torch.nan, dtype=torch.float64)
-        for place, (name, find) in enumerate(finders.items()):
-            if len((own := find(i)).rows):
-                means = own.mean(count(i, name, own.rows))
-                found[place] = torch.from_numpy(means if study.classes else np.sqrt(means))
+        return value_each(client, rows_of_clients(study, world, split), count, find_tier)
+
+    def find_tier(client: int) -> int | None:
+        return None if not phase.nets else int(study.clients.tier_of(np.array([client]))[0])
+
+    for both in zip(ask("test"), ask("hold_out"), strict=True):
+        found = torch.empty(2, max(1, phase.passes - 1), dtype=torch.float64)
+        for split, (own, errors) in enumerate(both):
+            means = own.mean(errors)
+            found[split] = torch.as_tensor(means if study.classes else np.sqrt(means))
         yield found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,16 +13,19 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, State
 from fedray.evaluation.answers import (
+    Measured,
     RowsOfClient,
     WeightedRows,
+    alike,
+    count_known,
     held_out_rows,
-    own_test_rows,
     pick_own_models,
     rows_of_clients,
+    value_each,
 )
-from fedray.evaluation.regression import Members, read_members, weigh_present
+from fedray.evaluation.regression import Members, drop_absent, read_members, weigh_present
 from fedray.metrics import ensemble
 from fedray.metrics.conformal import (
     ConformalRule,
@@ -34,14 +38,12 @@ from fedray.metrics.conformal import (
     summarize_classes,
     weigh_clients,
 )
+from fedray.simulation.questions import join_pieces
 from fedray.simulation.study import ClientScores, Host, Question, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conformal scores of rows: from the raw outputs of the models that answer, with everybody's weights or a client's
 # own.
-
-
-Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
 
 
 class RowAnswers(NamedTuple):
@@ -72,8 +74,8 @@ class RowScores(NamedTuple):
 
     Example:
         >>> found = RowScores(np.array([[0.3, 0.8], [0.9, 0.2]]), None, np.array([0, 0]))
-        >>> find_true_scores(found).tolist(), cover_rows(found, 0.8).covered.tolist()
-        ([0.3, 0.9], [1.0, 0.0])
+        >>> measure_rows(found, None).tolist(), measure_rows(found, 0.8).tolist()
+        ([0.3, 0.9], [[1.0, 0.0], [2.0, 1.0]])
     """
 
     labels: FloatArray | None
@@ -153,25 +155,30 @@ def get_rule(study: Study) -> ConformalRule:
     return study.evaluation.conformal
 
 
-def find_true_scores(found: RowScores) -> FloatArray:
-    """The scores of the right answers, `[n]`."""
+def measure_rows(found: RowScores, threshold: float | None) -> FloatArray:
+    """Numbers of each row: the score of its right answer, `[n]`, or what its set holds, `[2, n]` (`Sets`).
+
+    Args:
+        found: the scores.
+        threshold: the largest score inside of a set; None: it is not known yet.
+    """
     if found.labels is not None:
-        return np.asarray(found.labels[np.arange(len(found.y)), found.y])
+        if threshold is None:
+            return np.asarray(found.labels[np.arange(len(found.y)), found.y])
+        return np.stack(cover_labels(found.labels, found.y, threshold))
     assert found.moments is not None
     mean, sd = found.moments
-    return np.asarray(np.abs(found.y - mean) / sd)
-
-
-def cover_rows(found: RowScores, threshold: float) -> Sets:
-    """What the sets of rows hold."""
-    if found.labels is not None:
-        return cover_labels(found.labels, found.y, threshold)
-    assert found.moments is not None
-    return cover_targets(*found.moments, found.y, threshold)
+    if threshold is None:
+        return np.asarray(np.abs(found.y - mean) / sd)
+    return np.stack(cover_targets(mean, sd, found.y, threshold))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How conformal sets do for each known client: which of its rows count, and coverage and size over them.
+# What each known client says of its rows: scores of its right answers, from which a threshold follows; and with one,
+# how its sets do. Held-out metrics, which sweeps read, calibrate on every other withheld row of a client and score the
+# rest.
+
+Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
 
 
 class ClientSets(NamedTuple):
@@ -189,147 +196,92 @@ class ClientSets(NamedTuple):
 def list_withheld(study: Study, world: int) -> list[IntArray]:
     """The places of each known client's rows among the withheld ones, `[n_k]` each."""
     find = held_out_rows(study, world)
-    return [find(client).rows for client in range(min(study.clients.number, EVALUATED_CLIENTS))]
+    return [find(client).rows for client in range(count_known(study))]
 
 
-def keep_scored(own: WeightedRows) -> WeightedRows:
-    """Every second of a client's withheld rows, which held-out metrics score; they calibrate on the others.
+def find_asked_rows(study: Study, world: int, split: str, threshold: float | None) -> RowsOfClient:
+    """A function: client -> its rows of a split; with a threshold every second of the withheld ones."""
+    find = rows_of_clients(study, world, split)
+    if split == "test" or threshold is None:
+        return find
 
-    Args:
-        own: all of its withheld rows.
-    """
-    rows = own.rows[1::2]
-    return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
+    def find_half(client: int) -> WeightedRows:
+        rows = find(client).rows[1::2]
+        return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
-
-def cover_alike(sets: Sets, find: RowsOfClient, clients: int) -> ClientSets:
-    """How the sets that everybody shares do on the rows of each client.
-
-    Args:
-        sets: of all rows of a split.
-        find: the rows of a client.
-        clients: N.
-
-    Example:
-        >>> sets = Sets(covered=np.array([1.0, 0.0, 1.0]), size=np.array([2.0, 1.0, 3.0]))
-        >>> rows = [WeightedRows(np.array([0, 1]), np.array([0.5, 0.5])), WeightedRows(np.array([2]), np.ones(1))]
-        >>> cover_alike(sets, lambda client: rows[client], clients=2)
-        ClientSets(coverage=array([0.5, 1. ]), size=array([1.5, 3. ]))
-    """
-    return _join(weigh_sets(sets, find(client)) for client in range(clients))
+    return find_half
 
 
-def cover_weighted(
-    study: Study, of: RowAnswers, find: RowsOfClient, weights: FloatArray, threshold: Threshold
-) -> ClientSets:
-    """How the sets of clients with weights of their own do on their rows.
+def tell_each(each: Iterator[tuple[WeightedRows, FloatArray]], threshold: float | None) -> Iterator[FloatArray]:
+    """What each client says of the numbers of its rows: the scores as they are, or the means of coverage and size.
 
     Args:
-        study: what was trained.
-        of: what the models say of a split.
-        find: the rows of a client.
-        weights: of the clients over the models, `[N, K]`.
-        threshold: the largest score inside of a set.
+        each: the rows of a client, and what `measure_rows` finds there.
+        threshold: the largest score inside of a set; None: it is not known yet.
     """
-
-    def cover(client: int) -> tuple[float, float]:
-        own = find(client)
-        sets = cover_rows(score_rows(study, of, own.rows, weights[client]), threshold.value)
-        return weigh_sets(sets, own._replace(rows=np.arange(len(own.rows))))
-
-    return _join(cover(client) for client in range(len(weights)))
+    for own, values in each:
+        yield values if threshold is None else np.full(2, own.mean(values))  # NaN without rows
 
 
-def weigh_sets(sets: Sets, own: WeightedRows) -> tuple[float, float]:
-    """Coverage and mean size over a client's rows; NaN without any.
-
-    Args:
-        sets: of rows, among which the client's are.
-        own: their places, and the weight of each.
-    """
-    if not len(own.rows):
-        return np.nan, np.nan
-    return float(own.mean(sets.covered[own.rows])), float(own.mean(sets.size[own.rows]))
-
-
-def _join(pairs: Any) -> ClientSets:
-    table = np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
-    return ClientSets(table[:, 0], table[:, 1])
-
-
-def score_own_sets(
-    host: Host, state: State, world: int, client: IntArray, *, thresholds: FloatArray | None, split: str
+def tell_own(
+    host: Host,
+    state: State,
+    world: int,
+    client: IntArray,
+    *,
+    rule: ConformalRule,
+    thresholds: FloatArray | None,
+    split: str,
 ) -> Iterator[Tensor]:
-    """What known clients say of their own answers: scores to calibrate by, or how their sets do; see `ask_own_sets`.
+    """What known clients say that answer with models of their own, where they live; see `ask_own_sets`.
 
     Args:
         host: where the clients live.
         state: the broadcast models.
         world: number of the world.
         client: ids of the clients, `[c]`.
+        rule: how sets are made.
         thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
-        split: `test`, or `hold_out` for the withheld rows that are scored.
+        split: `test` or `hold_out`.
     """
-    study, models = host.study, host.study.method.phase.models
-    shared, find = state.counters[world * models : (world + 1) * models], rows_of_clients(study, world, split)
-    inputs = study.split(split, world)[0]
-    for i in client.tolist():
-        own = find(i)
-        if thresholds is not None and split == "hold_out":
-            own = keep_scored(own)
-        if not len(own.rows):
-            yield torch.full((0 if thresholds is None else 2,), torch.nan, dtype=torch.float64)
-            continue
-        rows, parts = pick_own_models(host, state, world, i), torch.split(torch.from_numpy(own.rows), EVALUATED_ROWS)
-        outputs = torch.cat([host.forward(rows, shared, world, inputs[part]).cpu() for part in parts], dim=1)
-        answer = Answer(State(rows, shared, {}), models)
-        found = score_rows(study, read_answers(study, world, outputs, split, answer, rows=own.rows))
-        if thresholds is None:
-            yield torch.from_numpy(find_true_scores(found))
-        else:
-            in_order = own._replace(rows=np.arange(len(own.rows)))
-            yield torch.tensor(weigh_sets(cover_rows(found, float(thresholds[world])), in_order), dtype=torch.float64)
+    study = replace(host.study, evaluation=replace(host.study.evaluation, conformal=rule))
+    models, threshold = study.method.phase.models, None if thresholds is None else float(thresholds[world])
+    shared, x = state.counters[world * models : (world + 1) * models], study.split(split, world)[0]
+
+    def value(client: int, rows: IntArray | None) -> FloatArray:
+        own = pick_own_models(host, state, world, client)
+        parts = torch.split(torch.from_numpy(rows), EVALUATED_ROWS)
+        outputs = torch.cat([host.forward(own, shared, world, x[part]).cpu() for part in parts], dim=1)
+        said = read_answers(study, world, outputs, split, Answer(State(own, shared, {}), models), rows=rows)
+        return measure_rows(score_rows(study, said), threshold)
+
+    each = value_each(client, find_asked_rows(study, world, split, threshold), value)
+    return map(torch.tensor, tell_each(each, threshold))
 
 
-def ask_own_sets(runtime: Runtime, state: State, thresholds: FloatArray | None = None, split: str = "hold_out") -> Own:
+def ask_own_sets(
+    runtime: Runtime, state: State, rule: ConformalRule, thresholds: FloatArray | None = None, split: str = "hold_out"
+) -> Own:
     """Asks known clients with models of their own how their conformal sets do.
 
     Args:
         runtime: where the clients live.
         state: the broadcast models.
+        rule: how sets are made.
         thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
-        split: `test`, or `hold_out` for every second withheld row.
+        split: `test`, or `hold_out`, of which with thresholds every second row of a client.
 
     Returns:
         By (world, client): scores of the right answers of the client's withheld rows, `[n_k]`; with thresholds coverage
         and mean size of the sets of its rows, `[2]`, NaN where it has none.
     """
-    compute = partial(score_own_sets, thresholds=thresholds, split=split)
+    compute = partial(tell_own, rule=rule, thresholds=thresholds, split=split)
     return runtime.ask(Question(compute, at_home=True), state)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
-# weights or models of their own are scored, calibrated and tested with these. Held-out metrics, which sweeps read,
-# calibrate on every other withheld row of a client and score the rest.
-
-
-class WorldOutputs(NamedTuple):
-    """What the runtime computed for the sets of one world.
-
-    Attributes:
-        answer: the models that answer.
-        held_out: raw outputs of those that have a weight on the withheld rows, `[K, n, C]`.
-        test: the same on the test rows; None: they are left alone.
-        weights: of the known clients over the models, `[N, K]`; None: everybody has the same answer.
-        residual: mean training residual variance (regression), in standardized units; None: unknown.
-    """
-
-    answer: Answer
-    held_out: Tensor
-    test: Tensor | None
-    weights: FloatArray | None = None
-    residual: float | None = None
+# weights or models of their own are scored, calibrated and tested with these.
 
 
 class Thresholds(NamedTuple):
@@ -344,141 +296,154 @@ class Thresholds(NamedTuple):
     known: Threshold
 
 
-class OwnSets(NamedTuple):
-    """Coverage and mean size of the sets of clients with models of their own, `[2]` by (world, client).
+class Calibration(NamedTuple):
+    """What the withheld rows of one world say.
 
     Attributes:
-        test: of their test rows; None: these are left alone.
-        held_out: of the withheld rows that are scored.
+        whole: the thresholds of all withheld rows.
+        half: those of every second row of each client, by which the others are scored.
     """
 
-    test: Own | None
-    held_out: Own
+    whole: Thresholds
+    half: Thresholds
 
 
-def calibrate(study: Study, world: int, given: WorldOutputs, own: Own | None = None) -> Thresholds:
+class Told(NamedTuple):
+    """What is said about the rows of a split.
+
+    Attributes:
+        everybody: numbers of all rows by everybody's answer, see `measure_rows`.
+        known: of each known client the scores of its right answers `[n_k]`; with thresholds coverage and mean size of
+            its sets, `[2]`.
+        y: labels or targets, `[n]`.
+    """
+
+    everybody: FloatArray
+    known: list[FloatArray]
+    y: Any
+
+
+def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
+    """The known clients' weights, `[N, K]`; None: all get everybody's answer, as of a stack."""
+    return None if study.parts else measured.weights.get(world)
+
+
+def tell(
+    study: Study,
+    world: int,
+    measured: Measured,
+    split: str,
+    found: Thresholds | None = None,
+    *,
+    own: Own | None = None,
+) -> Told:
+    """What everybody's answer, and the known clients' answers, say about the rows of a split.
+
+    Args:
+        study: what was trained; it has a rule.
+        world: number of the world.
+        measured: what the runtime computed.
+        split: `test` or `hold_out`.
+        found: the largest scores inside of a set; None: they are not known yet.
+        own: what clients with models of their own say; None: there are none.
+    """
+    outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
+    outputs = outputs if study.parts else drop_absent(outputs, measured.answer, world)
+    weights = find_weights(study, world, measured)
+    of = read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
+    everybody = measure_rows(score_rows(study, of), None if found is None else found.everybody.value)
+    clients = np.arange(count_known(study))
+    if own is not None:
+        return Told(everybody, [own[world, client].numpy() for client in clients.tolist()], of.y)
+    threshold = None if found is None else found.known.value
+
+    def value(client: int, rows: IntArray | None) -> FloatArray:
+        if weights is None:
+            return everybody
+        return measure_rows(score_rows(study, of, rows, weights[client]), threshold)
+
+    each = value_each(clients, find_asked_rows(study, world, split, threshold), value, alike(weights))
+    return Told(everybody, list(tell_each(each, threshold)), of.y)
+
+
+def calibrate(study: Study, world: int, measured: Measured, own: Own | None = None) -> Calibration:
     """The thresholds of a world.
 
     Args:
         study: what was trained; it has a rule.
         world: number of the world.
-        given: raw outputs on the withheld rows.
-        own: scores of the withheld rows of clients with models of their own, `[n_k]` each; None: there are none.
+        measured: what the runtime computed.
+        own: scores of the withheld rows of clients with models of their own; None: there are none.
     """
-    rule, rows_of = get_rule(study), list_withheld(study, world)
-    of = read_answers(study, world, given.held_out, "hold_out", given.answer, residual=given.residual)
-    true = find_true_scores(score_rows(study, of))
-    everybody = find_threshold([true[rows] for rows in rows_of], rule)
-    if own is not None:
-        each = [own[world, client].numpy() for client in range(len(rows_of))]
-        return Thresholds(everybody, find_threshold(each, rule))
-    if given.weights is None:
-        return Thresholds(everybody, everybody)
-    pairs = zip(rows_of, given.weights, strict=True)
-    each = [find_true_scores(score_rows(study, of, rows, weights)) for rows, weights in pairs]
-    return Thresholds(everybody, find_threshold(each, rule))
+    told, rule = tell(study, world, measured, "hold_out", own=own), get_rule(study)
+    everybody = [told.everybody[rows] for rows in list_withheld(study, world)]
+
+    def pick(step: int) -> Thresholds:
+        return Thresholds(*(find_threshold([one[::step] for one in each], rule) for each in (everybody, told.known)))
+
+    return Calibration(whole=pick(1), half=pick(2))
 
 
 def measure_all_sets(
-    study: Study, runtime: Runtime, state: State, given: Sequence[WorldOutputs]
+    study: Study, runtime: Runtime, state: State, measured: Measured, worlds: int
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
-    """Metrics of the sets of each world, and how they do for each known client, as `measure_sets`.
+    """Metrics of the sets of each world on test rows and on withheld ones, and how they do for each known client.
 
     Args:
-        study: what was trained; it has a rule.
+        study: what was trained.
         runtime: where clients with models of their own answer.
         state: the broadcast models.
-        given: raw outputs of the first worlds, or of all.
-    """
-    if not study.method.phase.is_personal:
-        return [measure_sets(study, w, one, calibrate(study, w, one)) for w, one in enumerate(given)]
-    own = ask_own_sets(runtime, state)
-    found = [calibrate(study, w, one, own) for w, one in enumerate(given)]
-    clients = range(min(study.clients.number, EVALUATED_CLIENTS))
-    halves = [
-        find_threshold([own[w, client].numpy()[::2] for client in clients], get_rule(study)) for w in range(len(given))
-    ]
-    held_out = ask_own_sets(runtime, state, _fill_worlds(study, halves))
-    tested = any(one.test is not None for one in given)
-    known = _fill_worlds(study, [one.known for one in found])
-    covered = ask_own_sets(runtime, state, known, "test") if tested else None
-    return [measure_sets(study, w, one, found[w], OwnSets(covered, held_out)) for w, one in enumerate(given)]
-
-
-def _fill_worlds(study: Study, thresholds: Sequence[Threshold]) -> FloatArray:
-    """The thresholds of all worlds, `[worlds]`, of which the first ones are known."""
-    values = np.full(study.worlds, np.inf)
-    values[: len(thresholds)] = [one.value for one in thresholds]
-    return values
-
-
-def measure_sets(
-    study: Study, world: int, given: WorldOutputs, thresholds: Thresholds, own: OwnSets | None = None
-) -> tuple[dict[str, Any], ClientSets | None]:
-    """Metrics of a world's sets on test rows and on withheld ones, and how they do for each known client.
-
-    Args:
-        study: what was trained; it has a rule.
-        world: number of the world.
-        given: raw outputs.
-        thresholds: of this world.
-        own: sets of clients with models of their own; None: there are none.
+        measured: what the runtime computed.
+        worlds: how many worlds are measured.
 
     Returns:
-        Numbers by name, and what the known clients get on their test rows; None where these are left alone.
+        For each world numbers by name, and what the known clients get on their test rows; None where these are left
+        alone. Nothing where the scenario asks for no sets.
     """
-    scores = _score_held_out(study, world, given, None if own is None else own.held_out)
-    if given.test is None:
+    rule = study.evaluation.conformal
+    if rule is None:
+        return []
+    if not study.method.phase.is_personal:
+        return [_measure_world(study, w, measured, calibrate(study, w, measured), {}) for w in range(worlds)]
+
+    def ask(split: str, thresholds: Sequence[Threshold]) -> Own:
+        values = np.full(study.worlds, np.inf)  # of which those of the first worlds are known
+        values[: len(thresholds)] = [one.value for one in thresholds]
+        return ask_own_sets(runtime, state, rule, values, split)
+
+    own = ask_own_sets(runtime, state, rule)
+    found = [calibrate(study, w, measured, own) for w in range(worlds)]
+    told = {"hold_out": ask("hold_out", [one.half.known for one in found])}
+    if measured.test:
+        told["test"] = ask("test", [one.whole.known for one in found])
+    return [_measure_world(study, w, measured, found[w], told) for w in range(worlds)]
+
+
+def _measure_world(
+    study: Study, world: int, measured: Measured, found: Calibration, own: Mapping[str, Own]
+) -> tuple[dict[str, Any], ClientSets | None]:
+    """The same of one world; `own` is what clients with models of their own say by split, if there are any."""
+    withheld, scores = list_withheld(study, world), dict[str, Any]()
+    tested = np.concatenate([rows[1::2] for rows in withheld])
+    if len(tested):
+        told = tell(study, world, measured, "hold_out", found.half, own=own.get("hold_out"))
+        half = told._replace(everybody=told.everybody[:, tested], y=told.y[tested])
+        more = _summarize(study, half, np.array([len(rows[::2]) for rows in withheld]))[0]
+        scores = {f"hold_out_{name}": value for name, value in more.items() if isinstance(value, float)}
+    if not measured.test:
         return scores, None
-    of = read_answers(study, world, given.test, "test", given.answer, residual=given.residual)
-    sets = cover_rows(score_rows(study, of), thresholds.everybody.value)
-    find, sizes = own_test_rows(study, world), np.array([len(rows) for rows in list_withheld(study, world)])
-    sent = thresholds.everybody.bytes
-    if own is not None and own.test is not None:
-        clients, sent = _read_own(own.test, world, len(sizes)), sent + thresholds.known.bytes
-    elif given.weights is not None:
-        clients, sent = cover_weighted(study, of, find, given.weights, thresholds.known), sent + thresholds.known.bytes
-    else:
-        clients = cover_alike(sets, find, len(sizes))
-    scores |= _summarize(study, sets, of.y, clients, sizes)
-    return scores | {"conformal_bytes": float(sent), "conformal_threshold": thresholds.everybody.value}, clients
+    told = tell(study, world, measured, "test", found.whole, own=own.get("test"))
+    more, clients = _summarize(study, told, np.array([len(rows) for rows in withheld]))
+    sent = found.whole.everybody.bytes + (
+        found.whole.known.bytes if own or find_weights(study, world, measured) is not None else 0
+    )
+    scores |= more | {"conformal_bytes": float(sent), "conformal_threshold": found.whole.everybody.value}
+    return scores, clients
 
 
-def _read_own(own: Own, world: int, clients: int) -> ClientSets:
-    """What clients with models of their own found out about their sets."""
-    each = np.stack([own[world, client].numpy() for client in range(clients)])
-    return ClientSets(each[:, 0], each[:, 1])
-
-
-def _score_held_out(study: Study, world: int, given: WorldOutputs, own: Own | None) -> dict[str, Any]:
-    """Metrics on every second withheld row of each client, calibrated on the others; without rows there are none."""
-    of = read_answers(study, world, given.held_out, "hold_out", given.answer, residual=given.residual)
-    found, rows_of, withheld = score_rows(study, of), list_withheld(study, world), held_out_rows(study, world)
-    true = find_true_scores(found)
-    threshold = find_threshold([true[rows[::2]] for rows in rows_of], get_rule(study))
-    tested = np.concatenate([rows[1::2] for rows in rows_of])
-    if not len(tested):
-        return {}
-    sets, sizes = cover_rows(found, threshold.value), np.array([len(rows[::2]) for rows in rows_of])
-
-    def find(client: int) -> WeightedRows:
-        return keep_scored(withheld(client))
-
-    if own is not None:
-        clients = _read_own(own, world, len(rows_of))
-    elif given.weights is not None:
-        pairs = zip(rows_of, given.weights, strict=True)
-        each = [find_true_scores(score_rows(study, of, rows[::2], weights)) for rows, weights in pairs]
-        clients = cover_weighted(study, of, find, given.weights, find_threshold(each, get_rule(study)))
-    else:
-        clients = cover_alike(sets, find, len(rows_of))
-    chosen = Sets(sets.covered[tested], sets.size[tested])
-    scores = _summarize(study, chosen, of.y[tested], clients, sizes)
-    return {f"hold_out_{name}": value for name, value in scores.items() if isinstance(value, float)}
-
-
-def _summarize(study: Study, sets: Sets, y: Any, clients: ClientSets, sizes: IntArray) -> dict[str, Any]:
-    """Metrics of sets `[n]` and of clients `[N]`, of whom each withheld so many rows, `[N]`."""
+def _summarize(study: Study, told: Told, sizes: IntArray) -> tuple[dict[str, Any], ClientSets]:
+    """Metrics of the sets of some rows and of clients, of whom each withheld so many rows, `[N]`; and their sets."""
+    sets, clients = Sets(*told.everybody), ClientSets(*np.stack(told.known, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
     found: dict[str, Any] = {
         "conformal_coverage": float(sets.covered.mean()),
@@ -493,10 +458,10 @@ def _summarize(study: Study, sets: Sets, y: Any, clients: ClientSets, sizes: Int
         found["conformal_coverage_clients"] = float((weights * clients.coverage[mixed]).sum())
         found[f"conformal_{what}_clients"] = float((weights * clients.size[mixed]).sum())
     if study.classes:
-        each = summarize_classes(sets.covered, y, study.classes)
+        each = summarize_classes(sets.covered, told.y, study.classes)
         found["conformal_coverage_class"] = each.tolist()
         found["conformal_coverage_class_worst"] = float(np.nanmin(each))
-    return found
+    return found, clients
 
 
 def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:

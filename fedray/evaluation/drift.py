@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from fedray.core.types import IntArray, Objective, State
-from fedray.evaluation.evaluate import join_pieces
 from fedray.metrics import ensemble
 from fedray.metrics.unknown import Drift, score_drift
 from fedray.models.net import split_gaussian
-from fedray.simulation.questions import compute_outputs, mean_scores
+from fedray.simulation.questions import compute_outputs, join_pieces, mean_scores
 from fedray.simulation.study import Host, Question, Runtime, Study
 
 MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not compared one by one

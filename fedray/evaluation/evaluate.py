@@ -28,10 +28,10 @@ from torch import Tensor
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.answers import (
+    Measured,
     ask_own_scores,
     has_client_weights,
     measure_clients,
-    measure_clients_alike,
     needs_losses,
     pick_best_pass,
     pick_recorded_clients,
@@ -40,7 +40,7 @@ from fedray.evaluation.answers import (
     summarize_clients,
     weigh_models,
 )
-from fedray.evaluation.conformal import ClientSets, WorldOutputs, add_client_sets, measure_all_sets
+from fedray.evaluation.conformal import add_client_sets, measure_all_sets
 from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.regression import (
     answer_world,
@@ -57,33 +57,11 @@ from fedray.metrics import classification, ensemble
 from fedray.metrics.classification import compare_clusters
 from fedray.metrics.scores import Scored, read_metric
 from fedray.metrics.unknown import auroc, fpr95
-from fedray.simulation.questions import losses_of, outputs_on
+from fedray.simulation.questions import join_pieces, losses_of, outputs_on
 from fedray.simulation.study import OOD, ClientScores, Pieces, Progress, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The outputs, losses and residuals of the models that answer, which one evaluation asks the runtime for.
-
-
-class Measured(NamedTuple):
-    """What the runtime computed for one evaluation; what is not needed stays empty.
-
-    Attributes:
-        answer: the models that answer.
-        test: raw outputs on the test rows.
-        held_out: raw outputs on the held-out rows.
-        weights: of the known clients over the models that answer, `[N, K]` by world.
-        own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
-        residual: mean training residual variance of each world (regression), in standardised units.
-        ood: raw outputs on the out-of-distribution inputs.
-    """
-
-    answer: Answer
-    test: Pieces
-    held_out: Pieces
-    weights: dict[int, FloatArray]
-    own: dict[tuple[int, int], Tensor]
-    residual: dict[int, float]
-    ood: Pieces
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
@@ -135,35 +113,6 @@ def find_client_weights(
         return {world: weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
     return {world: weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)}
-
-
-def gather_outputs(study: Study, world: int, measured: Measured) -> WorldOutputs:
-    """What the runtime computed for the conformal sets of one world.
-
-    Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed for the first worlds, or for all.
-    """
-    answer, weights = measured.answer, None if study.parts else measured.weights.get(world)
-
-    def read(pieces: Pieces) -> Tensor:
-        joined = join_pieces(pieces, world)
-        return joined if study.parts else drop_absent(joined, answer, world)
-
-    tested = read(measured.test) if measured.test else None
-    return WorldOutputs(answer, read(measured.held_out), tested, weights, measured.residual.get(world))
-
-
-def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """The pieces of a world in order: `[K, n, ...]`.
-
-    Example:
-        >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
-        >>> join_pieces(pieces, world=0).shape  # K models, n samples, C classes
-        torch.Size([1, 502, 3])
-    """
-    return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
@@ -373,7 +322,7 @@ def make_evaluator(
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
         measured = measure_models(study, runtime, progress.state, test)
-        sets = _measure_sets(study, runtime, progress.state, measured)
+        sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
         rows = []
         for world in range(study.worlds):
             row, clients = _score_world(study, world, measured, test)
@@ -391,16 +340,6 @@ def make_evaluator(
     return evaluate
 
 
-def _measure_sets(
-    study: Study, runtime: Runtime, state: State, measured: Measured
-) -> list[tuple[dict[str, Any], ClientSets | None]]:
-    """Metrics of conformal sets and what clients get, one entry a world; empty where the scenario asks for none."""
-    if study.evaluation.conformal is None:
-        return []
-    given = [gather_outputs(study, world, measured) for world in range(study.worlds)]
-    return measure_all_sets(study, runtime, state, given)
-
-
 def _score_world(
     study: Study, world: int, measured: Measured, test: bool
 ) -> tuple[dict[str, Any], ClientScores | None]:
@@ -416,55 +355,40 @@ def _score_world(
         if measured.ood:
             scores |= score_ood(study, world, outputs[split], join_pieces(measured.ood, world), answer)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}
-    each = _score_clients(study, world, measured, {prefix: outputs[split] for split, prefix, _ in splits})
-    for prefix, values in each.items():
+    own = bool(measured.weights or measured.own)
+    told = {prefix: split for split, prefix, _ in splits} | ({"hold_out_": "hold_out"} if measured.own else {})
+    each = {}
+    if own or study.evaluation.clients:
+        each = {prefix: _score_clients(study, world, measured, outputs, split) for prefix, split in told.items()}
+    for prefix, values in each.items() if own else ():
         row |= summarize_clients(values, prefix, classes=bool(study.classes))
     row |= _score_clusters(study, world, measured)
     if not study.evaluation.clients:
         return row, None
     chosen, name = pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
-    samples = study.shards.sizes(np.full_like(chosen, world), chosen)
-    if each:
-        scored = {prefix: scores[chosen] for prefix, scores in each.items()}
-    else:
-        scored = {
-            prefix: measure_clients_alike(
-                study,
-                world,
-                join_voters(outputs[split], answer, world),
-                split,
-                chosen,
-                weights=weigh_present(answer, world),
-            )
-            for split, prefix, _ in splits
-        }
-    return row, ClientScores(chosen, samples, {prefix + name: scores for prefix, scores in scored.items()})
+    scores = {prefix + name: values[chosen] if own else values for prefix, values in each.items()}
+    return row, ClientScores(chosen, study.shards.sizes(np.full_like(chosen, world), chosen), scores)
 
 
-def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[str, Tensor]) -> dict[str, FloatArray]:
-    """Scores of the known clients with weights or models of their own, `[N]` by prefix; empty where they have none.
+def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[str, Tensor], split: str) -> FloatArray:
+    """Scores of the known clients on their rows of a split, `[N]`.
+
+    Where all of them get everybody's answer, only those are scored whose scores are recorded.
 
     Args:
         study: what was trained.
         world: number of the world.
         measured: what the runtime computed.
-        outputs: raw outputs by prefix: nothing for the test rows, `hold_out_` for those held out.
+        outputs: raw outputs of all models by split.
+        split: `test` or `hold_out`.
     """
-    if measured.weights:
-        weights = measured.weights[world]
-        return {
-            prefix: measure_clients(
-                study, world, drop_absent(found, measured.answer, world), weights, "hold_out" if prefix else "test"
-            )
-            for prefix, found in outputs.items()
-        }
     if measured.own:
         tested, held_out = split_own_scores(measured.own, world)
-        by_prefix = {**({"": tested} if "" in outputs else {}), "hold_out_": held_out}
-        return {
-            prefix: pick_best_pass(score, held_out, lowest=not study.classes) for prefix, score in by_prefix.items()
-        }
-    return {}
+        return pick_best_pass(tested if split == "test" else held_out, held_out, lowest=not study.classes)
+    voters, weights = join_voters(outputs[split], measured.answer, world), measured.weights.get(world)
+    clients = pick_recorded_clients(study) if weights is None else None
+    everybody = weigh_present(measured.answer, world)
+    return measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
 
 
 def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, float]:

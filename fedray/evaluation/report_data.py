@@ -13,6 +13,7 @@ from torch import Tensor
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
 from fedray.evaluation.answers import (
+    Measured,
     ask_own_scores,
     has_client_weights,
     measure_clients,
@@ -23,11 +24,8 @@ from fedray.evaluation.answers import (
 from fedray.evaluation.conformal import get_rule, measure_all_sets
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.evaluate import (
-    Measured,
     collect_ood_report,
     find_client_weights,
-    gather_outputs,
-    join_pieces,
 )
 from fedray.evaluation.regression import answer_world, drop_absent, read_members, weigh_present
 from fedray.evaluation.stacking import collect_stack_report
@@ -35,7 +33,7 @@ from fedray.files import plain
 from fedray.metrics import classification, ensemble, regression
 from fedray.metrics.unknown import Drift
 from fedray.models.net import per_sample
-from fedray.simulation.questions import losses_of, outputs_on
+from fedray.simulation.questions import join_pieces, losses_of, outputs_on
 from fedray.simulation.study import OOD, Pieces, Progress, Runtime, Study
 from fedray.training.choice import choose_engine
 
@@ -230,7 +228,7 @@ def _conformal_arrays(
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
         ood={},
     )
-    sets = measure_all_sets(study, runtime, progress.state, [gather_outputs(study, 0, measured)])[0][1]
+    sets = measure_all_sets(study, runtime, progress.state, measured, worlds=1)[0][1]
     assert sets is not None
     return {"conformal_clients": np.stack(sets, axis=1), "conformal_alpha": np.array([get_rule(study).alpha])}
 

@@ -48,7 +48,7 @@ from fedray.data.forms.new_rows import read_inputs
 from fedray.data.origins import add_back, find_range, tell_scale
 from fedray.evaluation.answers import pick_own_models, rank_own_models, weigh_models
 from fedray.evaluation.conformal import Thresholds, ask_own_sets, calibrate, draw_uniform
-from fedray.evaluation.evaluate import gather_outputs, measure_models
+from fedray.evaluation.evaluate import measure_models
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.evaluation.stacking import find_bases
@@ -171,8 +171,8 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
     measured = measure_models(study, runtime, state, test=False)
-    own = ask_own_sets(runtime, state) if study.method.phase.is_personal else None
-    found = [calibrate(study, w, gather_outputs(study, w, measured), own) for w in range(study.worlds)]
+    own = ask_own_sets(runtime, state, rule) if study.method.phase.is_personal else None
+    found = [calibrate(study, w, measured, own).whole for w in range(study.worlds)]
     return Calibrated(rule, found, measured.residual)
 
 

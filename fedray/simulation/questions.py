@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedray.core.types import EVALUATED_ROWS, IntArray, State
 from fedray.models.net import per_sample
-from fedray.simulation.study import Host, Question
+from fedray.simulation.study import Host, Pieces, Question
 
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
@@ -48,6 +48,17 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
         clients: The clients of each world, `[n]` each; None: the known ones.
     """
     return Question(partial(mean_losses, models=models), worlds=worlds, clients=clients, numbers=models)
+
+
+def join_pieces(pieces: Pieces, world: int) -> Tensor:
+    """The pieces of a world in order: `[K, n, ...]`.
+
+    Example:
+        >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
+        >>> join_pieces(pieces, world=0).shape  # K models, n samples, C classes
+        torch.Size([1, 502, 3])
+    """
+    return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
 
 
 def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: int) -> Tensor:

@@ -103,6 +103,19 @@ def test_any_alpha_and_score_is_answered_by_a_trained_run(run: fedray.Run) -> No
     assert np.array_equal(same, run.predict(x).sets)  # type: ignore[arg-type]  # there are sets
 
 
+def test_clients_with_models_of_their_own_calibrated_by_the_rule_of_the_run_and_not_by_that_of_the_prediction() -> None:
+    """Where the run had none, `predict` ended in an AssertionError."""
+    x, found = np.empty(0), []
+    for given in ({"score": "aps"}, {"score": "lac"}, None):
+        sets: dict[str, Any] = {"predict": {"conformal": given and {"alpha": 0.2, **given}}}
+        run = fedray.run(scenario(SETS, {"method": {"name": "ditto"}}, sets), report=False)
+        x = run.study.split("test", 0)[0].numpy()
+        found.append([run.predict(x, client=i, conformal={"alpha": 0.2, "score": "aps"}).sets for i in (None, 2)])
+    for other in found[1:]:
+        assert all(np.array_equal(mine, its) for mine, its in zip(found[0], other, strict=True))  # type: ignore[arg-type]  # there are sets
+    assert not np.array_equal(*found[0])  # type: ignore[arg-type]  # likewise
+
+
 def test_sets_change_nothing_that_is_trained_or_sent(run: fedray.Run) -> None:
     keys = scenario({"data": {"hold_out": 0.25}, "method": {"models": 3}, "replicates": 2, "predict": {"gamma": 0.1}})
     plain = fedray.run(keys, report=False)
