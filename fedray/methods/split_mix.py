@@ -44,10 +44,8 @@ SPECS = {
             "server": {"weighting": "examples"},
             "clients": {
                 "tiers": {
-                    "whole": {"share": 0.25, "models_per_round": "all"},
-                    "half": {"share": 0.25, "models_per_round": 4},
-                    "quarter": {"share": 0.25, "models_per_round": 2},
-                    "eighth": {"share": 0.25, "models_per_round": 1},
+                    "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
+                    "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
                 }
             },
         },
