@@ -1,9 +1,15 @@
-"""Every method keeps the contract of a run directory: one parametrised test, which a new method joins by existing."""
+"""Every method keeps the contract of a run: one run a method, combined as far as it goes, which a new method joins.
+
+Several models where the method has them, a schedule, half of the clients a round, sparse uploads, held-out rows, two
+replicates, and scores of the known clients.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +18,16 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from columns import find_uncatalogued
-from reports import with_short_report, without_report
 from safetensors.torch import load_file
 from small import copy_run, of_method, rows
 
 import fedray
-from fedray.methods import METHODS
+from fedray.evaluation.answers import own_test_rows
+from fedray.methods import METHOD_SPECS, METHODS
+from fedray.report import page
 
 ROUND_COLUMNS = ["replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"]
 CLIENT_COLUMNS = [
@@ -27,25 +35,56 @@ CLIENT_COLUMNS = [
     "sim_seconds", "status", "error",
 ]  # fmt: skip
 WORLD = ["replicate", "fold"]
-DRAWN = ("fed_ensemble", "bayesian_linear", "stacking")  # methods whose page is drawn: classes, a closed form, a stack
+ONE_CLIENT = ("centralized", "deep_ensemble", "bayesian_linear")
+REAL_TARGETS = ("deep_ensemble", "bayesian_linear")
+SCHEDULES = ("permutation", "random", "balanced", "adaptive")
+OPTIONS: dict[str, dict[str, Any]] = {"ditto": {"lambda": [0.1, 1.0]}, "lg_fedavg": {"shared_layers": 1}}
+
+EACH = pytest.mark.parametrize("method", sorted(METHODS))
 
 
-def of(method: str, *changes: dict[str, Any]) -> dict[str, Any]:
-    return of_method(method, {"replicates": 2}, *changes)
+def combined(method: str, kind: str = "random", /, **changes: Any) -> dict[str, Any]:
+    """A method with all that it combines with, and a schedule of this kind."""
+    spec = METHOD_SPECS[method]
+    several = {"models": 2} if spec.models == "any" else {}
+    served = method != "random_walk"
+    with_server = {"schedule": {"kind": kind}, "participation": {"fraction": 0.5}} if served else {}
+    sparse: dict[str, Any] = {"kind": "topk", "ratio": 0.5, "error_feedback": served}
+    if method == "dsvgd":  # one client a round, whose uploads are whole
+        with_server, sparse = {}, {}
+    elif not spec.sparse:
+        sparse = {"kind": "int8", "error_feedback": True}
+    weighed = {} if spec.parts or method in REAL_TARGETS else {"predict": {"gamma": 0.1}}  # a stack answers all alike
+    return of_method(
+        method,
+        {"method": {**several, **OPTIONS.get(method, {})}, "rounds": 2, "replicates": 2, **with_server, **weighed},
+        {"data": {"hold_out": 0.2}, "checkpoint": {"every": 1}, "evaluate": {"personal": True}, "compress": sparse},
+        changes,
+    )
 
 
-@pytest.fixture(scope="module", params=sorted(METHODS))
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
-    """A finished run of each method, with two replicates."""
-    with pytest.MonkeyPatch.context() as patch:
-        (with_short_report if request.param in DRAWN else without_report)(patch)
-        return fedray.run(of(request.param), out=tmp_path_factory.mktemp(request.param) / "run")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], fedray.Run]:
+    """Trains a method once; methods and schedules meet in the plan alone, so that each has one of them in turn."""
+
+    @functools.cache
+    def train(method: str) -> fedray.Run:
+        kind = SCHEDULES[sorted(METHODS).index(method) % 4]
+        return fedray.run(combined(method, kind), out=tmp_path_factory.mktemp(method) / "run")
+
+    return train
+
+
+@pytest.fixture
+def run(method: str, runs: Callable[[str], fedray.Run]) -> fedray.Run:
+    return runs(method)
 
 
 def parts(run: fedray.Run, name: str) -> pd.DataFrame:
     return pq.read_table(run.path / f"{name}.parquet").to_pandas()
 
 
+@EACH
 def test_the_run_directory_has_all_its_files(run: fedray.Run) -> None:
     files = {path.name for path in run.path.iterdir() if not path.name.startswith(".")}
     wanted = {"scenario.yaml", "manifest.json", "rounds.parquet", "clients.parquet", "summary.json", "report.html"}
@@ -57,10 +96,17 @@ def test_the_run_directory_has_all_its_files(run: fedray.Run) -> None:
     manifest = json.loads((run.path / "manifest.json").read_text())
     assert {"versions", "host", "git_commit", "engine", "runtime", "lanes_independent", "timings"} <= manifest.keys()
     assert {"name", "width"} <= manifest["engine"].keys()
-    if run.summary["method"] in DRAWN:
-        assert (run.path / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
+@pytest.mark.short_report
+@pytest.mark.parametrize("method", ["fed_ensemble", "bayesian_linear", "stacking"])
+def test_its_page_is_drawn(run: fedray.Run, tmp_path: Path) -> None:
+    """Of classes, a closed form and a stack."""
+    page.write_report([run.path], tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+@EACH
 def test_rounds_are_cumulative_from_the_first_models_to_the_last(run: fedray.Run) -> None:
     table = parts(run, "rounds")
     assert list(table.columns)[: len(ROUND_COLUMNS)] == ROUND_COLUMNS
@@ -77,6 +123,7 @@ def test_rounds_are_cumulative_from_the_first_models_to_the_last(run: fedray.Run
         assert (world[["sim_seconds", "wall_seconds", "up_bytes", "down_bytes"]].diff().iloc[1:] >= 0).all(axis=None)
 
 
+@EACH
 def test_bytes_of_the_jobs_add_up_to_the_rounds(run: fedray.Run) -> None:
     """Bytes of jobs up to round r = row r, for every world and round."""
     jobs, table = parts(run, "clients"), parts(run, "rounds")
@@ -92,6 +139,7 @@ def test_bytes_of_the_jobs_add_up_to_the_rounds(run: fedray.Run) -> None:
         assert mine["down_bytes"].sum() == row["down_bytes"], row
 
 
+@EACH
 def test_every_column_of_every_table_is_in_the_catalogue_with_its_type(run: fedray.Run) -> None:
     tables = {path.stem: pq.read_table(path).schema for path in run.path.glob("*.parquet")}
     assert {"rounds"} <= tables.keys()
@@ -99,9 +147,8 @@ def test_every_column_of_every_table_is_in_the_catalogue_with_its_type(run: fedr
 
 
 @pytest.mark.parametrize("method", ["fedavg", "bayesian_linear"])
-def test_pyarrow_pandas_and_duckdb_read_the_same_tables(method: str, tmp_path: Path) -> None:
+def test_pyarrow_pandas_and_duckdb_read_the_same_tables(method: str, run: fedray.Run) -> None:
     """All methods write with one recorder; a closed form has no jobs."""
-    run = fedray.run(of(method), out=tmp_path / "run")
     for name in ("rounds", "clients"):
         folder = run.path / f"{name}.parquet"
         assert len(list(folder.glob("part-*.parquet"))) > 1
@@ -116,6 +163,7 @@ def test_pyarrow_pandas_and_duckdb_read_the_same_tables(method: str, tmp_path: P
         assert (arrow.num_rows > 0) is (name == "rounds" or method == "fedavg")
 
 
+@EACH
 def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
     summary, table = run.summary, parts(run, "rounds")
     assert {"method", "data", "rounds", "seed", "metrics", "totals", "model_hash", "state_hash"} <= summary.keys()
@@ -133,25 +181,38 @@ def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
     assert "accuracy" in summary["metrics"] or "rmse" in summary["metrics"]
 
 
-def test_another_seed_gives_other_models(run: fedray.Run) -> None:
+@pytest.mark.parametrize("method", ["fed_ensemble", "random_walk", "deep_ensemble"])
+def test_another_seed_gives_other_models(method: str, run: fedray.Run) -> None:
     """The same seed gives the same bits: resuming from nothing shows it."""
-    method = run.summary["method"]
-    other = fedray.run(of(method, {"seed": 7}))
-    draws = method != "bayesian_linear"  # a closed form of all rows
-    assert (other.summary["model_hash"] != run.summary["model_hash"]) is draws
+    assert fedray.run({**combined(method), "seed": 7}).summary["model_hash"] != run.summary["model_hash"]
 
 
-@pytest.mark.parametrize("last_round", [2, None], ids=["from the middle", "from nothing"])
+FROM_NOTHING = ("fed_ensemble", "random_walk", "stacking")
+EACH_WITH_EACH = [(method, kind) for method in ("fedavg", "scaffold", "fed_ensemble") for kind in SCHEDULES]
+
+
+@pytest.mark.parametrize(
+    ("method", "last_round"), [*((one, 1) for one in sorted(METHODS)), *((one, None) for one in FROM_NOTHING)]
+)
 def test_resuming_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int | None) -> None:
-    """The same models, the same state, and every row exactly once."""
+    """The same finite models, the same state and private vectors, the same scores, and every row exactly once."""
+    assert all(bool(torch.isfinite(value).all()) for model in run.models for value in model.values())
     again = fedray.resume(copy_run(run, tmp_path / "run", last_round))
-    assert again.summary["model_hash"] == run.summary["model_hash"]
+    for key in ("model_hash", "state_hash", "metrics"):
+        assert again.summary[key] == run.summary[key]
+    for table in ("rounds", "clients"):
+        assert rows(getattr(again, table)) == rows(getattr(run, table))
+
+
+@pytest.mark.parametrize(("method", "kind"), EACH_WITH_EACH)
+def test_a_method_of_each_kind_resumes_under_every_schedule(method: str, kind: str, tmp_path: Path) -> None:
+    """Stateless, with private state, and with several models."""
+    run = fedray.run(combined(method, kind, replicates=1), out=tmp_path / "run")
+    again = fedray.resume(copy_run(run, tmp_path / "copy", 1))
     assert again.summary["state_hash"] == run.summary["state_hash"]
-    assert rows(again.rounds) == rows(run.rounds)
-    assert rows(again.clients) == rows(run.clients)
-    assert {**again.summary["metrics"]} == {**run.summary["metrics"]}
 
 
+@EACH
 def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path: Path) -> None:
     """SHA-256 over replicate, fold, model, name, shape and little-endian bytes, from plain safetensors."""
     names = [name for name, _ in run.study.net.module.named_parameters()]
@@ -170,26 +231,82 @@ def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path:
     assert run.summary["state_hash"] != run.summary["model_hash"]
 
 
-def test_it_answers_for_inputs_it_has_not_seen(run: fedray.Run) -> None:
-    """Means and variances of the right shape, and probabilities that sum to 1."""
-    inputs = run.study.split("test", 0)[0][:3].numpy()
-    answer = fedray.load(run.path).predict(inputs)
-    assert answer.mean.shape == answer.variance.shape
-    assert np.isfinite(answer.mean).all()
-    assert (answer.variance >= 0).all()
-    if run.study.classes:
-        assert answer.probabilities is not None
-        np.testing.assert_allclose(answer.probabilities.sum(-1), 1.0)
-
-
+@EACH
 def test_its_answers_have_the_scores_that_were_reported(run: fedray.Run) -> None:
-    """`predict` asks the models that were evaluated: samples, teachers, Gaussian heads, closed forms."""
+    """`predict` asks the models that were evaluated: samples, teachers, Gaussian heads, closed forms.
+
+    Means and variances have the right shape, and probabilities sum to 1.
+    """
     last = parts(run, "rounds").query(f"round == {run.summary['rounds']}").set_index("replicate")
-    for replicate in (0, 1):
+    for replicate, asked in ((0, run), (1, fedray.load(run.path))):
         x, y = (part.numpy() for part in run.study.split("test", replicate))
-        answer = run.predict(x, replicate=replicate)
+        answer = asked.predict(x, replicate=replicate)
+        assert answer.mean.shape == answer.variance.shape
+        assert (answer.variance >= 0).all()
         if run.study.classes:
+            np.testing.assert_allclose(answer.probabilities.sum(-1), 1.0)
             assert (answer.mean.argmax(-1) == y).mean() == pytest.approx(last["accuracy"][replicate], abs=1e-12)
+            given = answer.mean[np.arange(len(y)), y]
+            assert -np.log(given).mean() == pytest.approx(last["nll"][replicate], rel=1e-6)
         else:
             assert answer.mean.shape == y.shape
             assert np.sqrt(((answer.mean - y) ** 2).mean()) == pytest.approx(last["rmse"][replicate], rel=1e-6)
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {*REAL_TARGETS}))
+def test_known_clients_are_answered_as_they_were_scored(run: fedray.Run) -> None:
+    """Whatever answers (models, samples, teachers, a client's own): `predict(client=i)` scores what was reported."""
+    study, right = run.study, []
+    x, y = (part.numpy() for part in study.split("test", 0))
+    ask = own_test_rows(study, 0)
+    for client in range(study.clients.number):
+        asked = ask(client)
+        said = run.predict(x[asked.rows], client=client).mean.argmax(-1)
+        right.append(((said == y[asked.rows]) * asked.weight).sum())
+    last = parts(run, "rounds").query(f"round == {run.summary['rounds']} and replicate == 0").iloc[0]
+    assert np.mean(right) == pytest.approx(last["personal_accuracy"])
+    assert min(right) == pytest.approx(last["personal_worst"])
+
+
+BASES = [{"name": "mlp", "hidden": [6]}, {"name": "mlp", "hidden": [4], "models": 2}]
+NO_MODEL: dict[str, Any] = {"name": None, "hidden": None}
+VARIANTS: dict[str, dict[str, Any]] = {  # parts of methods that their defaults do not reach, by method
+    "fedag omc": {"method": {"sampling": "omc", "samples": 3}},
+    "fedbe dirichlet": {"method": {"sampler": "dirichlet", "samples": 3}},
+    "feddf noise": {"method": {"inputs": "noise", "teacher": "confidence", "input_rows": 50}},
+    "feddf networks": {"method": {"networks": [BASES[0], {"name": "linear"}]}, "model": NO_MODEL},
+    "shefl proximal": {"method": {"mu": 0.1}},
+    "shefl corrected": {"method": {"alpha": 0.1}},
+    "stacking bases": {"method": {"bases": BASES}, "model": NO_MODEL},
+    "stacking within": {"method": {"bases": BASES, "folds": "within", "meta": "mlp"}, "model": NO_MODEL},
+    "stacking classifiers": {
+        "method": {"bases": [BASES[0], {"name": "sklearn/decision_tree", "max_depth": 3}]}, "model": NO_MODEL,
+    },
+    "adaboost_f weights": {"method": {"draw": "weights"}},
+    **{f"fens {kind}": {"method": {"aggregator": kind}} for kind in ("class_weights", "client_weights", "voting")},
+    "beta_predbayes product": {"method": {"beta": 1, "server_data": 0}},
+    "random_walk failures": {"graph": {"kind": "watts_strogatz", "node_failure": 0.2, "edge_failure": 0.1}},
+}  # fmt: skip
+
+
+# Ray takes seconds to start its actors; by default other tests have the parts of which these methods are made.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*sorted(METHODS), *VARIANTS])
+@pytest.mark.usefixtures("cluster")
+def test_every_method_has_the_bits_of_one_process_in_two_actors(name: str, tmp_path: Path) -> None:
+    """Models, private vectors, every table, and the sets of known clients, who are asked where they live.
+
+    With error feedback jobs run where their client lives; without it actors take chunks of them as they finish.
+    """
+    method, change = name.split()[0], VARIANTS.get(name, {})
+    kept: dict[str, Any] = {"compress": {"error_feedback": False}} if change else {}
+    sets: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": {"gamma": None, "conformal": {"alpha": 0.5}}}
+    tree = combined(method, "permutation", replicates=1, **sets, **kept, **change)
+    actors: dict[str, Any] = {"runtime": "ray", "clients__actors": 1 if method in ONE_CLIENT else 2}
+    ray, inline = fedray.run(tree, out=tmp_path / "ray", **actors), fedray.run(tree, out=tmp_path / "inline")
+    for key in ("model_hash", "state_hash", "metrics"):
+        assert ray.summary[key] == inline.summary[key]
+    for table in ("rounds", "clients", "client_scores"):
+        assert rows(getattr(ray, table)) == rows(getattr(inline, table)), table
