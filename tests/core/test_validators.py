@@ -41,32 +41,3 @@ def test_other_text_is_no_number(value: str) -> None:
         real("[0, inf)")(value)
     with pytest.raises(BadInput, match="rounds = "):
         read_scenario({"rounds": value})
-
-
-def test_infinity_is_written_as_yaml_writes_it() -> None:
-    """The remedy named the interval with the very word that was refused."""
-    for word in ("inf", "infinity"):
-        with pytest.raises(BadInput, match=f"predict.gamma = '{word}' is not a number: write .inf$"):
-            read_scenario({"predict": {"gamma": word}})
-    with pytest.raises(BadInput, match=r"local.lr = 'inf' is not a number: give one in \(0, inf\)"):
-        read_scenario({"local": {"lr": "inf"}})
-    with pytest.raises(BadInput, match="leave it at .inf$"):
-        read_scenario({"method": "stacking", "predict": {"gamma": 0.1}})
-
-
-@pytest.mark.parametrize("word", ["cuda", "cuda:0", "gpu"])
-def test_who_names_a_gpu_is_told_how_tiers_get_one(word: str) -> None:
-    """`gpu` was answered by "did you mean cpu?"."""
-    line = f"clients.device = '{word}' is not one of auto, cpu: leave it at auto, and give a tier GPUs"
-    with pytest.raises(BadInput, match=line):
-        read_scenario({"clients": {"device": word}})
-
-
-@pytest.mark.parametrize(
-    ("key", "entries"), [("local", {"augment": "crop,flip"}), ("model", {"name": "mlp", "hidden": "64, 32"})]
-)
-def test_a_list_that_lost_its_brackets_is_told_to_have_them(key: str, entries: dict[str, Any]) -> None:
-    """As on the command line: local.augment=crop,flip."""
-    (text,) = [value for value in entries.values() if "," in value]
-    with pytest.raises(BadInput, match=rf"'{text}' is text: write a list with brackets, \[{text}\]$"):
-        read_scenario({key: entries})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -10,9 +13,7 @@ from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
-from fedray.training import block, layers, loop
-
-ENGINES = {"mlp": layers.train_mlp, "conv": layers.train_conv, "vmap": loop.train_vmap}
+from fedray.training import block, compiled, layers, loop
 
 
 def perceptron(activation: type[nn.Module] = nn.ReLU, objective: Objective = "cross_entropy", out: int = 4) -> Net:
@@ -24,18 +25,68 @@ def perceptron(activation: type[nn.Module] = nn.ReLU, objective: Objective = "cr
     )  # fmt: skip
 
 
-def convolution() -> Net:
-    def build() -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Tanh(),
-            nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3),
-        )  # fmt: skip
+def convolution(*parts: nn.Module, outputs: int = 3) -> Net:
+    """A convolution network; without parts a small one on `[2, 6, 6]`."""
+    made = parts or (
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Tanh(),
+        nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3),
+    )  # fmt: skip
+    return net_of(lambda: nn.Sequential(*made), "cnn", "cross_entropy", outputs)
 
-    return net_of(build, "cnn", "cross_entropy", 3)
+
+def _classic(*between: nn.Module, width: int, bias: bool = True) -> Net:
+    return convolution(
+        nn.Conv2d(1, 6, 3), *between, nn.Conv2d(6, 9, 3, bias=bias), nn.ReLU(), nn.Flatten(), nn.Linear(9 * width, 7),
+        nn.ReLU(), nn.Linear(7, 4), outputs=4,
+    )  # fmt: skip
 
 
-NETS = {"mlp": perceptron, "conv": convolution, "vmap": perceptron}
-SHAPES = {"mlp": (6,), "conv": (2, 6, 6), "vmap": (6,)}
+class Case(NamedTuple):
+    """An engine with a network that it trains.
+
+    Attributes:
+        train: What trains a block.
+        net: The network.
+        shape: Of its inputs.
+        epochs: As many as leave a test short.
+    """
+
+    train: Callable[[Net, block.Block], block.Trained]
+    net: Net
+    shape: tuple[int, ...]
+    epochs: int = 3
+
+
+_ROWS, _IMAGES = perceptron(), convolution()
+TORCH = {
+    "mlp": Case(layers.train_mlp, _ROWS, (6,)),
+    "conv": Case(layers.train_conv, _IMAGES, (2, 6, 6)),
+    "vmap": Case(loop.train_vmap, _ROWS, (6,)),
+}
+COMPILED = {
+    "mlp-c": Case(compiled.train_compiled_mlp, _ROWS, (6,)),
+    "conv-c": Case(compiled.train_compiled_conv, _IMAGES, (2, 6, 6)),
+    "conv-c max": Case(compiled.train_compiled_conv, _classic(nn.ReLU(), nn.MaxPool2d(2), width=9), (1, 12, 12), 2),
+    "conv-c average": Case(compiled.train_compiled_conv, _classic(nn.Tanh(), nn.AvgPool2d(2), width=9), (1, 12, 12), 2),
+    "conv-c none": Case(compiled.train_compiled_conv, _classic(nn.ReLU(), width=64, bias=False), (1, 12, 12), 1),
+    "conv-c odd": Case(  # padding, windows that leave rows over, several channels, a linear convolution
+        compiled.train_compiled_conv,
+        convolution(
+            nn.Conv2d(3, 5, (3, 2), padding=(1, 2)), nn.MaxPool2d(2), nn.Tanh(), nn.Conv2d(5, 33, 2, padding=1),
+            nn.Conv2d(33, 3, 2), nn.ReLU(), nn.AvgPool2d((2, 3)), nn.Flatten(), nn.Linear(6, 4, bias=False), outputs=4,
+        ),
+        (3, 7, 9), 2,
+    ),
+    "conv-c large": Case(  # its kernel and its linear layer take the ways of large ones
+        compiled.train_compiled_conv,
+        convolution(
+            nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 48, 3), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(48 * 25, 64), nn.ReLU(), nn.Linear(64, 4), outputs=4,
+        ),
+        (1, 14, 14), 1,
+    ),
+}  # fmt: skip
+CASES = {**TORCH, **COMPILED}
 FULL = Local(batch_size=None, epochs=None, steps=12)
 LOCALS = {
     "sgd": Local(),
@@ -56,10 +107,11 @@ def make_block(
     who = np.arange(len(sizes)) if lanes is None else np.array(lanes)
     n, size = max(sizes), np.array(sizes)
     regression = net.objective != "cross_entropy"
+    numbers = net.outputs // (2 if net.objective == "gaussian_nll" else 1)
     g = torch.Generator().manual_seed(1)
     x = torch.randn(len(sizes) * n, *shape, generator=g, dtype=torch.float64).to(dtype)
     y = torch.randint(net.outputs, (len(sizes) * n,), generator=g)
-    targets = torch.randn(len(sizes) * n, net.outputs, generator=g, dtype=torch.float64).to(dtype) if regression else y
+    targets = torch.randn(len(sizes) * n, numbers, generator=g, dtype=torch.float64).to(dtype) if regression else y
     start = torch.stack([net.init(int(rng.keys(0, "init", i % 3))) for i in range(len(sizes))]).to(dtype)
     shift, goal = (torch.randn(start.shape, generator=g, dtype=torch.float64).to(dtype) * 0.1 for _ in range(2))
     local = Local(**{**local.__dict__, "epochs": epochs, "batch_size": batch})
@@ -98,3 +150,23 @@ def full_batches(net: Net, size: int, lanes: list[int], dtype: torch.dtype = tor
     source = block.BatchSource(x, targets, index, None, np.zeros(len(who), np.int64))
     more = (steps, FULL, 0.05, key, inputs)
     return block.Block(start, none, read, (weight * share).to(dtype), *more, source=source)
+
+
+SIZES = [17, 20, 9, 3]  # ragged: lanes end after different numbers of steps, and last batches are padded
+FEW = ("sgd", "momentum+prox", "adam")
+
+
+def block_of(case: Case, kind: str, dtype: torch.dtype, **more: object) -> block.Block:
+    """Lanes at a rate at which nothing diverges."""
+    given = {"epochs": case.epochs, **more}
+    made = make_block(case.net, case.shape, LOCALS[kind], SIZES, dtype, **given)  # type: ignore[arg-type]
+    return made._replace(lr=made.lr / 5) if len(case.shape) > 1 else made
+
+
+def variants(case: Case, dtype: torch.dtype) -> list[Tensor]:
+    """Models that a compiled engine trains in many ways."""
+    kinds = LOCALS if len(case.shape) == 1 else FEW
+    found = [case.train(case.net, block_of(case, kind, dtype, offset=kind != "sgd")).final for kind in kinds]
+    if len(case.shape) == 1 and case.net.objective != "gaussian_nll":
+        found.append(case.train(case.net, full_batches(case.net, 3, [0, 1, 2], dtype)).final)
+    return found

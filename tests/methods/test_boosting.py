@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.ensemble import AdaBoostClassifier
-from sklearn.metrics import f1_score
 from sklearn.tree import DecisionTreeClassifier
-from small import copy_run, rows
 
 import fedray
 from fedray.assembly.registry import UserObjects
@@ -281,75 +279,8 @@ def test_a_client_that_was_away_fetches_what_it_has_missed() -> None:
     assert phase.traffic(2, phase.schedule(2, None))[1].sum() > 0  # an earlier round again
 
 
-def test_a_run_that_was_killed_ends_in_the_same_bits(tmp_path: Path) -> None:
-    """With a part of the clients, two replicates and PreWeak.F's pool in the checkpoint."""
-    more = {"replicates": 2, "participation": {"per_round": 3}, "checkpoint": {"every": 2, "keep": 9}}
-    tree = keys("preweak_f", more)
-    run = fedray.run(tree, data=blobs(CLIENTS), out=tmp_path / "run")
-    again = fedray.resume(copy_run(run, tmp_path / "copy", 2), data=blobs(CLIENTS))
-    assert again.summary["state_hash"] == run.summary["state_hash"]
-    assert rows(again.rounds) == rows(run.rounds)
-    assert rows(again.clients) == rows(run.clients)
-    assert not [path for path in run.path.rglob("*") if path.suffix in (".pkl", ".pickle", ".joblib", ".pt")]
-
-
-def test_macro_f1_is_scikit_learns() -> None:
-    run = fedray.run(keys("adaboost_f"), data=blobs(CLIENTS))
-    x, y = (one.numpy() for one in run.study.split("test", 0))
-    said = run.predict(x).mean.argmax(-1)
-    assert run.summary["metrics"]["f1_macro"]["mean"] == pytest.approx(f1_score(y, said, average="macro"))
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"local": {"lr": 0.1}}, "local.lr = 0.1 cannot act, because in adaboost_f clients fit method.learner"),
-        ({"compress": {"kind": "topk"}}, "a learner is no delta"),
-        ({"model": {"name": "cnn"}}, "and no network"),
-        ({"server": {"weighting": "examples"}}, "learners are not averaged"),
-        ({"method": {"name": "adaboost_f", "models": 3}}, "trains one model"),
-        ({"method": {"name": "adaboost_f", "learner": "sklearn/random_forest"}}, "only a tree has a form"),
-        ({"method": {"name": "adaboost_f", "learner": {"max_leaf_nodes": 1}}}, "max_leaf_nodes"),
-        ({"method": {"name": "adaboost_f", "learner": {"depth": 1}}}, "depth is not a key"),
-        ({"method": {"name": "adaboost_f", "learner": "mlp"}}, "choose sklearn/decision_tree"),
-        ({"method": {"name": "federated_bagging", "draw": "rows"}}, "draw"),
-        ({"participation": {"mode": "async"}}, "asks all clients of a round"),
-        (
-            {"method": {"name": "federated_bagging"}, "participation": {"mode": "async"}},
-            "adds the learners of a whole round",
-        ),
-        ({"participation": {"per_round": 2, "selection": {"name": "oort"}}}, "leave it at uniform"),
-        ({"rounds": 0}, "rounds = 0"),
-        ({"data": {"name": "cubic"}}, "real targets"),
-    ],
-    ids=lambda value: str(value)[:40],
-)  # fmt: skip
-def test_what_does_not_combine_is_one_line(change: dict[str, Any], line: str) -> None:
-    tree = {"method": {"name": "adaboost_f"}, "runtime": "inline", "rounds": 2, **change}
-    with pytest.raises(BadInput, match=line) as wrong:
-        build_study(read_scenario(tree))
-    assert "\n" not in str(wrong.value)
-
-
 def test_a_run_of_learners_cannot_be_made_longer(tmp_path: Path) -> None:
     """The ensemble has as many places as rounds."""
     fedray.run(keys("adaboost_f", {"rounds": 2}), data=blobs(CLIENTS), out=tmp_path / "run")
     with pytest.raises(BadInput, match="as many places as rounds"):
         fedray.resume(tmp_path / "run", data=blobs(CLIENTS), rounds=4)
-
-
-def test_the_rows_of_all_clients_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not in every job, which would ask for the sizes of N clients."""
-    study = study_of("adaboost_f")
-    state, asked = begin_progress(study, study.method.phase).state, list[Any]()
-    job = job_of(study, state, 0, 1)
-    sizes = type(study.shards).sizes
-
-    def count(*given: Any) -> Any:
-        asked.append(given)
-        return sizes(*given)
-
-    monkeypatch.setattr(type(study.shards), "sizes", count)
-    for _ in range(3):
-        work_of(study)._weigh(job)
-    assert job.known.rows == {0: CLIENTS * 60} and len(asked) == 1

@@ -22,8 +22,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "robust": {"server": {"robust": "median", "coefficients": "fedavg"}},
     "optimizer": {"server": {"optimizer": "yogi"}},
 }
-
-
 EVERYTHING: dict[str, Any] = {
     "participation": {"per_round": 2, "selection": "oort", "overcommit": 2, "dropout": 0.1, "deadline": 9.0},
     "compress": {"kind": "topk", "ratio": 0.5, "error_feedback": True},

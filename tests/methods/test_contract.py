@@ -39,7 +39,6 @@ ONE_CLIENT = ("centralized", "deep_ensemble", "bayesian_linear")
 REAL_TARGETS = ("deep_ensemble", "bayesian_linear")
 SCHEDULES = ("permutation", "random", "balanced", "adaptive")
 OPTIONS: dict[str, dict[str, Any]] = {"ditto": {"lambda": [0.1, 1.0]}, "lg_fedavg": {"shared_layers": 1}}
-
 EACH = pytest.mark.parametrize("method", sorted(METHODS))
 
 
@@ -244,6 +243,7 @@ def test_its_answers_have_the_scores_that_were_reported(run: fedray.Run) -> None
         assert answer.mean.shape == answer.variance.shape
         assert (answer.variance >= 0).all()
         if run.study.classes:
+            assert answer.probabilities is not None
             np.testing.assert_allclose(answer.probabilities.sum(-1), 1.0)
             assert (answer.mean.argmax(-1) == y).mean() == pytest.approx(last["accuracy"][replicate], abs=1e-12)
             given = answer.mean[np.arange(len(y)), y]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import copy_run, rows, scenario, train_rounds
+from small import scenario, train_rounds
 from torch import Tensor
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import FedrayError, ScenarioWarning
+from fedray.core.errors import FedrayError
 from fedray.core.types import Net
 from fedray.features.particles import find_direction
 from fedray.runtime.inline import Inline
@@ -124,26 +123,6 @@ def test_a_client_that_comes_late_begins_with_the_first_particles() -> None:
     assert torch.equal(private["particles/rows"].view(3, 4, -1), first.expand(3, 4, -1))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"participation": {"selection": "uniform"}},
-        {"method": {"decay": "none"}, "local": {"optimizer": "adam", "lr": 0.001}},
-        {"data": {"name": "cubic", "partition": {"name": "iid"}}, "model": {"objective": "gaussian_nll"}},
-        {"method": {"models": 1}, "local": {"schedule": {"kind": "cosine"}}},
-    ],
-    ids=["plain", "uniform", "adam", "regression", "one particle"],
-)
-@pytest.mark.filterwarnings("ignore::fedray.core.errors.ScenarioWarning")
-def test_it_combines_and_resumes_in_the_same_bits(change: dict[str, Any], tmp_path: Path) -> None:
-    whole = fedray.run(keys(change), report=False, out=tmp_path / "whole")
-    again = fedray.resume(copy_run(whole, tmp_path / "again", 2))
-    assert again.summary["state_hash"] == whole.summary["state_hash"]
-    assert rows(again.clients) == rows(whole.clients)
-    assert whole.progress.state.models.isfinite().all()
-
-
 def test_all_particles_of_a_client_see_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
 
@@ -186,32 +165,6 @@ def test_networks_of_any_size_move_together() -> None:
     found = fedray.run(big, report=False)
     assert found.study.net.layout.d > 70_000
     assert len(found.clients.to_pylist()) == 12
-
-
-def test_what_does_not_combine_is_refused_in_one_line() -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"participation": {"per_round": 2}}, r"participation invites 2 clients a round, .*per_round to 1, without"),
-        ({"participation": {"fraction": 1.0}}, r"participation invites 3 clients a round"),
-        ({"participation": {"overcommit": 2.0}}, r"participation invites 2 clients .*without overcommit"),
-        ({"participation": {"mode": "async"}}, r"dsvgd trains one client after another: set it to sync"),
-        ({"compress": {"kind": "int8"}}, r"the section compress shortens uploads, .* leave it out"),
-        (
-            {"local": {"weight_decay": 0.1}},
-            r"local\.weight_decay = 0\.1, but DSVGD has its own regularization, .*precision",
-        ),
-        ({"local": {"pull": 0.1}}, r"local\.pull = 0\.1, but DSVGD has its own regularization"),
-        ({"local": {"optimizer": "adam"}}, r"local\.optimizer = adam, but method\.decay is 0\.9"),
-        ({"local": {"momentum": 0.5}}, r"local\.momentum = 0\.5, but method\.decay is 0\.9"),
-        ({"server": {"robust": "median"}}, r"server\.robust"),
-        ({"model": {"norm": "batch"}}, r"model\.name = mlp cannot move together with others: it keeps buffers"),
-    ]
-    for change, message in wrong:
-        with pytest.raises(fedray.BadInput, match=message):
-            fedray.run(keys(change), report=False)
-    with pytest.raises(fedray.BadInput, match=r"local\.optimizer = SGD, but DSVGD trains with adam or sgd: set one"):
-        fedray.run(scenario({"method": {"name": "dsvgd"}}), optimizer=torch.optim.SGD, report=False)
-    with pytest.warns(ScenarioWarning, match=r"method\.models = 1 makes it an estimate of the posterior's mode"):
-        fedray.run(keys({"rounds": 1}, models=1), report=False)
 
 
 def test_a_rate_that_diverges_is_no_fault_of_the_network() -> None:

@@ -1,22 +1,17 @@
-"""FedPA: where it is FedAvg, what it sends, and where it ends on quadratic losses."""
+"""FedPA: its formula, and where it ends on quadratic losses."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from small import scenario
 
 import fedray
 from fedray.components.one_shot import correct_by_precision
-from fedray.core.errors import ScenarioWarning
 from fedray.core.types import FloatArray
 from fedray.data.types import Dataset, Split
-
-MOMENTUM: dict[str, Any] = {"server": {"optimizer": "momentum", "lr": 0.5}}
-CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [2, 3], "hidden": [4]}}
 
 
 def run(name: str, *changes: dict[str, Any], **options: Any) -> fedray.Run:
@@ -26,23 +21,6 @@ def run(name: str, *changes: dict[str, Any], **options: Any) -> fedray.Run:
 
 def models(one: fedray.Run) -> torch.Tensor:
     return one.progress.state.models
-
-
-@pytest.mark.parametrize("change", [{}, CNN, MOMENTUM], ids=["mlp", "cnn", "server momentum"])
-def test_rounds_of_burn_in_are_fedavgs(change: dict[str, Any]) -> None:
-    """To the bit, and the round behind them is not."""
-    sampled, average = run("fedpa", change, burn_in=4), run("fedavg", change)
-    assert torch.equal(models(sampled), models(average))
-    assert not torch.equal(models(run("fedpa", change, burn_in=3)), models(average))
-
-
-@pytest.mark.parametrize("change", [{}, CNN, MOMENTUM], ids=["mlp", "cnn", "server momentum"])
-def test_a_sample_that_is_the_last_iterate_is_fedavg(change: dict[str, Any]) -> None:
-    """One sample from a window of one step: to the bit. Of a longer window it is the mean, and not FedAvg."""
-    ten: dict[str, Any] = {"local": {"epochs": None, "steps": 10}}
-    average = models(run("fedavg", change, ten))
-    assert torch.equal(models(run("fedpa", change, ten, samples=1, mixing=0.9)), average)
-    assert not torch.equal(models(run("fedpa", change, ten, samples=1, mixing=0.0)), average)
 
 
 def test_two_samples_have_the_formula() -> None:
@@ -58,42 +36,6 @@ def test_two_samples_have_the_formula() -> None:
     torch.testing.assert_close(sent, wanted, rtol=0, atol=1e-5)
     samples = torch.stack([first, second])
     torch.testing.assert_close(correct_by_precision(3.0)(start, samples), wanted)
-
-
-def test_an_ensemble_of_fedpa_models_whose_samples_are_last_iterates_is_fed_ensemble() -> None:
-    """Permutation schedule, half of the clients, tiers and sparse uploads: to the bit, and two samples are others."""
-    changes: dict[str, Any] = {
-        "local": {"epochs": None, "steps": 5},
-        "participation": {"fraction": 0.5},
-        "clients": {"tiers": {"strong": {"share": 0.5, "models_per_round": "all"}, "weak": {"share": 0.5}}},
-        "compress": {"kind": "topk", "ratio": 0.3, "error_feedback": True},
-        "server": {"weighting": "examples"},
-    }
-    one = run("fedpa", changes, models=2, samples=1, mixing=0.8)
-    other = run("fed_ensemble", changes, models=2)
-    assert torch.equal(models(one), models(other))
-    assert one.clients["up_bytes"].to_pylist() == other.clients["up_bytes"].to_pylist()
-    assert not torch.equal(models(run("fedpa", changes, models=2, samples=2)), models(one))
-
-
-def test_without_rounds_burn_in_counts_steps_of_the_server() -> None:
-    """Jobs that start before and behind the last one of them share no block, and agree with a burn-in of all steps."""
-    free: dict[str, Any] = {"participation": {"mode": "async", "concurrency": 3}, "rounds": 12}
-    average, late, mixed = (run("fedpa", free, burn_in=n) for n in (12, 13, 6))
-    assert torch.equal(models(average), models(late))
-    assert torch.equal(models(average), models(run("fedavg", free)))
-    assert not torch.equal(models(average), models(mixed))
-
-
-def test_what_does_not_combine_is_refused_in_one_line() -> None:
-    with pytest.raises(fedray.BadInput, match=r"local\.optimizer = adam, but fedpa samples the iterates of SGD"):
-        run("fedpa", {"local": {"optimizer": "adam"}})
-    with pytest.raises(fedray.BadInput, match=r"local\.private = .* cannot act"):
-        fedray.run(scenario({"method": {"name": "fedpa"}, "local": {"private": "head"}}))
-    with pytest.warns(ScenarioWarning, match=r"method\.samples = 1 makes it FedAvg with averaged iterates"):
-        run("fedpa", {"rounds": 1}, samples=1)
-    with pytest.warns(ScenarioWarning, match=r"burn_in = 4, but there are 4 rounds"):
-        run("fedpa", burn_in=4)
 
 
 def squares() -> tuple[Dataset, FloatArray]:

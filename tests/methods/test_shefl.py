@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,17 +55,24 @@ RunScenario = Callable[..., Run]
 SentCase = tuple[int, int, list[int], list[int], Tensor]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunScenario:
-    """A function that runs the base scenario with overrides, without its report."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunScenario:
+    """A function that runs the base scenario with overrides, each of them once, without its report."""
+    known: dict[str, Run] = {}
 
     def one(own: Composition | None = None, **overrides: Any) -> Run:
-        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        name = repr(overrides)
+        if own is None and name in known:
+            return known[name]
+        out = tmp_path_factory.mktemp("shefl") / "run"
         keys = {name.replace("__", "."): value for name, value in overrides.items()}
         scenario = read_scenario(BASE, keys, explicit=False)  # limits set keys that cannot act
         directory.make_run_directory(out, dump_scenario(scenario))
         run_inline(scenario, out, UserObjects(method=own), lambda _snapshot: None)
-        return Run(out, UserObjects(method=own))
+        found = Run(out, UserObjects(method=own))
+        if own is None:
+            known[name] = found
+        return found
 
     return one
 
@@ -78,9 +84,6 @@ def model_hash(run: Run) -> str:
 def rows_of(run: Run) -> Tensor:
     """The final models `[R * K, d]`."""
     return run.progress.state.models
-
-
-# limits
 
 
 def train_only(k: int) -> Composition:
@@ -163,9 +166,6 @@ def test_each_part_of_it_matters(run: RunScenario) -> None:
         {"clients__tiers__hpc__models_per_round": 2},
     ]
     assert len({model_hash(run(**part)) for part in parts}) == len(parts)
-
-
-# groups of equal weight
 
 
 def uploads(delta: Tensor, model: list[int], tier: list[int]) -> Uploads:
@@ -255,9 +255,6 @@ def test_eq_2_wants_one_strong_and_one_weak_tier(tiers: tuple[Tier, ...]) -> Non
         paper_eq2(Rows(1, 2), tiers)
 
 
-# who trains what
-
-
 def jobs_of(run: Run) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = run.clients.to_pylist()
     return jobs
@@ -286,9 +283,6 @@ def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run: RunScenario) ->
     assert len({(job["replicate"], job["round"], job["client"], job["model"]) for job in jobs}) == len(jobs)
 
 
-# pulls
-
-
 def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run: RunScenario) -> None:
     """Bit for bit, corrections too; the pull of FedProx comes on top."""
     dyn = {"method": {"name": "feddyn_ensemble", "models": K, "alpha": 0.1}, "compress": {"kind": "topk"}}
@@ -298,9 +292,6 @@ def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run: RunScenario) -> N
     assert shefl.summary["state_hash"] == other.summary["state_hash"]
     both = run(method__alpha=0.1, method__mu=1.0)
     assert len({model_hash(one) for one in (shefl, both, run(), run(method__mu=1.0))}) == 4
-
-
-# bytes
 
 
 def test_an_adaptive_uplink_follows_each_clients_bandwidth(run: RunScenario, tmp_path: Path) -> None:
@@ -352,9 +343,6 @@ def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: 
         last = [row[name] for row in rows if row["round"] == 5]
         assert done.summary["totals"][name] == sum(last)
         assert min(last) > 0
-
-
-# virtual time
 
 
 def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,35 +453,7 @@ def test_a_trace_changes_the_time_and_not_the_training(run: RunScenario, tmp_pat
     assert traced.summary["totals"]["sim_seconds"] > 100 * plain.summary["totals"]["sim_seconds"]
 
 
-# private state, failure
-
-
-@pytest.mark.parametrize("kind", ["topk", "randomk", "int8"])
-def test_error_feedback_resumes_with_the_same_bits(run: RunScenario, kind: str, tmp_path: Path) -> None:
-    """From a checkpoint in the middle; without what the clients keep, the bits would be others."""
-    whole = run(
-        rounds=5,
-        compress={"kind": kind, "error_feedback": True},
-        checkpoint={"every": 2, "keep": 9},
-        participation=HALF,
-    )
-    half = tmp_path / "again"
-    shutil.copytree(whole.path, half)
-    (half / "summary.json").unlink()
-    for name in ("round-000004", "round-000005"):
-        shutil.rmtree(half / "checkpoints" / name)
-    run_inline(read_scenario(half / "scenario.yaml"), half, UserObjects(), lambda _snapshot: None)
-    again = Run(half)
-    for name in ("model_hash", "state_hash"):
-        assert again.summary[name] == whole.summary[name]
-    assert again.summary["state_hash"] != again.summary["model_hash"]
-    assert again.clients == whole.clients
-    assert again.rounds.drop_columns(["wall_seconds"]) == whole.rounds.drop_columns(["wall_seconds"])
-    without = run(rounds=5, compress={"kind": kind}, participation=HALF)
-    assert model_hash(without) != model_hash(whole)
-
-
-@pytest.mark.parametrize("kind", ["dense", "topk", "randomk", "int8"])
+@pytest.mark.parametrize("kind", ["topk", "int8"])
 def test_a_client_that_diverged_was_dropped_silently(run: RunScenario, kind: str) -> None:
     """The largest entries of a delta full of NaN are none: the sparse uplink must not hide them."""
     with pytest.raises(FedrayError, match="training diverged .* lower local.lr"):

@@ -1,16 +1,15 @@
-"""HeteroFL and FedRolex: where they are FedAvg, what a slice trains and costs, and what no slice has."""
+"""HeteroFL, FedRolex and Split-Mix: what a device trains, sends and answers with, and what no slice has."""
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import of_method, rows, scenario, train_rounds
+from small import of_method, scenario, train_rounds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -44,22 +43,6 @@ def of(name: str, tiers: dict[str, Any], *changes: dict[str, Any], **options: An
 
 def study_of(*arguments: Any, **options: Any) -> Study:
     return build_study(read_scenario(of(*arguments, **options), explicit=False))
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "engine",
-    [{}, CNN, {"model": {"norm": "batch"}, "data": {"partition": {"name": "iid"}}}],
-    ids=["mlp", "conv", "batch norm"],
-)
-@pytest.mark.parametrize("models", [1, 2])
-def test_where_every_tier_is_whole_it_is_fedavg(name: str, engine: dict[str, Any], models: int) -> None:
-    """To the bit, with the same jobs, bytes and seconds; of several models it is Fed-ensemble."""
-    tiers = {"a": {"number": 2, "width": 1.0}, "b": {"number": 4, "seconds_per_step": 0.5}}
-    cut = fedray.run(of(name, tiers, engine, models=models))
-    plain = fedray.run(of("fed_ensemble", tiers, engine, models=models))
-    assert torch.equal(cut.progress.state.models, plain.progress.state.models)
-    assert rows(cut.rounds) == rows(plain.rounds) and rows(cut.clients) == rows(plain.clients)
 
 
 def test_what_no_slice_has_stays_to_the_bit() -> None:
@@ -273,37 +256,6 @@ def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dic
     assert "personal_accuracy" not in rolled.summary["metrics"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"server": {"robust": "median"}}, "server.robust = median, but heterofl has a server step of its own"),
-        ({"server": {"optimizer": "adam"}}, "server.optimizer = adam, but heterofl has a server step of its own"),
-        ({"server": {"coefficients": "equal_groups"}}, "heterofl has a server of its own"),
-        ({"participation": {"mode": "buffered"}}, "but heterofl averages what the clients of a round have trained"),
-        ({"local": {"private": ["1"]}}, "heterofl keeps no layers of its network at the clients"),
-        ({"model": {"norm": "batch"}}, "model.name = mlp has BatchNorm1d, but heterofl cuts Linear and Conv2d"),
-        (
-            {"clients": {"tiers": {"weak": {"width": 0}}}},
-            "clients.tiers.weak.width = 0 is out of range: give a number in",
-        ),
-        (
-            {"clients": {"tiers": {"weak": {"width": 1.5}}}},
-            "clients.tiers.weak.width = 1.5 is out of range: give a number in",
-        ),
-        (
-            {"method": {"scaler": True}, "clients": {"tiers": {"weak": {"width": 1}}}},
-            "method.scaler = true cannot act, because no tier has a width below 1",
-        ),
-        ({"method": {"name": "fedavg"}}, "clients.tiers.weak.width = 0.5 cannot act, because every client of fedavg"),
-    ],
-)
-def test_what_does_not_combine_is_refused(changes: dict[str, Any], said: str) -> None:
-    tiers = {"strong": {"number": 3}, "weak": {"number": 3, "width": 0.5}}
-    keys = scenario({"method": {"name": "heterofl"}, "clients": {"tiers": tiers}}, changes)
-    with pytest.raises(BadInput, match=re.escape(said)):
-        fedray.run(keys)
-
-
 def test_a_method_of_ones_own_slices_with_another_window() -> None:
     """The last channels; and one that does not slice says so where a tier is narrow."""
 
@@ -320,3 +272,32 @@ def test_a_method_of_ones_own_slices_with_another_window() -> None:
         fedray.run(keys, method=lambda setting: Method("plain", federated(setting)))
     with pytest.raises(BadInput, match="setting.tier_nets is empty"):
         fedray.run(keys, method=lambda setting: last_channels(replace(setting, tier_nets=())))
+
+
+TIERS = {"strong": {"number": 3, "models_per_round": 3}, "weak": {"number": 3, "models_per_round": 1}}
+
+
+def run(method: dict[str, Any], **keys: Any) -> fedray.Run:
+    return fedray.run(scenario({"rounds": 4, "method": method, "clients": {"number": 6, "tiers": TIERS}, **keys}))
+
+
+def test_a_device_trains_as_many_as_it_holds_all_equally_often_and_sends_those() -> None:
+    done = run({"name": "split_mix", "models": 4})
+    jobs, dense = done.clients.to_pandas(), 4 * done.study.net.layout.d
+    assert jobs.groupby(["client", "round"]).size().groupby("client").unique().tolist() == [[3]] * 3 + [[1]] * 3
+    assert jobs.groupby(["client", "model"]).size().tolist() == [3] * 12 + [1] * 12  # in K rounds
+    assert set(jobs["up_bytes"]) == set(jobs["down_bytes"]) == {dense}
+
+
+def test_a_known_client_answers_with_the_first_that_it_holds_and_a_new_one_with_all() -> None:
+    done = run({"name": "split_mix", "models": 4})
+    x = done.study.split("test", 0)[0][:20]
+    each = done.study.net, done.study.shards.normalize(x[None], torch.tensor([0]))[0]
+    votes = []
+    for row in done.progress.state.models:
+        each[0].module.load_state_dict(each[0].layout.views(row))
+        votes.append(each[0].module.eval()(each[1]).softmax(-1).detach().numpy())
+    for client, held in ((0, 3), (5, 1), (None, 4)):
+        found = done.predict(x.numpy(), client=client).probabilities
+        assert found is not None
+        np.testing.assert_allclose(found, np.mean(votes[:held], axis=0), rtol=1e-5, atol=1e-6)

@@ -1,20 +1,22 @@
-"""Every network by name: shapes, one gradient, rows that load back, and the structure batched engines rely on."""
+"""Networks: what every one of the catalogue does, what users add, and where they begin."""
 
 from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from modules import load_module
+from safetensors.torch import load_file
+from small import scenario
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedray.core.errors import BadInput
-from fedray.models.net import net_of, state_dict
+import fedray
+from fedray.models.net import compute_raw_outputs, net_of, state_dict, whole_state_dict
 from fedray.models.nets import MODEL_NAMES, build_net, model_names, register_model
 
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
@@ -203,43 +205,71 @@ def test_every_builtin_is_tested_and_users_can_add_theirs() -> None:
     assert "users_own" in model_names()
 
 
-class Counter(nn.Linear):
+def normalized() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def test_gradients_flow_to_the_parameters_of_a_network_with_batch_normalization() -> None:
+    """A row holds running statistics too, through which torch has no gradient."""
+    net, x = net_of(normalized, "normalized", "cross_entropy", 3), torch.randn(6, 4, generator=torch.manual_seed(0))
+    row = net.init(0)
+    leaf = row.clone().requires_grad_()
+    (found,) = torch.autograd.grad(compute_raw_outputs(net, leaf[None], x).square().sum(), leaf)
+    plain = normalized().eval()
+    plain.load_state_dict(whole_state_dict(net, row))
+    wanted = torch.autograd.grad(plain(x).square().sum(), list(plain.parameters()))
+    torch.testing.assert_close(found[: net.layout.trainable], torch.cat([each.flatten() for each in wanted]))
+    assert not found[net.layout.trainable :].any()
+
+
+class Body(nn.Module):
+    """A network with a body that may be frozen, weights that are tied, and a constant."""
+
     def __init__(self) -> None:
-        super().__init__(1, 1)
-        self.register_buffer("period", torch.tensor(7))
+        nn.Module.__init__(self)
+        self.body, self.mixing, self.head = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 10)
+        self.again = self.mixing
+        self.register_buffer("table", torch.arange(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.again(self.mixing(self.body(x.flatten(1)).relu()).tanh()).relu())
+        return out
 
 
-BAD = [
-    (lambda: build_net("resnt18", (3, 32, 32), 10, "cross_entropy"), "did you mean resnet18"),
-    (lambda: build_net("mlp", (3,), 1, "mse", hiden=[5]), "did you mean hidden"),
-    (lambda: build_net("mlp", (3,), 1, "mse", hidden=50), r"model.hidden = 50"),
-    (lambda: build_net("mlp", (3,), 1, "mse", activation="gelu"), "relu, tanh"),
-    (lambda: build_net("cnn", (3,), 10, "cross_entropy"), "not images"),
-    (lambda: build_net("resnet18", (3,), 10, "cross_entropy"), "not images"),
-    (lambda: build_net("cnn", (1, 8, 8), 10, "cross_entropy", channels=[4, 4, 4, 4]), "too small"),
-    (lambda: build_net("resnet18", (1, 8, 8), 10, "cross_entropy", norm="layer"), "batch or group"),
-    (lambda: build_net("vgg11", (1, 8, 8), 10, "cross_entropy", norm="layer"), "batch or group"),
-    (lambda: build_net("rbf", (1, 8, 8), 1, "mse"), "not vectors"),
-    (lambda: build_net("rbf", (1,), 1, "mse", width=0), "above 0"),
-    (lambda: build_net("lstm", (1, 8, 8), 1, "cross_entropy"), "not sequences"),
-    (lambda: register_model("cnn", lambda _shape, _outputs: nn.Identity()), "taken"),
-    (lambda: net_of(nn.Flatten, "empty", "mse", 1), "no trainable"),
-    (lambda: net_of(lambda: nn.LazyLinear(3), "lazy", "mse", 3), "lazy"),
-    (lambda: net_of(Counter, "counter", "mse", 1), "persistent=False"),
-]
+@pytest.fixture
+def trained(tmp_path: Path) -> dict[str, Tensor]:
+    """What somebody else has trained."""
+    torch.manual_seed(3)
+    torch.save(Body().state_dict(), tmp_path / "weights.pt")
+    found: dict[str, Tensor] = torch.load(tmp_path / "weights.pt", weights_only=True)
+    return found
 
 
-@pytest.mark.parametrize(("build", "message"), BAD)
-@pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_bad_input_is_one_line_with_a_remedy(build: Callable[[], object], message: str) -> None:
-    with pytest.raises(BadInput, match=message) as raised:
-        build()
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_run_begins_with_pretrained_weights_and_exports_all(
+    frozen: bool, trained: dict[str, Tensor], tmp_path: Path
+) -> None:
+    def network() -> nn.Module:
+        module = Body()
+        module.load_state_dict(trained)
+        module.body.requires_grad_(not frozen)
+        return module
 
-
-def test_a_factory_that_changes_its_mind_is_refused() -> None:
-    widths = iter([3, 3, 4])
-    net = net_of(lambda: nn.Linear(next(widths), 1), "fickle", "mse", 1)
-    net.init(0)
-    with pytest.raises(BadInput, match="two different networks"):
-        net.init(0)
+    keys: dict[str, Any] = scenario({"method": {"name": "fedavg"}})
+    start = fedray.run({**keys, "rounds": 0}, model=network)
+    for name, value in start.models[0].items():
+        assert torch.equal(value, trained[name]), name
+    run = fedray.run({**keys, "rounds": 2}, model=network)
+    (file,) = run.export(tmp_path / "export")
+    exported = load_file(file)
+    assert exported.keys() == trained.keys()
+    module = Body()
+    module.load_state_dict(exported)
+    assert torch.equal(module.body.weight, trained["body.weight"]) is frozen
+    assert not torch.equal(module.head.weight, trained["head.weight"])
+    assert torch.equal(exported["again.weight"], exported["mixing.weight"])
+    x = torch.rand(5, 1, 8, 8)
+    shown = run.predict((16 * x).round().to(torch.uint8).numpy())
+    assert shown.probabilities is not None
+    d = sum(p.numel() for p in network().parameters() if p.requires_grad)
+    assert set(run.clients["up_bytes"].to_pylist()) == {4 * d}

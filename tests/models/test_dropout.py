@@ -17,7 +17,6 @@ from fedray.core.errors import BadInput
 from fedray.models.dropout import dropping, find_dropout, key_rows
 from fedray.models.nets import build_net
 from fedray.runtime.inline import Inline
-from fedray.scenario.loader import read_scenario
 
 CNN: dict[str, Any] = {"model": None, "rounds": 2, "method": {"models": 2}}
 DROPS: dict[str, Any] = {"name": "cnn", "channels": [2, 4], "hidden": [6], "dropout": 0.5}
@@ -72,20 +71,6 @@ def test_models_have_masks_of_their_own_and_the_mean_over_them_is_the_answer_wit
     assert not torch.equal(each[0], each[1])
     want = load_module(study.net, row)(study.shards.normalize(x[None], torch.tensor([0]))[0])
     assert (each.mean(0) - want).abs().max() < 5 * (each.std(0) / models**0.5).max()
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"method": {"name": "ifca"}}, "method ifca, whose clients would train by such answers, cannot use it"),
-        ({"method": {"name": "stacking"}}, "method stacking, whose networks are parts of a stack, cannot use it"),
-        ({"model": {"dropout": 0.0}}, r"cannot act, because the network cnn has no dropout \(model.dropout\)"),
-        ({"model": {"dropout": 1.0}}, r"model.dropout = 1.0 is out of range: give a number in \[0, 1\)"),
-    ],
-)
-def test_dropout_that_cannot_act_is_refused(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(BadInput, match=why):
-        read_scenario(scenario(CNN, {"model": DROPS}, AT_TEST, changes))
 
 
 def test_a_network_of_ones_own_needs_layers_that_drop() -> None:

@@ -1,9 +1,13 @@
-"""Networks of one's own need not know about lanes: the rule takes an engine only where it computes the same thing."""
+"""Which engine trains a network: one is taken only where it computes what the loop does, whoever shares a block."""
 
 from __future__ import annotations
 
 import json
+import threading
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +15,34 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from blocks import LOCALS, make_block
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from modules import TwoLayers
+from small import rows, run_command, scenario
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import fedray
+from fedray.assembly.registry import UserObjects
+from fedray.assembly.study import build_study
+from fedray.core.method import Local
+from fedray.core.sums import merge_stats
+from fedray.core.types import Net, State
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.models.nets import build_net
-from fedray.training import layers, loop
+from fedray.runtime.jobs import split_jobs
+from fedray.runtime.session import join_worker_facts, warn_if_dependent
+from fedray.runtime.worker import Worker
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.rounds import draw_first_state, size_jobs
+from fedray.simulation.study import Study
+from fedray.training import choice, layers, loop
+from fedray.training.block import Block, Trained
 from fedray.training.choice import choose_engine
+from fedray.training.layers import invariant_convolutions
 
 
 class Two(TwoLayers):
@@ -281,3 +302,297 @@ def test_a_network_that_draws_in_evaluation_answers_alike_in_every_run() -> None
             found.append(fedray.run({**keys, "runtime": "inline", "report": False}, model=Drawing))
     assert torch.equal(*(run.progress.state.models for run in found))
     assert found[0].summary["metrics"] == found[1].summary["metrics"]
+
+
+def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The self-test trains the same lanes in different company; here their number leaks into the weights."""
+    honest = layers.train_mlp
+
+    def leaking(net: Net, block: Block) -> Trained:
+        done = honest(net, block)
+        return done._replace(final=done.final + 1e-6 * len(block.start))
+
+    keys = scenario({"rounds": 1, "lanes": "torch"})
+    fedray.run(keys, out=tmp_path / "fine")  # warnings are errors here
+    monkeypatch.setattr(layers, "train_mlp", leaking)
+    with pytest.warns(UserWarning, match="results repeat for the same packing only"):
+        fedray.run(keys, out=tmp_path / "leaking")
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("fine", "leaking")]
+    assert [one["lanes_independent"] for one in manifests] == [True, False]
+
+
+def test_actors_of_several_kinds_are_all_in_the_manifest() -> None:
+    """A GPU tier beside a CPU tier: both engines; one actor in doubt is enough for a warning."""
+    cpu = {"engine": {"name": "conv", "width": 8, "device": "cpu"}, "lanes_independent": True}
+    gpu = {"engine": {"name": "conv", "width": 256, "device": "cuda"}, "lanes_independent": False}
+    assert join_worker_facts([cpu, cpu]) == cpu
+    mixed = join_worker_facts([gpu, cpu, gpu])
+    assert (mixed["engine"], mixed["engines"]) == (gpu["engine"], [gpu["engine"], cpu["engine"]])
+    with pytest.warns(UserWarning, match="self-test failed"):
+        warn_if_dependent(mixed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_dependent(join_worker_facts([cpu, cpu]))
+
+
+def test_check_names_the_engine_of_the_device_that_will_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cnn.yaml"
+    cnn = {"name": "cnn", "channels": [64], "hidden": [8]}
+    file.write_text(yaml.safe_dump(scenario({"runtime": "ray", "lanes": "torch", "model": cnn})))
+    assert "conv on cpu, up to 1 lanes" in run_command("check", file).out
+    tiers = "clients.tiers={gpu: {number: 2, num_gpus: 0.5}, cpu: {}}"
+    monkeypatch.setattr("fedray.experiments.check.count_gpus", lambda: 1)
+    mixed = run_command("check", file, tiers).out
+    assert "conv on cpu, up to 1 lanes" in mixed
+    assert "conv on cuda, up to 256 lanes" in mixed
+    rounding = run_command("check", file, tiers, "clients.tf32=true").out
+    assert "conv on cpu, up to 1 lanes" in rounding and "conv on cuda with TF32, up to 256 lanes" in rounding
+
+
+def test_wide_networks_with_large_weights_pass(tmp_path: Path) -> None:
+    """Weights of standard deviation 1 diverged at the self-test's former rate, and NaN is not equal to itself."""
+    keys = {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"hidden": [100], "weight_sd": 1.0}}
+    run = fedray.run(scenario(keys, {"data": {"limit": None, "partition": None}, "rounds": 1}), out=tmp_path / "run")
+    assert json.loads((run.path / "manifest.json").read_text())["lanes_independent"]
+
+
+CLIENTS, WORLDS = 12, 2
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 10))
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(72, 10))
+
+
+ENGINES: dict[str, tuple[dict[str, Any], Any]] = {  # what runs, the scenario's model, a module of one's own
+    "mlp": ({"model": {"name": "mlp", "hidden": [6]}}, None),
+    "conv": ({"model": {"name": "cnn", "channels": [2, 3], "hidden": [5], "kernel": 3, "padding": 1}}, None),
+    "vmap": ({}, normed),
+    "loop": ({}, dropping),
+}
+
+
+@cache
+def study(engine: str, batch_size: int | str) -> Study:
+    change, module = ENGINES[engine]
+    given = scenario(
+        change,
+        {
+            "replicates": WORLDS,
+            "data": {"limit": 200, "partition": {"name": "dirichlet", "alpha": 0.05}},
+            "clients": {"number": CLIENTS},
+            "method": {"models": 3},
+            "local": {"batch_size": batch_size, "momentum": 0.9},
+        },
+    )
+    return build_study(read_scenario(given), UserObjects(model=module))
+
+
+def next_models(made: Study, state: State, actor: list[int], width: int) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Models and counters after a round, and each job's loss; job j is done by process `actor[j]`."""
+    phase = made.method.phase
+    plan, dealt = phase.schedule(0, None), np.array(actor)
+    loss, stats = np.full(len(dealt), np.nan), []
+    for number in np.unique(dealt):
+        host = Worker(made)
+        most = min(width, host.engine.width)
+        host.engine = replace(host.engine, width=most, jobs=min(width, host.engine.jobs))
+        mine = np.flatnonzero(dealt == number)
+        part, row = host.train(0, size_jobs(made, phase, plan.take(mine)), state, phase)
+        stats.append(part)
+        loss[mine] = row.loss
+    after = phase.server.step(state, merge_stats(stats[::-1]), 0)
+    return after.models, after.counters, loss
+
+
+@cache
+def whole(engine: str, batch_size: int | str) -> tuple[Tensor, Tensor, np.ndarray]:
+    made = study(engine, batch_size)
+    assert Worker(made).engine.name.removesuffix("-c") == engine
+    return next_models(made, draw_first_state(made, made.method.phase), [0] * CLIENTS * WORLDS, 10**6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_never_share_a_network_that_an_engine_writes_into(engine: str) -> None:
+    """`loop` and `vmap` put weights into the module: one thread at a time."""
+    assert Worker(study(engine, 8), threads=3).threads == (3 if engine in ("mlp", "conv") else 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataObject) -> None:
+    batch_size = data.draw(st.sampled_from([1, 3, 8, "full"]))
+    made = study(engine, batch_size)
+    jobs = CLIENTS * WORLDS
+    actor = data.draw(st.lists(st.integers(0, 4), min_size=jobs, max_size=jobs))
+    width = data.draw(st.integers(2, 9))
+    want = whole(engine, batch_size)
+    models, counters, loss = next_models(made, draw_first_state(made, made.method.phase), actor, width)
+    assert torch.equal(models, want[0])
+    assert torch.equal(counters, want[1])
+    np.testing.assert_array_equal(loss, want[2])
+
+
+def test_the_loop_takes_several_clients_a_block_unless_their_time_is_limited_or_their_rows_are_many() -> None:
+    made = study("loop", 8)
+    plan = made.method.phase.schedule(0, None)
+    jobs = size_jobs(made, made.method.phase, plan)
+
+    def count_lanes(study: Study) -> set[int]:
+        return {len(block) for block in split_jobs(study, made.method.phase, jobs, Worker(study).engine)}
+
+    assert max(count_lanes(made)) > 1
+    for alone in (replace(made, client_timeout=60.0), replace(made, input_shape=(1, 1 << 10, 1 << 10))):
+        assert count_lanes(alone) == {1}
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+def test_a_replicate_of_a_module_of_ones_own_is_its_single_run(engine: str) -> None:
+    module = ENGINES[engine][1]
+    together = fedray.run(scenario({"replicates": 2, "rounds": 2}), model=module)
+    for r in range(2):
+        alone = fedray.run(scenario({"seed": r, "rounds": 2}), model=module)
+        models = together.progress.state.models.view(2, 5, -1)[r]
+        assert torch.equal(models, alone.progress.state.models)
+        mine = together.rounds.filter(np.array(together.rounds["replicate"]) == r)
+        assert rows(mine, "replicate") == rows(alone.rounds, "replicate")
+
+
+@pytest.mark.parametrize("batch", [3, 8])
+def test_a_lane_has_the_same_bits_in_blocks_of_any_width(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without AVX-512 blocks of three lanes differed from blocks of two in the last bit of some kernels."""
+    monkeypatch.setattr(choice, "_LANES", 8)
+    net = build_net("cnn", (1, 12, 12), 3, "cross_entropy", channels=[10, 20], hidden=[8], kernel=5, padding=2)
+    engine, example = choose_engine(net, lanes="torch"), torch.zeros(1, 12, 12)
+    assert engine.name == "conv"
+    starts = torch.stack([net.init(lane) for lane in range(8)])
+
+    def train(lanes: list[int]) -> torch.Tensor:
+        local = Local(batch_size=batch)
+        block = choice._make_block(net, local, example, lanes, starts)
+        return engine.train(net, block).final
+
+    pairs = [train([k, k])[0] for k in range(6)]
+    for width in range(2, 7):
+        assert all(torch.equal(one, pairs[k]) for k, one in enumerate(train(list(range(width))))), width
+
+
+def test_the_switch_stays_until_the_last_thread_has_left() -> None:
+    before, cpu = torch.backends.mkldnn.enabled, torch.device("cpu")
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with invariant_convolutions(cpu):
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=work)
+    with invariant_convolutions(cpu):
+        within = torch.backends.mkldnn.enabled
+        thread.start()
+        entered.wait(10)
+    assert torch.backends.mkldnn.enabled == within
+    leave.set()
+    thread.join()
+    assert torch.backends.mkldnn.enabled == before
+
+
+WIDTH = 6
+
+
+class Centering(nn.Module):
+    """Subtracts the batch's mean."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Sharing(nn.Module):
+    """A sum over the batch that has no value, only a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.sum(0)
+        return x + total - total.detach()
+
+
+class Counting(nn.Module):
+    """Only the number of rows enters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.shape[0]
+
+
+class Closed(nn.Module):
+    """Normalization behind a gate that is closed at first: the first outputs show nothing of it."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.gate, self.norm = nn.Parameter(torch.zeros(1)), nn.BatchNorm1d(WIDTH, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.gate * self.norm(x)
+        return out
+
+
+ROWWISE: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(WIDTH, WIDTH),
+    "layer norm": lambda: nn.LayerNorm(WIDTH),
+    "group norm": lambda: nn.GroupNorm(2, WIDTH),
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+}
+MIXING: dict[str, Callable[[], nn.Module]] = {
+    "batch norm": lambda: nn.BatchNorm1d(WIDTH, track_running_stats=False),
+    "centering": Centering,
+    "sharing": Sharing,
+    "counting": Counting,
+    "closed": Closed,
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from([*ROWWISE, *MIXING]), min_size=1, max_size=5),
+    sizes=st.lists(st.integers(4, 23).filter(lambda n: n % 4 != 1), min_size=2, max_size=5),
+    kind=st.sampled_from(["sgd", "momentum"]),
+)
+def test_padding_enters_no_batch_statistics(parts: list[str], sizes: list[int], kind: str) -> None:
+    """Random networks on ragged clients: the engine that is chosen computes what unpadded batches give."""
+    made = {**ROWWISE, **MIXING}
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, WIDTH), *(made[part]() for part in parts), nn.Linear(WIDTH, 3))
+
+    net = net_of(build, "own", "cross_entropy", 3)
+    engine = choose_engine(net, "cpu", torch.zeros(4, dtype=torch.float64))
+    assert (engine.name == "loop") == any(part in MIXING for part in parts)
+    block = make_block(net, (4,), LOCALS[kind], sizes, torch.float64, epochs=3)
+    torch.testing.assert_close(engine.train(net, block).final, loop.train_loop(net, block).final, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", MIXING)
+def test_rows_that_see_each_other_are_noticed_and_the_reason_is_said(kind: str) -> None:
+    """In single precision, too, and for tokens."""
+    net = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), MIXING[kind](), nn.Linear(WIDTH, 3)), "own", "mse", 3)
+    assert "the rows of a batch see each other" in choose_engine(net, "cpu", torch.zeros(4)).why
+    tokens = net_of(lambda: nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), MIXING[kind]()), "own", "mse", 6)
+    assert "the rows of a batch see each other" in choose_engine(tokens, "cpu", torch.zeros(3, dtype=torch.int64)).why
+
+
+def test_a_module_that_only_takes_single_precision_is_still_tried() -> None:
+    class Single(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.ones(WIDTH, WIDTH)
+
+    rowwise = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), Single(), nn.Linear(WIDTH, 3)), "own", "mse", 3)
+    assert choose_engine(rowwise, "cpu", torch.zeros(4)).name == "vmap"
+    mixing = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), Single(), Centering()), "own", "mse", WIDTH)
+    assert choose_engine(mixing, "cpu", torch.zeros(4)).name == "loop"

@@ -1,4 +1,4 @@
-"""The compiled kernel of perceptrons computes what the torch engine computes, and its lanes never see each other."""
+"""What only the compiled kernels have: batches that they read, still lanes, answers, students, their bounds."""
 
 from __future__ import annotations
 
@@ -6,88 +6,65 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from blocks import LOCALS, full_batches, make_block, perceptron
+from blocks import (
+    COMPILED,
+    FULL,
+    LOCALS,
+    Case,
+    block_of,
+    convolution,
+    full_batches,
+    make_block,
+    perceptron,
+    variants,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedray
+from fedray.components.distillation import ask_model, begin_student
 from fedray.core import native, rng
 from fedray.core.errors import BadInput
 from fedray.core.kernels import build
-from fedray.core.method import Local
+from fedray.core.method import Local, Teaching
 from fedray.core.types import Net, Objective
+from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.training import block as blocks
+from fedray.training import compiled
 from fedray.training.choice import choose_engine
-from fedray.training.compiled import train_compiled_mlp
-from fedray.training.layers import train_mlp
+from fedray.training.compiled import (
+    BATCH,
+    CONV_KERNEL,
+    ask_compiled,
+    begin_compiled,
+    count_least_steps,
+    find_stages,
+    find_still_steps,
+    find_student_kernel,
+    run_kernel,
+    train_compiled_conv,
+    train_compiled_mlp,
+)
+from fedray.training.layers import train_conv, train_mlp
+from fedray.training.loop import loop_outputs
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
-
-SIZES = [11, 3, 16, 5]  # ragged: lanes end after different numbers of steps, and last batches are padded
-RunCode = Callable[[str, str], None]  # of the fixture `run_checked`
-OBJECTIVES: list[Objective] = ["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 
 
 def library() -> native.Library:
     found = native.load_library()
     assert isinstance(found, native.Library)
     return found
-
-
-def block_of(
-    net: Net, local: Local, dtype: torch.dtype, *, offset: bool = False, anchor: bool = False, batch: int = 4,
-    epochs: int = 5, lanes: list[int] | None = None,
-) -> blocks.Block:  # fmt: skip
-    """A block at a rate at which no optimizer diverges, and targets as the objective wants them."""
-    block = make_block(
-        net, (6,), local, SIZES, dtype, offset=offset, anchor=anchor, batch=batch, epochs=epochs, lanes=lanes
-    )
-    block = block._replace(lr=block.lr / (5 if net.objective != "cross_entropy" else 1))
-    if net.objective != "gaussian_nll":
-        return block
-
-    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
-        x, y = block.read(lo, hi)
-        return x, y[..., : net.outputs // 2]
-
-    return block._replace(read=read)
-
-
-def distance(net: Net, block: blocks.Block) -> float:
-    """Between both engines, relative to how far the weights went."""
-    right, found = train_mlp(net, block), train_compiled_mlp(net, block)
-    moved = float((right.final - block.start).abs().max())
-    assert moved > 1e-4 and torch.isfinite(right.final).all()
-    bound = 1e-9 if block.start.dtype == torch.float64 else 1e-4
-    torch.testing.assert_close(found.loss, right.loss, rtol=bound, atol=bound)
-    return float((found.final - right.final).abs().max()) / moved
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("name", LOCALS)
-def test_in_double_precision_it_is_the_torch_engine(name: str, objective: Objective) -> None:
-    """25 to 55 steps with every optimizer, pull, correction, objective, ragged sizes and batch widths."""
-    net = perceptron(nn.Tanh if objective == "gaussian_nll" else nn.ReLU, objective)
-    for (offset, anchor), batch in itertools.product([(False, False), (True, True)], (1, 4, 16)):
-        block = block_of(net, LOCALS[name], torch.float64, offset=offset, anchor=anchor, batch=batch)
-        assert distance(net, block) < 1e-10, (offset, anchor, batch)
-
-
-@pytest.mark.parametrize("name", ["sgd", "decay", "momentum", "prox", "adam"])
-def test_in_single_precision_it_is_the_torch_engine_up_to_rounding(name: str) -> None:
-    net = perceptron(nn.Tanh)
-    block = block_of(net, LOCALS[name], torch.float32)
-    assert distance(net, block) < 2e-5
-    exact = train_compiled_mlp(net, block_of(net, LOCALS[name], torch.float64)).final
-    ours, torchs = (float((train(net, block).final - exact).abs().max()) for train in (train_compiled_mlp, train_mlp))
-    assert ours < 2 * torchs + 1e-7  # as exact as torch
 
 
 @st.composite
@@ -133,18 +110,6 @@ def test_the_change_and_rows_that_are_there_once_give_the_same_bits() -> None:
         final = train_compiled_mlp(net, copied).final
         assert torch.equal(train_compiled_mlp(net, once).final, final)
         assert torch.equal(train_compiled_mlp(net, once._replace(wants_change=True)).final, final - copied.start)
-
-
-@pytest.mark.parametrize("name", LOCALS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_lane_has_the_same_bits_alone_and_in_any_block(name: str, dtype: torch.dtype) -> None:
-    net = perceptron()
-    whole = train_compiled_mlp(net, block_of(net, LOCALS[name], dtype, offset=True))
-    order = np.argsort(-blocks.count_steps(np.array(SIZES), Local(batch_size=4, epochs=5)), kind="stable")
-    for lanes in ([0], [3], [2, 1], [1, 3, 0]):
-        part = train_compiled_mlp(net, block_of(net, LOCALS[name], dtype, offset=True, lanes=lanes))
-        inside = [place for place, lane in enumerate(order) if lane in lanes]
-        assert torch.equal(part.final, whole.final[inside]) and torch.equal(part.loss, whole.loss[inside])
 
 
 def from_source(net: Net, local: Local, *, lanes: int = 3, targets: bool = False) -> blocks.Block:
@@ -218,47 +183,25 @@ def test_data_outside_its_bounds_are_an_error_and_nothing_is_read() -> None:
             train_compiled_mlp(net, block._replace(source=source._replace(y=labels)))
 
 
-def variants(net: Net, dtype: torch.dtype) -> list[Tensor]:
-    found = []
-    for name in LOCALS:
-        for offset in (False, True):
-            found.append(train_compiled_mlp(net, block_of(net, LOCALS[name], dtype, offset=offset)).final)
-    if net.objective != "gaussian_nll":
-        found.append(train_compiled_mlp(net, full_batches(net, 3, [0, 1, 2], dtype)).final)
-    return found
-
-
-@pytest.mark.skipif(native.is_available() and library().instructions != "avx512", reason="one instruction set only")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_avx2_and_avx512_give_the_same_bits(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    nets = [perceptron(objective=objective) for objective in OBJECTIVES] + [perceptron(nn.Tanh)]
-    wide = [variants(net, dtype) for net in nets]
-    narrow = library()._replace(instructions="avx2")
-    monkeypatch.setattr(native, "load_library", lambda: narrow)
-    for net, expected in zip(nets, wide, strict=True):
-        for a, b in zip(variants(net, dtype), expected, strict=True):
-            assert torch.equal(a, b) or (torch.isnan(a) == torch.isnan(b)).all()
+def bits(cases: list[Case]) -> list[bytes]:
+    kinds = (torch.float32, torch.float64)
+    return [t.numpy().tobytes() for case in cases for kind in kinds for t in variants(case, kind)]
 
 
 @pytest.mark.slow
 def test_every_compiler_of_this_machine_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of zig and of the system, so that it does not matter which one built an installation."""
-    nets = [perceptron(), perceptron(nn.Tanh, "gaussian_nll")]
-    expected = [
-        [t.numpy().tobytes() for net in nets for t in variants(net, dtype)] for dtype in (torch.float32, torch.float64)
-    ]
+    case = COMPILED["mlp-c"]
+    cases = [case, case._replace(net=perceptron(nn.Tanh, "gaussian_nll"))]
+    expected = bits(cases)
     for number, compiler in enumerate(build.find_compilers()):
         path = build.compile_library(tmp_path / f"{number}.so", compiler)
         for instructions in ("avx2", "avx512") if library().instructions == "avx512" else (None,):
             other = native.open_library(path, instructions)
             assert isinstance(other, native.Library)
-            monkeypatch.setattr(native, "load_library", lambda other=other: other)
-            found = [
-                [t.numpy().tobytes() for net in nets for t in variants(net, dtype)]
-                for dtype in (torch.float32, torch.float64)
-            ]
-            monkeypatch.undo()
-            assert found == expected, (compiler.name, instructions)
+            with monkeypatch.context() as patch:
+                patch.setattr(native, "load_library", lambda other=other: other)
+                assert bits(cases) == expected, (compiler.name, instructions)
 
 
 def test_threads_give_the_same_bits() -> None:
@@ -325,29 +268,362 @@ def test_a_resumed_run_keeps_its_engines(tmp_path: Path, monkeypatch: pytest.Mon
         fedray.resume(compiled.path, rounds=4)
 
 
+@st.composite
+def conv_networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, int, int]]:
+    """Networks of 1 to 3 convolutions of any size, with or without padding, pooling and bias; the shape of an image."""
+    shape = channels, height, width = draw(st.integers(1, 4)), draw(st.integers(5, 14)), draw(st.integers(5, 14))
+    layers: list[nn.Module] = []
+    for _ in range(draw(st.integers(1, 3))):
+        out, kernel = draw(st.integers(1, 20)), (draw(st.integers(1, 6)), draw(st.integers(1, 5)))
+        padding = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
+        sides = [side + 2 * pad - k + 1 for side, pad, k in zip((height, width), padding, kernel, strict=True)]
+        if min(sides) < 2:
+            break
+        layers.append(nn.Conv2d(channels, out, kernel, padding=padding, bias=draw(st.booleans())))
+        more: list[nn.Module] = []
+        if draw(st.booleans()):
+            more.append(draw(st.sampled_from([nn.ReLU, nn.Tanh]))())
+        if draw(st.booleans()):
+            window = (draw(st.integers(1, min(3, sides[0]))), draw(st.integers(1, min(3, sides[1]))))
+            more.append(draw(st.sampled_from([nn.MaxPool2d, nn.AvgPool2d]))(window))
+            sides = [side // by for side, by in zip(sides, window, strict=True)]
+        layers += more if draw(st.booleans()) else more[::-1]
+        channels, (height, width) = out, sides
+    if not layers:
+        layers, channels = [nn.Conv2d(channels, 2, 1)], 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, 3)), shape
+
+
+@settings(max_examples=40, deadline=None)
+@given(conv_networks(), st.integers(1, 9), st.sampled_from(["sgd", "momentum", "adam"]), st.booleans())
+def test_any_shape_in_conv(
+    drawn: tuple[nn.Sequential, tuple[int, int, int]], batch: int, local: str, offset: bool
+) -> None:
+    module, shape = drawn
+    net = net_of(lambda: module, "drawn", "cross_entropy", 3)
+    block = make_block(net, shape, LOCALS[local], [7, 4, 1], torch.float64, batch=batch, epochs=2, offset=offset)
+    right, found = train_conv(net, block._replace(lr=0.001)), train_compiled_conv(net, block._replace(lr=0.001))
+    torch.testing.assert_close(found.final, right.final, rtol=1e-9, atol=1e-9)
+
+
+def test_in_pieces_it_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = COMPILED["conv-c max"]
+    block = block_of(case, "adam", torch.float32)
+    whole = train_compiled_conv(case.net, block)
+    monkeypatch.setattr(blocks, "PIECE_NUMBERS", 1)
+    assert torch.equal(train_compiled_conv(case.net, block).final, whole.final)
+
+
+UNCOVERED = {
+    "a convolution with stride (2, 2)": (nn.Conv2d(1, 2, 3, stride=2), nn.ReLU()),
+    "a convolution with dilation (2, 2)": (nn.Conv2d(1, 2, 3, dilation=2), nn.ReLU()),
+    "a pooling whose windows overlap": (nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2), nn.ReLU()),
+    "two activations in a row": (nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Tanh()),
+}
+
+
+@pytest.mark.parametrize("why", UNCOVERED)
+def test_what_the_kernel_does_not_have_stays_with_torch_and_the_reason_says_so(why: str) -> None:
+    def make() -> nn.Module:
+        features = nn.Sequential(*UNCOVERED[why], nn.Flatten())
+        width = features(torch.zeros(1, 1, 9, 9)).shape[1]
+        return nn.Sequential(*features, nn.Linear(width, 3))
+
+    net = net_of(make, "own", "cross_entropy", 3)
+    engine = choose_engine(net, example=torch.zeros(1, 9, 9), lanes="auto")
+    assert engine.name == "conv"
+    assert f"the compiled kernel does not have {why}" in engine.why
+    assert isinstance(find_stages(net.module), str)
+
+
+def test_a_run_on_images_trains_in_the_kernel() -> None:
+    """Images are standardized by channel, and read by the kernel as they are stored."""
+    x = np.random.default_rng(0).integers(0, 255, size=(60, 2, 9, 9)).astype(np.uint8)
+    y = np.arange(60) % 3
+    data = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), tuple("abc"))
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+
+    keys = {"rounds": 2, "clients": {"number": 4}, "runtime": "inline", "report": False}
+    compiled, plain = (fedray.run({**keys, "lanes": lanes}, data=data, model=make) for lanes in ("compiled", "torch"))
+    assert compiled.summary["model_hash"] != plain.summary["model_hash"]
+    answers = [run.predict(x[:10]).mean for run in (compiled, plain)]
+    np.testing.assert_allclose(answers[0], answers[1], atol=1e-5)
+
+
+INPUTS = 40
+STILL_SIZES = [7, 3, 1, 12]  # their batches are 7, 3, 1 and 16 samples wide: a block each
+
+
+def network(
+    hidden: tuple[int, ...] = (6,),
+    activation: type[nn.Module] = nn.ReLU,
+    objective: Objective = "cross_entropy",
+    *,
+    bias: bool = True,
+) -> Net:
+    def make() -> nn.Module:
+        widths = (INPUTS, *hidden, 4)
+        layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b, bias=bias), activation())]
+        return nn.Sequential(*layers[:-1])
+
+    return net_of(make, "still", objective, 4)
+
+
+NETS = {
+    "relu": network(),
+    "tanh": network(activation=nn.Tanh),
+    "deep": network((9, 5)),
+    "without bias": network(bias=False),
+    "one layer": network(()),
+    "regression": network(objective="half_mse"),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_still_lane_trains_what_the_torch_engine_trains(name: str) -> None:
+    """In double precision, to ten digits; in single precision, to rounding."""
+    net = NETS[name]
+    for size in STILL_SIZES:
+        assert find_still_steps(full_batches(net, size, [0]), INPUTS, net.layout.shapes[0][0])
+        for dtype, bound in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+            block = full_batches(net, size, [2, 5, 0], dtype)
+            right, found = train_mlp(net, block), train_compiled_mlp(net, block)
+            moved = float((right.final - block.start).abs().max())
+            assert moved > 1e-3 and float((found.final - right.final).abs().max()) < bound * moved
+            torch.testing.assert_close(found.loss, right.loss, rtol=bound, atol=bound)
+
+
+def test_inputs_are_read_once_and_the_order_of_later_batches_changes_no_bit() -> None:
+    net = NETS["deep"]
+    block = full_batches(net, 12, [0, 1])
+    source = block.source
+    assert source is not None
+    first = block._replace(source=source._replace(index=source.index[:1].expand_as(source.index).contiguous()))
+    assert not torch.equal(first.source.index, source.index)  # type: ignore[union-attr]  # it has one
+    swapped = block.weight[:1].expand_as(block.weight).contiguous()
+    found = train_compiled_mlp(net, first._replace(weight=swapped))
+    assert torch.equal(found.final, train_compiled_mlp(net, block).final)
+
+
+def test_a_still_lane_has_the_same_bits_beside_any_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, in any block, and in a block of calls that could be interrupted."""
+    net = NETS["deep"]
+    whole = train_compiled_mlp(net, full_batches(net, 12, [0, 1, 2, 3])).final
+    for lanes in ([3], [2, 0]):
+        assert torch.equal(train_compiled_mlp(net, full_batches(net, 12, lanes)).final, whole[lanes])
+    monkeypatch.setattr(compiled, "MOST_OPERATIONS", 1)
+    assert torch.equal(train_compiled_mlp(net, full_batches(net, 12, [0, 1, 2, 3])).final, whole)
+
+
+def test_lanes_whose_steps_differ_or_whose_gradient_is_changed_read_their_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = NETS["relu"]
+    block = full_batches(net, 12, [0, 1])
+    still = train_compiled_mlp(net, block).final
+    changes: list[dict[str, Any]] = [
+        {"momentum": 0.5},
+        {"optimizer": "adam"},
+        {"weight_decay": 0.1},
+        {"pull": 0.1},
+        {"batch_size": 16},
+    ]
+    for change in changes:
+        other = block._replace(local=Local(**{**FULL.__dict__, **change}))
+        assert find_still_steps(other, INPUTS, 6) == 0, change
+    assert find_still_steps(block._replace(offset=block.start), INPUTS, 6) == 0
+    assert find_still_steps(block._replace(steps=np.array([1, 1])), INPUTS, 6) == 0
+    monkeypatch.setattr(compiled, "find_still_steps", lambda *_: 0)
+    plain = train_compiled_mlp(net, block).final
+    assert not torch.equal(plain, still)  # by rounding
+    torch.testing.assert_close(plain, still, rtol=0, atol=1e-6)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 300))
+def test_a_lane_is_still_where_that_halves_its_operations(rows: int, inputs: int, outputs: int) -> None:
+    def halves(steps: int) -> bool:
+        product = rows * inputs * outputs
+        return 2 * (2 * product + rows**2 * inputs + steps * rows**2 * outputs) < 2 * steps * product
+
+    least = count_least_steps(rows, inputs, outputs)
+    assert not any(halves(steps) for steps in range(1, (least or 200)))
+    assert not least or halves(least)
+
+
+def padded() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 5, (3, 2), padding=(1, 2)), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(5, 9, 2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(72, 7), nn.Tanh(), nn.Linear(7, 3),
+    )  # fmt: skip
+
+
+def case(dtype: torch.dtype, models: int = 3, n: int = 2 * BATCH + 5) -> tuple[Net, Tensor, Tensor]:
+    """A network, its models, and inputs of each."""
+    net = net_of(padded, "own", "cross_entropy", 3)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(models, n, 2, 6, 8, generator=draw, dtype=torch.float64).to(dtype)
+    return net, torch.stack([net.init(k) for k in range(models)]).to(dtype), x
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
+def test_answers_are_those_of_the_module(dtype: torch.dtype, bound: float) -> None:
+    net, rows, x = case(dtype)
+    net.module.to(dtype)
+    right = loop_outputs(net, rows, torch.zeros(3, 0), x)
+    torch.testing.assert_close(run_kernel(CONV_KERNEL, net, rows, x), right, rtol=0, atol=bound)
+    shared = x[:1].expand(3, *x.shape[1:])
+    right = loop_outputs(net, rows, torch.zeros(3, 0), shared)
+    torch.testing.assert_close(run_kernel(CONV_KERNEL, net, rows, shared), right, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_answer_depends_on_no_other_one(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any models and rows together, any build, calls of any length: the same bits."""
+    net, rows, x = case(dtype)
+    whole = run_kernel(CONV_KERNEL, net, rows, x)
+    for models, first, end in (([0], 0, 1), ([2], 7, 30), ([1, 2], 3, 3 + BATCH), ([2, 0], 0, 37)):
+        part = run_kernel(CONV_KERNEL, net, rows[models], x[models, first:end])
+        assert torch.equal(part, whole[models, first:end])
+    monkeypatch.setattr("fedray.training.compiled.MOST_OPERATIONS", 1)
+    assert torch.equal(run_kernel(CONV_KERNEL, net, rows, x), whole)
+    library = native.load_library()
+    assert isinstance(library, native.Library)
+    if library.instructions == "avx512":
+        monkeypatch.setattr(native, "load_library", lambda: library._replace(instructions="avx2"))
+        assert torch.equal(run_kernel(CONV_KERNEL, net, rows, x), whole)
+
+
+def pictures() -> Dataset:
+    x = np.random.default_rng(0).integers(0, 255, size=(60, 2, 6, 8)).astype(np.uint8)
+    y = np.arange(60) % 3
+    return classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), tuple("abc"))
+
+
+@pytest.mark.parametrize("lanes", ["auto", "torch"])
+def test_the_manifest_says_what_evaluates(lanes: str, tmp_path: Path) -> None:
+    keys = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False, "lanes": lanes}
+    fedray.run(keys, data=pictures(), model=padded, out=tmp_path / "run")
+    engine = json.loads((tmp_path / "run" / "manifest.json").read_text())["engine"]
+    assert (engine["name"], engine["evaluates"]) == (("conv-c", "compiled") if lanes == "auto" else ("conv", "torch"))
+
+
+def test_perceptrons_are_evaluated_by_torch() -> None:
+    assert choose_engine(perceptron(), lanes="auto").evaluates == "torch"
+
+
+RATES = [0.3, 0.1, 0.2, 0.05, 0.15]
+STUDENT_NETS = {
+    "mlp": (perceptron(nn.Tanh), (6,)),
+    "conv": (convolution(), (2, 6, 6)),
+    "regression": (perceptron(objective="half_mse", out=2), (6,)),
+    "gaussian": (perceptron(objective="gaussian_nll", out=4), (6,)),
+}
+
+
+def teaching_of(net: Net, shape: tuple[int, ...], optimizer: str, dtype: torch.dtype = torch.float64) -> Teaching:
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(10, *shape, generator=draw, dtype=torch.float64)
+    target = torch.randn(10, net.outputs, generator=draw, dtype=torch.float64)
+    if net.objective == "cross_entropy":
+        target = (2 * target).softmax(-1)
+    return Teaching(x.to(dtype), target.to(dtype), 4, optimizer)  # type: ignore[arg-type]
+
+
+def batches_of(n: int = 10, size: int = 4) -> list[Tensor]:
+    """Five batches from two orders of all inputs; the last ones of an order are smaller."""
+    orders = [torch.randperm(n, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+    return list(itertools.chain(*(torch.split(order, size) for order in orders)))[:5]
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(("net", "shape"), STUDENT_NETS.values(), ids=STUDENT_NETS)
+def test_a_student_is_the_one_that_torch_trains(net: Net, shape: tuple[int, ...], optimizer: str) -> None:
+    teaching, start = teaching_of(net, shape, optimizer), net.init(0).double()
+    net.module.double()
+    right = begin_student(net, start, teaching)(batches_of(), RATES)
+    assert float((right - start).abs().max()) > 0.1
+    torch.testing.assert_close(begin_compiled(net, start, teaching)(batches_of(), RATES), right, rtol=0, atol=1e-10)
+    net.module.float()
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(("net", "shape"), [STUDENT_NETS["mlp"], STUDENT_NETS["conv"]], ids=["mlp", "conv"])
+def test_calls_of_any_length_give_the_same_bits(net: Net, shape: tuple[int, ...], optimizer: str) -> None:
+    """Also where another student trains between two calls, and where a call of the kernel has one step."""
+    teaching, start, steps = teaching_of(net, shape, optimizer, torch.float32), net.init(0), batches_of()
+    whole = begin_compiled(net, start, teaching)(steps, RATES)
+    train, other = begin_compiled(net, start, teaching), begin_compiled(net, net.init(1), teaching)
+    assert torch.equal(train([], []), start)
+    for a, b in ((0, 2), (2, 3), (3, 5)):
+        part = train(steps[a:b], RATES[a:b])
+        other(steps[a:b], RATES[a:b])
+    assert torch.equal(part, whole)
+    with pytest.MonkeyPatch.context() as short:
+        short.setattr("fedray.training.compiled.MOST_OPERATIONS", 1)
+        assert torch.equal(begin_compiled(net, start, teaching)(steps, RATES), whole)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_certain_teachers_are_labels(kind: str) -> None:
+    """Where every target is one class, a student is a client that trains on these labels, to the same bits."""
+    net, shape = STUDENT_NETS[kind]
+    block = make_block(net, shape, Local(optimizer="adam"), [12], torch.float32, epochs=2)
+    train = train_compiled_mlp if kind == "mlp" else train_compiled_conv
+    client = train(net, block).final[0]
+    x, y = (part[:, 0].flatten(0, 1) for part in block.read(0, int(block.steps[0])))
+    size = block.weight.shape[2]
+    teaching = Teaching(x, nn.functional.one_hot(y, net.outputs).float(), size, "adam")
+    batches = [s * size + torch.arange(int((block.weight[s, 0] > 0).sum())) for s in range(int(block.steps[0]))]
+    student = begin_compiled(net, block.start[0], teaching)(batches, [block.lr] * len(batches))
+    assert torch.equal(student, client)
+
+
+def test_who_agrees_with_the_teachers_stays() -> None:
+    net = STUDENT_NETS["conv"][0]
+    start, teaching = net.init(0), teaching_of(*STUDENT_NETS["conv"], "momentum", torch.float32)
+    own = teaching._replace(target=ask_model(net, start, teaching.x).softmax(-1).float())
+    torch.testing.assert_close(begin_compiled(net, start, own)(batches_of(), RATES), start, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        ask_compiled(net, start, teaching.x), ask_model(net, start, teaching.x), rtol=0, atol=1e-6
+    )
+
+
+def test_other_networks_have_no_kernel() -> None:
+    for kind in (nn.Dropout, partial(nn.BatchNorm1d, 6), nn.Sigmoid):
+        net = net_of(partial(_put_before_layer, kind), "own", "cross_entropy", 3)
+        assert find_student_kernel(net) is None
+
+
+def _put_before_layer(kind: Callable[[], nn.Module]) -> nn.Module:
+    return nn.Sequential(kind(), nn.Linear(6, 3))
+
+
+def test_a_row_outside_the_inputs_is_refused() -> None:
+    train = begin_compiled(
+        STUDENT_NETS["mlp"][0], STUDENT_NETS["mlp"][0].init(0), teaching_of(*STUDENT_NETS["mlp"], "adam", torch.float32)
+    )
+    with pytest.raises(IndexError, match="outside the inputs"):
+        train([torch.tensor([10])], [0.1])
+
+
 FUZZ = """
 import torch
-from blocks import LOCALS, full_batches, make_block
-from torch import nn
-from fedray.models.net import net_of
-from fedray.training.compiled import train_compiled_mlp
+import test_compiled as cases
+from blocks import COMPILED, variants
 from fedray.core.sums import exact_sum
-draw = torch.Generator().manual_seed(0)
-def number(low, high):
-    return int(torch.randint(low, high + 1, (1,), generator=draw))
-for trial in range(150):
-    widths = [number(1, 70) for _ in range(number(2, 5))]
-    layers = []
-    for a, b in zip(widths[:-1], widths[1:]):
-        layers += [nn.Linear(a, b, bias=trial % 3 > 0), nn.Tanh() if trial % 2 else nn.ReLU()]
-    net = net_of(lambda: nn.Sequential(*layers[:-1]), "fuzz", ["cross_entropy", "half_mse"][trial // 3 % 2], widths[-1])
-    local, dtype = list(LOCALS.values())[trial % len(LOCALS)], [torch.float32, torch.float64][trial // 2 % 2]
-    sizes = [number(1, 30) for _ in range(number(1, 4))]
-    block = make_block(net, (widths[0],), local, sizes, dtype, batch=number(1, 20), epochs=2, offset=bool(trial % 5))
-    train_compiled_mlp(net, block)
-    train_compiled_mlp(net, full_batches(net, number(1, 40), [1, 0], dtype))
-    rows = torch.randn(number(1, 6), number(1, 3000), generator=draw) * 3
-    exact_sum(rows, torch.zeros(len(rows), dtype=torch.int64), 1, torch.ones(len(rows), dtype=torch.int64), limbs=2)
+for dtype in (torch.float32, torch.float64):
+    for case in COMPILED.values():
+        variants(case, dtype)
+    for models, n in ((1, 1), (2, 16), (3, 33)):
+        cases.run_kernel(cases.CONV_KERNEL, *cases.case(dtype, models, n))
+for shapes in (cases.test_any_shape, cases.test_any_shape_in_conv):
+    shapes()
+for n in (1, 5, 3000):
+    one = torch.ones(4, dtype=torch.int64)
+    exact_sum(torch.randn(4, n), 0 * one, 1, one, limbs=2)
 print("fine")
 """
 
@@ -355,6 +631,8 @@ print("fine")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("instructions", ["avx2", "avx512"])
-def test_the_kernels_write_nothing_outside_their_memory(instructions: str, run_checked: RunCode) -> None:
+def test_the_kernels_write_nothing_outside_their_memory(
+    instructions: str, run_checked: Callable[[str, str], None]
+) -> None:
     """Random shapes under the address and undefined-behavior sanitizers of the system's compiler."""
     run_checked(FUZZ, instructions)

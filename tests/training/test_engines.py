@@ -1,49 +1,154 @@
-"""Every engine computes what the plain loop computes, and a lane cannot see its neighbours."""
+"""Every engine computes what the plain loop computes, and a lane cannot see its neighbours: one matrix of engines."""
 
 from __future__ import annotations
+
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from blocks import ENGINES, LOCALS, NETS, SHAPES, make_block, perceptron
+from blocks import CASES, COMPILED, FEW, LOCALS, SIZES, TORCH, Case, block_of, make_block, perceptron, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
-from fedray.core import rng
+from fedray.core import native, rng
 from fedray.core.method import Local
-from fedray.core.types import Objective
+from fedray.core.types import Net, Objective
 from fedray.training import block as blocks
-from fedray.training import layers, loop
+from fedray.training import loop
 from fedray.training.block import make_optimizer
+from fedray.training.choice import LANE_FLOATS, MOST_LANES, choose_engine
+
+needs_kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", LOCALS)
-@pytest.mark.parametrize(("offset", "anchor"), [(False, False), (True, False), (False, True), (True, True)])
-def test_every_engine_equals_the_loop_in_float64_after_20_steps(
-    engine: str, kind: str, offset: bool, anchor: bool
-) -> None:
-    """Every optimiser under every pull: to where it started or to an anchor, with and without a constant."""
-    net, sizes = NETS[engine](), [17, 20, 9, 20]
-    block = make_block(net, SHAPES[engine], LOCALS[kind], sizes, torch.float64, offset=offset, epochs=4, anchor=anchor)
-    assert block.steps.max() == 20
-    reference, trained = loop.train_loop(net, block), ENGINES[engine](net, block)
-    moved = (reference.final - block.start).abs().max()
-    assert moved > 1e-2
-    assert (trained.final - reference.final).abs().max() < 1e-10
-    assert (trained.loss - reference.loss).abs().max() < 1e-9
+def of(names: object) -> list[object]:
+    """Parameters for engines, of which the compiled ones may not have been built."""
+    return [pytest.param(one, marks=needs_kernels) if one in COMPILED else one for one in list(names)]  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+PAIRS = [
+    pytest.param(name, kind, marks=needs_kernels if name in COMPILED else ())
+    for name in CASES
+    for kind in LOCALS
+    if kind in FEW or name not in list(COMPILED)[2:]
+]
+ALL = pytest.mark.parametrize("engine", of(CASES))
+REFERENCES: dict[object, blocks.Trained] = {}  # what the loop trains; engines of one network share it
+
+
+def compare(case: Case, block: blocks.Block, *address: object) -> None:
+    key = (id(case.net), *address)
+    if key not in REFERENCES:
+        REFERENCES[key] = loop.train_loop(case.net, block)
+    reference, found = REFERENCES[key], case.train(case.net, block)
+    assert (reference.final - block.start).abs().max() > 1e-4 and reference.final.isfinite().all()
+    assert (found.final - reference.final).abs().max() < 1e-10
+    assert (found.loss - reference.loss).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize(("engine", "kind"), PAIRS)
+def test_every_engine_equals_the_loop_in_float64(engine: str, kind: str) -> None:
+    """Every optimizer under every pull, to where it started or to an anchor, with and without a constant."""
+    case = CASES[engine]
+    for offset, anchor, batch in ((False, False, 4), (True, False, 16), (False, True, 16), (True, True, 5)):
+        block = block_of(case, kind, torch.float64, offset=offset, anchor=anchor, batch=batch)
+        compare(case, block, kind, offset, anchor)
+
+
+@pytest.mark.parametrize("objective", ["half_mse", "mse", "gaussian_nll"])
+@pytest.mark.parametrize("engine", of(["mlp", "mlp-c", "conv", "conv-c max"]))
+def test_regression_objectives_equal_the_loop(engine: str, objective: Objective) -> None:
+    case = CASES[engine]
+    for activation, kind in itertools.product((nn.ReLU, nn.Tanh), ("sgd", "adam")):
+        flat = len(case.shape) == 1
+        case = case._replace(net=perceptron(activation, objective) if flat else replace(case.net, objective=objective))
+        if objective == "gaussian_nll" and case.net.outputs % 2:
+            continue
+        block = block_of(case, kind, torch.float64)
+        compare(case, block._replace(lr=block.lr / 5), activation, kind, objective)
+
+
+@ALL
 @pytest.mark.parametrize("kind", ["sgd", "decay", "momentum", "prox"])
 def test_the_losses_of_a_rate_that_has_fallen_to_0_were_no_numbers(engine: str, kind: str) -> None:
     """A cosine ends there. The models stay where they are."""
-    net = NETS[engine]()
-    block = make_block(net, SHAPES[engine], LOCALS[kind], [17, 20, 9, 20], torch.float64, epochs=2)._replace(lr=0.0)
-    reference, trained = loop.train_loop(net, block), ENGINES[engine](net, block)
+    case = CASES[engine]
+    block = block_of(case, kind, torch.float64, epochs=1)._replace(lr=0.0)
+    reference, trained = loop.train_loop(case.net, block), case.train(case.net, block)
     assert torch.equal(trained.final, block.start)
     torch.testing.assert_close(trained.loss, reference.loss, rtol=0, atol=1e-9)
+
+
+@ALL
+@pytest.mark.parametrize("kind", ["sgd", "momentum"])
+def test_in_single_precision_an_engine_is_as_exact_as_the_loop(engine: str, kind: str) -> None:
+    case = CASES[engine]
+    block, exact = (block_of(case, kind, dtype) for dtype in (torch.float32, torch.float64))
+    wanted = loop.train_loop(case.net, exact).final
+    ours, plain = (
+        float((train(case.net, block).final - wanted).abs().max()) for train in (case.train, loop.train_loop)
+    )
+    assert ours < 2 * plain + 1e-6
+
+
+@ALL
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_the_bits_of_a_lane_do_not_depend_on_other_lanes(engine: str, data: st.DataObject) -> None:
+    """Any mixture of sizes, batch sizes, lanes and packing."""
+    case = CASES[engine]
+    small = case.epochs < 3
+    sizes = data.draw(st.lists(st.integers(4, 9 if small else 23), min_size=4, max_size=5 if small else 12))
+    batch = data.draw(st.sampled_from([1, 3, 4]))
+    local = LOCALS[data.draw(st.sampled_from(sorted(LOCALS)))]
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
+    offset = data.draw(st.booleans())
+    some = data.draw(st.lists(st.sampled_from(range(len(sizes))), min_size=1, max_size=6, unique=True))
+    if len(some) == 1 and engine not in COMPILED:
+        some = [*some, (some[0] + 1) % len(sizes)]  # torch's kernels for one lane round otherwise
+
+    def train(lanes: list[int]) -> dict[int, tuple[Tensor, Tensor]]:
+        block = make_block(
+            case.net,
+            case.shape,
+            local,
+            sizes,
+            dtype,
+            epochs=case.epochs // 2 or 1,
+            batch=batch,
+            lanes=lanes,
+            offset=offset,
+        )
+        done, steps = case.train(case.net, block), blocks.count_steps(np.array(sizes), block.local)
+        order = np.array(lanes)[np.argsort(-steps[lanes], kind="stable")]
+        return dict(zip(order.tolist(), zip(done.final, done.loss, strict=True), strict=True))
+
+    whole = train(list(range(len(sizes))))
+    for lane, (final, loss) in train(some).items():
+        assert torch.equal(final, whole[lane][0])
+        assert engine not in COMPILED or torch.equal(loss, whole[lane][1])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("engine", COMPILED)
+def test_avx2_and_avx512_give_the_same_bits(engine: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = native.load_library()
+    if not isinstance(library, native.Library) or library.instructions != "avx512":
+        pytest.skip("one instruction set only")
+    cases = [CASES[engine]]
+    if engine == "mlp-c":
+        cases += [cases[0]._replace(net=perceptron(objective=one)) for one in ("half_mse", "mse", "gaussian_nll")]
+        cases.append(cases[0]._replace(net=perceptron(nn.Tanh)))
+    wide = [variants(case, dtype) for case in cases]
+    monkeypatch.setattr(native, "load_library", lambda: library._replace(instructions="avx2"))
+    for case, expected in zip(cases, wide, strict=True):
+        for a, b in zip(variants(case, dtype), expected, strict=True):
+            assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("pull", [0.01, 0.3])
@@ -55,47 +160,6 @@ def test_a_weight_without_a_gradient_stays_under_adam_and_a_pull_to_where_it_beg
     for _ in range(20):
         step(params, [torch.zeros(1, 200)], None)
     assert torch.equal(params[0], start)
-
-
-@pytest.mark.parametrize("objective", ["half_mse", "mse", "gaussian_nll"])
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_regression_objectives_equal_the_loop(objective: Objective, activation: type[nn.Module], kind: str) -> None:
-    out = 2 if objective == "gaussian_nll" else 3
-    net = perceptron(activation, objective, out)
-    block = make_block(net, (6,), LOCALS[kind], [12, 7, 12], torch.float64, epochs=4)
-    if objective == "gaussian_nll":
-        whole = block.read
-        block = block._replace(read=lambda a, b: (whole(a, b)[0], whole(a, b)[1][..., :1]))
-    assert (layers.train_mlp(net, block).final - loop.train_loop(net, block).final).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_float32_stays_within_rounding_of_the_loop(engine: str) -> None:
-    net = NETS[engine]()
-    block = make_block(net, SHAPES[engine], LOCALS["momentum"], [20, 12, 20], torch.float32)
-    reference = loop.train_loop(net, block).final
-    assert (ENGINES[engine](net, block).final - reference).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=15, deadline=None)
-@given(data=st.data())
-def test_the_bits_of_a_lane_do_not_depend_on_other_lanes(engine: str, data: st.DataObject) -> None:
-    """Any mixture of sizes, batch sizes, lanes and packing."""
-    net, shape = NETS[engine](), SHAPES[engine]
-    sizes = data.draw(st.lists(st.integers(4, 23), min_size=4, max_size=12))
-    batch = data.draw(st.sampled_from([1, 3, 4]))
-    kind = data.draw(st.sampled_from(sorted(LOCALS)))
-    dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
-    everyone = make_block(net, shape, LOCALS[kind], sizes, dtype, epochs=2, batch=batch)
-    order = np.argsort(-blocks.count_steps(np.array(sizes), everyone.local), kind="stable")
-    whole = dict(zip(order.tolist(), ENGINES[engine](net, everyone).final, strict=True))
-    some = data.draw(st.lists(st.sampled_from(range(len(sizes))), min_size=2, max_size=6, unique=True))
-    part = make_block(net, shape, LOCALS[kind], sizes, dtype, epochs=2, batch=batch, lanes=some)
-    mine = np.array(some)[np.argsort(-blocks.count_steps(np.array(sizes)[some], everyone.local), kind="stable")]
-    for lane, final in zip(mine.tolist(), ENGINES[engine](net, part).final, strict=True):
-        assert torch.equal(final, whole[lane])
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 8), st.integers(1, 3))
@@ -110,3 +174,28 @@ def test_batches_deal_every_row_once_an_epoch(sizes: list[int], width: int, epoc
         assert sorted(mine.tolist()) == sorted(list(range(lane * 100, lane * 100 + n)) * epochs)
         assert torch.allclose(weight[: steps[lane], lane].sum(-1), torch.ones(int(steps[lane])))
         assert weight[steps[lane] :, lane].sum() == 0
+
+
+@needs_gpu
+@pytest.mark.parametrize("engine", TORCH)
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "prox"])
+def test_an_engine_on_cuda_equals_itself_on_the_cpu(engine: str, kind: str) -> None:
+    case = CASES[engine]
+    block = make_block(case.net, case.shape, LOCALS[kind], SIZES, torch.float32, epochs=3)
+    reference = case.train(case.net, block).final
+
+    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        x, y = block.read(lo, hi)
+        return x.cuda(), y.cuda()
+
+    case.net.module.cuda()
+    start, counters, weight = block.start.cuda(), block.counters.cuda(), block.weight.cuda()
+    final = case.train(case.net, block._replace(start=start, counters=counters, read=read, weight=weight)).final.cpu()
+    case.net.module.cpu()
+    assert (final - reference).abs().max() < 1e-4
+
+
+def test_the_width_rule_has_constants_of_its_own_for_each_device() -> None:
+    net: Net = CASES["mlp"].net
+    assert choose_engine(net, "cuda").width > choose_engine(net, "cpu").width
+    assert LANE_FLOATS.keys() == MOST_LANES.keys() == {"cpu", "cuda"}

@@ -1,4 +1,4 @@
-"""Robust servers, server optimisers, and the wrong labels that they are for."""
+"""Servers: robust centres, optimizers, counters, and their resistance to flipped labels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from small import scenario
 import fedray
 from fedray.assembly.study import build_study
 from fedray.components import servers
-from fedray.components.servers import TAU
-from fedray.core.errors import BadInput, FedrayError
+from fedray.components.servers import TAU, Rows, by_tier, mean
+from fedray.core.errors import FedrayError
 from fedray.core.method import Server
 from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
@@ -212,24 +212,6 @@ def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_la
     assert who[0] != who[1]
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"data": {"partition": {"name": "iid", "flipped": 0.6, "noisy": 0.6}}}, "data.partition.noisy = 0.6"),
-        ({"data": {"partition": {"name": "iid", "flipped": 1.5}}}, "data.partition.flipped = 1.5"),
-        ({"data": {"name": "sine", "partition": {"name": "natural", "flipped": 0.5}}}, "no classes"),
-        ({"server": {"robust": "median", "weighting": "examples"}}, "server.weighting is examples"),
-        ({"method": {"name": "shefl"}, "server": {"robust": "krum"}}, "server.coefficients is equal_groups"),
-        ({"method": {"name": "fedag"}, "server": {"optimizer": "adam"}}, "server step of its own"),
-        ({"method": {"name": "feddyn"}, "server": {"optimizer": "adam"}}, "server step of its own"),
-    ],
-)
-def test_contradictions_are_one_line(change: dict[str, Any], text: str) -> None:
-    with pytest.raises(BadInput, match=text.replace("[", "\\[")) as wrong:
-        build_study(read_scenario(scenario(change)))
-    assert "\n" not in str(wrong.value)
-
-
 def test_robust_servers_resist_flipped_labels() -> None:
     """A third of the clients have flipped labels: the mean learns them, median and multi-Krum do not."""
 
@@ -247,6 +229,8 @@ def test_robust_servers_resist_flipped_labels() -> None:
 
 
 PAIRS = [("fedavg", kind) for kind in ("median", "trimmed_mean", "krum", "multi_krum")]
+
+
 PAIRS += [(method, "median") for method in ("fed_ensemble", "feddyn", "scaffold", "ditto", "lg_fedavg")]
 
 
@@ -256,3 +240,18 @@ def test_robust_servers_work_with_any_method(method: str, kind: str) -> None:
     tree = scenario({"rounds": 2, "method": {"name": method}, "server": {"robust": kind}, "compress": {"kind": "topk"}})
     run = fedray.run(tree)
     assert all(bool(torch.isfinite(value).all()) for model in run.models for value in model.values())
+
+
+ROWS = Rows(worlds=1, models=3)
+
+
+@pytest.mark.parametrize("server", [mean(ROWS), by_tier(ROWS, 2)], ids=["mean", "by_tier"])
+def test_the_counters_of_a_model_that_nobody_trained_stay(server: Server) -> None:
+    """Those of batch normalization count steps; of a trained model the largest that was sent is the new one."""
+    state = State(torch.zeros(3, 2), torch.tensor([[5, 1], [6, 2], [7, 3]]), {})
+    zero, client = np.zeros(2, np.int64), np.arange(2)
+    counters = torch.tensor([[8, 4], [9, 3]])
+    uploads = Uploads(torch.ones(2, 2), client, 1 + zero, zero, client, 1 + zero, counters)
+    after = server.step(state, server.reduce(uploads), 0)
+    assert after.counters.tolist() == [[5, 1], [9, 4], [7, 3]]
+    assert after.models.tolist() == [[0, 0], [1, 1], [0, 0]]

@@ -1,14 +1,12 @@
-"""Methods made of code in local training and of private layers: where they are FedAvg, and where they are not."""
+"""Layers that stay with the clients: what is private, what is sent, and which part FedRep trains when."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 import torch
-from modules import Residual
-from small import rows, scenario, spell_out
+from small import scenario, spell_out
 from torch import Tensor, nn
 
 import fedray
@@ -17,7 +15,6 @@ from fedray.core.errors import BadInput
 from fedray.models.net import net_of
 
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
-LAYERS: dict[str, Any] = {"model": {"name": "mlp", "norm": "layer", "hidden": [8]}}
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
@@ -27,43 +24,6 @@ def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
 
 def models(run: fedray.Run) -> Tensor:
     return run.progress.state.models
-
-
-@pytest.mark.parametrize(
-    ("limit", "other"),
-    [({"name": "moon", "mu": 0.0}, {"mu": 5.0}), ({"name": "fedsam", "rho": 0.0}, {"rho": 0.5})],
-    ids=["moon", "fedsam"],
-)
-def test_a_term_of_weight_zero_is_fedavg_to_the_bit(limit: dict[str, Any], other: dict[str, Any]) -> None:
-    terms = {"local": {"momentum": 0.5, "weight_decay": 0.01}}
-    plain = run(FED_AVG, terms, model=Residual)
-    without = run({"method": limit}, terms, model=Residual)
-    assert json.loads((without.path / "manifest.json").read_text())["engine"]["name"] == "vmap"
-    assert torch.equal(models(plain), models(without))
-    assert rows(plain.rounds) == rows(without.rounds)
-    assert not torch.equal(models(plain), models(run({"method": {**limit, **other}}, terms, model=Residual)))
-
-
-@pytest.mark.parametrize("method", ["fedper", pytest.param("fedbn", marks=pytest.mark.slow)])
-def test_with_nothing_private_a_split_method_is_fedavg_to_the_bit(method: str) -> None:
-    whole = run({"method": {"name": method}, "local": {"private": []}})
-    plain = run(FED_AVG)
-    assert torch.equal(models(whole), models(plain))
-    assert rows(whole.clients) == rows(plain.clients)
-
-
-@pytest.mark.parametrize(
-    "method",
-    ["fedavg", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fednova", "moon", "fedsam", "fedper"))],
-)
-def test_the_key_and_lg_fedavg_keep_the_same_layers(method: str) -> None:
-    """The first layer of two is private: the bits of LG-FedAvg; other methods have the same bytes."""
-    known = run({"method": {"name": "lg_fedavg", "shared_layers": 1}})
-    split = run({"method": {"name": method}, "local": {"private": ["1"]}})
-    assert split.clients["up_bytes"].to_pylist() == known.clients["up_bytes"].to_pylist()
-    if method in ("fedavg", "fedper"):
-        assert split.summary["state_hash"] == known.summary["state_hash"]
-        assert split.summary["metrics"] == known.summary["metrics"]
 
 
 class Constant(nn.Module):
@@ -159,11 +119,3 @@ def test_fedrep_trains_its_body_where_a_tenth_of_the_steps_is_less_than_one() ->
     assert bool((before != after)[:, ~head].any())
     with pytest.raises(BadInput, match=r"local\.steps = 1, but FedRep"):
         run(few, {"local": {"steps": 1}})
-
-
-def test_private_layers_are_refused_where_no_method_reads_them() -> None:
-    for method in ("scaffold", "feddyn", "ditto", "lg_fedavg"):
-        with pytest.raises(BadInput, match=r"local\.private = .* cannot act"):
-            fedray.run(scenario({"method": {"name": method}, "local": {"private": "head"}}))
-    with pytest.raises(BadInput, match="its layers are 1, 3"):
-        run(FED_AVG, {"local": {"private": "fc*"}})

@@ -1,0 +1,605 @@
+"""Gaussians with factors and mean fields in local training, on losses whose posterior is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blocks import make_block, perceptron
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, softplus
+
+from fedray.components.gaussians import (
+    LEAST,
+    NATURAL,
+    SITES,
+    Weights,
+    add_sites,
+    answer_with_draws,
+    differentiate_divergence,
+    find_cavity,
+    find_posterior,
+    find_server_step,
+    from_natural,
+    learn_by_ivon,
+    learn_from_cavity,
+    learn_posterior,
+    refine_sites,
+    step_by_admm,
+    to_natural,
+)
+from fedray.components.servers import Rows, feddyn_server, mean
+from fedray.core.local import Reading, StepContext
+from fedray.core.method import Local, Server
+from fedray.core.sums import merge_stats
+from fedray.core.types import State, Uploads
+from fedray.methods.feddyn import correct_clients
+from fedray.models.net import net_of
+from fedray.models.weights import MeanField, Partitioned, wrap_networks
+from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
+from fedray.training.layers import train_mlp
+
+PLAIN = perceptron()
+SITED = net_of(wrap_networks(lambda: perceptron().module, Partitioned, -2.5, "mlp"), "mlp", "cross_entropy", 4)
+P = PLAIN.layout.trainable
+PRIOR, BETA1, BETA2, ROWS = 4.0, 0.9, 0.99, Rows(1, 1)
+Learn = Callable[[Tensor, Tensor, Tensor], Tensor]  # (rows [n, 4 p + 1], likelihoods, factors) -> natural parameters
+
+
+def test_mean_and_rho_come_back_from_natural_parameters() -> None:
+    """From deviations of 2e-9 to 20, at float64's precision; narrow ones have huge natural parameters."""
+    rho = torch.tensor([-20.0, -3.44, -1.0, 0.5, 3.0, 20.0], dtype=torch.float64)
+    mean = torch.linspace(-3, 2, 6, dtype=torch.float64)
+    back = from_natural(to_natural(mean, rho))
+    inside = softplus(rho) < LEAST**-0.5
+    torch.testing.assert_close(back, torch.cat([mean, rho]), rtol=1e-6, atol=1e-6)
+    assert inside.all()
+
+
+def row_of(mean: Tensor, rho: Tensor, site: Tensor, is_prior: float) -> Tensor:
+    return torch.cat([mean, rho, site, torch.tensor([is_prior], dtype=mean.dtype)])
+
+
+def test_the_first_cavity_is_the_prior_wherever_training_begins() -> None:
+    """With factors of 1 and a posterior that is the prior; later the cavity is the posterior less the factor."""
+    g = torch.Generator().manual_seed(0)
+    mean, rho, none = torch.randn(5, generator=g), torch.randn(5, generator=g), torch.zeros(10)
+    prior = torch.cat([torch.zeros(5), torch.full((5,), PRIOR)]).double()
+    assert torch.equal(find_cavity(row_of(mean, rho, none, 1.0), PRIOR, 5), prior)
+    assert torch.equal(find_cavity(row_of(mean, rho, none, 0.0), PRIOR, 5), to_natural(mean, rho))
+    site = 0.5 * to_natural(mean, rho).float()
+    found = find_cavity(row_of(mean, rho, site, 0.0), PRIOR, 5)
+    torch.testing.assert_close(found, 0.5 * to_natural(mean, rho), rtol=1e-6, atol=1e-6)
+
+
+def test_a_precision_that_is_not_above_0_is_taken_for_the_least() -> None:
+    """Of a cavity, whose linear term stays, and of a posterior; a factor may have any sign."""
+    site = torch.tensor([0.25, -2.0, 9.0, -9.0])
+    found = find_cavity(row_of(torch.ones(2), torch.zeros(2), site, 0.0), PRIOR, 2)
+    q = to_natural(torch.ones(2), torch.zeros(2))
+    torch.testing.assert_close(found, torch.stack([q[0] - 0.25, q[1] + 2.0, q.new_tensor(LEAST), q[3] + 9.0]))
+    mean, rho = from_natural(torch.tensor([2.0, -3.0], dtype=torch.float64))
+    assert float(mean) == pytest.approx(2.0 / LEAST) and float(softplus(rho)) == pytest.approx(LEAST**-0.5)
+
+
+def blocks_of(local: Local, sizes: list[int], is_prior: float) -> Any:
+    """Clients with Gaussians around the plain network's weights and factors of their own."""
+    plain = make_block(PLAIN, (6,), local, sizes, torch.float32)
+    w, lanes = plain.start, torch.arange(len(sizes))
+    g = torch.Generator().manual_seed(2)
+    site = torch.cat([torch.randn(w.shape, generator=g), 20.0 * torch.rand(w.shape, generator=g)], dim=1)
+    rest = [torch.full_like(w, -2.5), site * (1.0 - is_prior), torch.full((len(sizes), 1), is_prior)]
+    start = torch.cat([w, *rest], dim=1)
+    reading = Reading(0, lanes, torch.zeros_like(lanes), start, size=torch.tensor(sizes))
+    return plain._replace(start=start, reading=reading)
+
+
+def train_by_torch(block: Any, lane: int, local: Local) -> Tensor:
+    """Mean and rho after one client's training with torch's divergence from the cavity, autograd and optimizers."""
+    start = block.start[lane]
+    q = start[: 2 * P].clone().requires_grad_()
+    if start[4 * P] > 0.5:
+        prior = Normal(torch.zeros(P), PRIOR**-0.5)
+    else:
+        linear, precision = (to_natural(start[:P], start[P : 2 * P]) - start[2 * P : 4 * P]).float().chunk(2)
+        prior = Normal(linear / precision, precision**-0.5)
+    make: Any = torch.optim.Adam if local.optimizer == "adam" else torch.optim.SGD
+    optimizer = make([q], lr=block.lr, **({} if local.optimizer == "adam" else {"momentum": local.momentum}))
+    size = int(block.reading.size[lane])
+    for s in range(int(block.steps[lane])):
+        x, y = (part[0, lane] for part in block.read(s, s + 1))
+        real = block.weight[s, lane] > 0
+        noise = draw_noise(block.local, block.keys[lane : lane + 1], s, block.start[:1])[0]
+        draw = PLAIN.layout.views(q[:P] + softplus(q[P:]) * noise)
+        loss = cross_entropy(functional_call(PLAIN.module, draw, (x[real],)), y[real])
+        cost: Any = loss + kl_divergence(Normal(q[:P], softplus(q[P:])), prior).sum() / size
+        optimizer.zero_grad()
+        cost.backward()
+        optimizer.step()
+    found: Tensor = q.detach()
+    return found
+
+
+@pytest.mark.parametrize("train", [train_client_lanes, train_client_loop], ids=["lanes", "one after another"])
+@pytest.mark.parametrize("is_prior", [1.0, 0.0], ids=["first", "later"])
+@pytest.mark.parametrize("local", [Local(optimizer="adam", lr=0.01), Local(lr=0.05, momentum=0.9)], ids=["adam", "sgd"])
+def test_local_training_is_variational_inference_with_the_cavity_as_its_prior(
+    train: Any, is_prior: float, local: Local
+) -> None:
+    """Of clients of several sizes, whose last batches are padded; factors and the mark stay as they are."""
+    sizes = [11, 7]
+    rule = learn_from_cavity(local, PRIOR, P)
+    block = blocks_of(Local(lr=local.lr), sizes, is_prior)
+    block = block._replace(local=Local(lr=local.lr, step=rule), lr=0.01 if local.optimizer == "adam" else 1e-3)
+    found = train(SITED, block).final
+    for lane in range(len(sizes)):
+        wanted = train_by_torch(block, lane, local)
+        assert (wanted - block.start[lane, : 2 * P]).abs().max() > 1e-3
+        torch.testing.assert_close(found[lane, : 2 * P], wanted, rtol=0, atol=3e-5)
+        assert torch.equal(found[lane, 2 * P :], block.start[lane, 2 * P :])
+
+
+@pytest.mark.parametrize("local", [Local(optimizer="adam", lr=0.01), Local(lr=0.05)], ids=["adam", "sgd"])
+def test_rounding_moves_no_gaussian_that_is_its_cavity(local: Local) -> None:
+    """Without a factor and without data the gradient is 0 to the bit; Adam made a whole step of what rounding left."""
+    g, p = torch.Generator().manual_seed(0), 203
+    mean, rho = 3.0 * torch.randn(3, p, generator=g), 4.0 * torch.randn(3, p, generator=g) - 3.0
+    rows, rule = torch.cat([mean, rho, torch.zeros(3, 2 * p + 1)], dim=1), learn_from_cavity(local, PRIOR, p)
+    one, none = torch.tensor([7.0]), torch.zeros_like
+    context = StepContext(0, one, 0, one, local.lr, one, none, none, torch.randn(p, generator=g), one)
+    step, _ = torch.vmap(lambda row: rule.update(none(row), rule.init(row), row, context))(rows)
+    assert (step == 0.0).all()
+
+
+class Federation:
+    """Clients of a conjugate model, who know what they come to: `learn` gives it in natural parameters."""
+
+    def __init__(self, clients: int, server: Server, learn: Learn, *, kept: float, sent: float) -> None:
+        g, self.p = torch.Generator().manual_seed(4), 6
+        precision = 30.0 * torch.rand(clients, self.p, generator=g, dtype=torch.float64)
+        self.likelihood = torch.cat([precision * torch.randn(clients, self.p, generator=g), precision], dim=1)
+        self.finish, self.server, self.learn = refine_sites(kept, sent, PRIOR, self.p), server, learn
+        mean, rho = torch.randn(self.p, generator=g), torch.full((self.p,), -3.44)
+        first = row_of(mean, rho, torch.zeros(2 * self.p), 1.0)[None]
+        self.state = State(first, torch.zeros(1, 0, dtype=torch.int64), server.init(first))
+        self.sites = torch.zeros(clients, 2 * self.p)
+
+    def train(self, clients: list[int], t: int = 0, blocks: int = 1) -> None:
+        """A round of some clients, whose uploads are reduced in so many blocks."""
+        start = self.state.models.repeat(len(clients), 1)
+        start[:, 2 * self.p : 4 * self.p] = self.sites[clients]
+        optimum = self.learn(start, self.likelihood[clients], self.sites[clients].double())
+        kept = self.finish(start, torch.cat([from_natural(optimum).float(), start[:, 2 * self.p :]], dim=1))
+        self.sites[clients] = kept[:, 2 * self.p : 4 * self.p]
+        delta = kept - start
+        delta[:, 2 * self.p : 4 * self.p] = 0.0
+        parts = []
+        for some in np.array_split(np.arange(len(clients)), blocks):
+            who = np.array(clients)[some]
+            parts.append(self.server.reduce(Uploads(delta[some], who, 0 * who, 0 * who, 0 * who, 0 * who + 1)))
+        self.state = self.server.step(self.state, merge_stats(parts), t)
+
+    @property
+    def natural(self) -> Tensor:
+        return self.state.extra[NATURAL][0]
+
+    def exact(self) -> Tensor:
+        return torch.cat([torch.zeros(self.p), torch.full((self.p,), PRIOR)]).double() + self.likelihood.sum(0)
+
+    def check_conservation(self) -> None:
+        """The prior times all factors is the posterior, in the state and in the model."""
+        product = self.exact() - self.likelihood.sum(0) + self.sites.double().sum(0)
+        torch.testing.assert_close(self.natural, product, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(find_posterior(self.state.models[0], PRIOR, self.p), product, rtol=1e-5, atol=1e-3)
+
+
+def pvi(clients: int, damping: float) -> Federation:
+    """Clients come to the cavity times their likelihood."""
+
+    def learn(start: Tensor, likelihood: Tensor, _site: Tensor) -> Tensor:
+        return find_cavity(start, PRIOR, 6) + likelihood
+
+    return Federation(clients, add_sites(mean(ROWS), ROWS, PRIOR, 6), learn, kept=damping, sent=damping)
+
+
+def admm(clients: int, *, penalty: float = 1.0, gamma: float = 1.0, step: Any = "admm") -> Federation:
+    """`lambda(q_k) = lambda(q) + (likelihood - factor) / rho`; clients keep factors as PVI's do."""
+
+    def learn(start: Tensor, likelihood: Tensor, site: Tensor) -> Tensor:
+        return find_posterior(start, PRIOR, 6) + (likelihood - site) / penalty
+
+    kept, alpha = gamma * penalty, find_server_step(step, penalty, clients)
+    server = step_by_admm(mean(ROWS), ROWS, alpha=alpha, kept=kept, prior=PRIOR, p=6)
+    return Federation(clients, server, learn, kept=kept, sent=1.0)
+
+
+@pytest.mark.parametrize("make", [lambda: pvi(6, 0.5), lambda: admm(6, penalty=0.2)], ids=["pvi", "admm"])
+def test_the_order_of_clients_and_how_they_are_packed_change_no_bit(make: Callable[[], Federation]) -> None:
+    for order, blocks in (([3, 1, 5, 0, 4, 2], 1), (list(range(6)), 3), ([5, 4, 3, 2, 1, 0], 6)):
+        one, other = make(), make()
+        one.train(list(range(6)))
+        other.train(order, blocks=blocks)
+        assert torch.equal(one.state.models, other.state.models)
+        assert all(torch.equal(one.state.extra[name], other.state.extra[name]) for name in one.state.extra)
+
+
+def test_one_pass_over_clients_one_by_one_is_exact_inference() -> None:
+    """With a conjugate model and damping 1 (Bui et al. 2018); the posterior is conserved on the way."""
+    one = pvi(5, 1.0)
+    for client in range(5):
+        one.check_conservation()
+        one.train([client], client)
+    one.check_conservation()
+    torch.testing.assert_close(one.state.extra[NATURAL][0], one.exact(), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(one.state.models[0, :12], from_natural(one.exact()).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_all_clients_at_once_come_to_exact_inference_by_the_damping() -> None:
+    """After r rounds of damping 1 / N a factor is the share 1 - (1 - 1 / N)^r of its client's likelihood."""
+    one = pvi(5, 0.2)
+    for t in range(60):
+        one.train(list(range(5)), t)
+        if t in (0, 1, 7):
+            wanted = (1 - 0.8 ** (t + 1)) * one.likelihood
+            torch.testing.assert_close(one.sites.double(), wanted, rtol=1e-4, atol=1e-3)
+            one.check_conservation()
+    torch.testing.assert_close(one.state.extra[NATURAL][0], one.exact(), rtol=1e-5, atol=1e-3)
+
+
+def test_a_client_alone_with_damping_1_has_the_prior_as_its_cavity_in_every_round() -> None:
+    """So that its local training is plain variational inference, from where it stopped."""
+    one = pvi(1, 1.0)
+    prior = torch.cat([torch.zeros(6), torch.full((6,), PRIOR)]).double()
+    for t in range(3):
+        start = one.state.models.clone()
+        start[:, 12:24] = one.sites
+        torch.testing.assert_close(find_cavity(start, PRIOR, 6)[0], prior, rtol=1e-4, atol=1e-3)
+        one.train([0], t)
+
+
+def test_the_change_of_the_posterior_is_proportional_to_the_damping() -> None:
+    half, tenth = pvi(4, 0.5), pvi(4, 0.1)
+    for one in (half, tenth):
+        one.train([0, 2, 3])
+    first = half.exact() - half.likelihood.sum(0)
+    moved = [one.state.extra[NATURAL][0] - first for one in (half, tenth)]
+    torch.testing.assert_close(moved[0], 5 * moved[1], rtol=1e-4, atol=1e-3)
+
+
+def test_a_model_that_nobody_trained_stays_the_prior() -> None:
+    """Its row and its mark stay, to the bit; those of the other model change."""
+    rows, p = Rows(1, 2), 3
+    server = add_sites(mean(rows), rows, PRIOR, p)
+    row = row_of(torch.ones(p), torch.full((p,), -3.0), torch.zeros(2 * p), 1.0)
+    state = State(row.repeat(2, 1), torch.zeros(2, 0, dtype=torch.int64), server.init(row.repeat(2, 1)))
+    zero, delta = np.array([0]), torch.zeros(1, 4 * p + 1)
+    delta[0, : 2 * p] = 1.0
+    after = server.step(state, server.reduce(Uploads(delta, zero, zero, zero, zero, zero + 1)), 0)
+    assert torch.equal(after.models[1], row) and after.models[0, -1] == 0.0
+    assert torch.equal(after.extra[NATURAL][1], state.extra[NATURAL][1])
+    wanted = from_natural(torch.tensor([1.0] * p + [PRIOR + 1.0] * p).double()).float()
+    torch.testing.assert_close(after.models[0, : 2 * p], wanted)
+
+
+def test_the_draws_that_answer_have_the_posteriors_mean_and_deviation() -> None:
+    p, draws = 2000, 8
+    row = row_of(torch.ones(p), torch.full((p,), -1.0), torch.zeros(2 * p), 0.0)
+    state = State(torch.stack([row, row + 1.0, row, row]), torch.zeros(4, 0, dtype=torch.int64), {})
+    answer = answer_with_draws(state, [5, 6], draws, p)
+    assert answer.models == 2 * draws and len(answer.state.models) == 4 * draws
+    first = answer.state.models[:draws, :p]
+    assert float((first - 1.0).std()) == pytest.approx(float(softplus(torch.tensor(-1.0))), rel=0.03)
+    assert float(first.mean()) == pytest.approx(1.0, abs=0.02)
+    assert torch.equal(answer.state.models[:, p:], state.models.repeat_interleave(draws, 0)[:, p:])
+    assert not torch.equal(first, answer.state.models[2 * draws : 3 * draws, :p])  # of another world
+    assert answer_with_draws(state, [5, 6], 0, p).state is state
+
+
+def train_as_written(block: Any, lane: int, weights: Weights) -> tuple[Tensor, Tensor]:
+    """Mean and precision after one client's training by IVON as the paper has it: with h, delta, v and V."""
+    start, size = block.start[lane].double(), int(block.reading.size[lane])
+    n, m, s = size / (weights.temperature * weights.penalty), start[:P], softplus(start[P : 2 * P]) ** -2
+    v, big_v = (-part * weights.temperature / size for part in start[2 * P : 4 * P].chunk(2))
+    prior, center = (torch.full_like(s, weights.prior), 0.0 * m) if start[4 * P] > 0.5 else (s, m)
+    delta, momentum = prior / n, torch.zeros_like(m)
+    h = s / n - delta
+    for step in range(int(block.steps[lane])):
+        x, y = (part[0, lane] for part in block.read(step, step + 1))
+        real = block.weight[step, lane] > 0
+        noise = draw_noise(block.local, block.keys[lane : lane + 1], step, block.start[:1])[0].double()
+        away = noise / (n * (h + delta)).sqrt()
+        theta = (m + away).float().requires_grad_()
+        loss = cross_entropy(functional_call(PLAIN.module, PLAIN.layout.views(theta), (x[real],)), y[real])
+        (g,) = (one.double() for one in torch.autograd.grad(loss, theta))
+        momentum = BETA1 * momentum + (1 - BETA1) * g
+        f = g * away * n * (h + delta) + big_v
+        h = BETA2 * h + (1 - BETA2) * f + 0.5 * (1 - BETA2) ** 2 * (h - f) ** 2 / (h + delta)
+        pulled = momentum / (1 - BETA1 ** (step + 1)) - v + big_v * m + delta * (m - center)
+        m = m - block.lr * pulled / (h + delta)
+    return m, n * (h + delta)
+
+
+@pytest.mark.parametrize("train", [train_client_lanes, train_client_loop], ids=["lanes", "one after another"])
+@pytest.mark.parametrize("is_prior", [1.0, 0.0], ids=["first", "later"])
+def test_local_training_is_ivon_with_the_duals_of_the_paper(train: Any, is_prior: float) -> None:
+    """Of clients of several sizes, whose last batches are padded; factors and the mark stay as they are."""
+    sizes, weights = [11, 7], Weights(penalty=0.5, temperature=0.1, prior=PRIOR)
+    plain = make_block(PLAIN, (6,), Local(), sizes, torch.float32)
+    g, lanes = torch.Generator().manual_seed(2), torch.arange(2)
+    site = torch.cat([torch.randn(plain.start.shape, generator=g), 9.0 * torch.rand(plain.start.shape, generator=g)], 1)
+    parts = [plain.start, torch.full_like(plain.start, -2.5), (1 - is_prior) * site, torch.full((2, 1), is_prior)]
+    start, local = torch.cat(parts, dim=1), Local(step=learn_by_ivon(weights, BETA1, BETA2, P))
+    reading = Reading(0, lanes, torch.zeros_like(lanes), start, size=torch.tensor(sizes))
+    block = plain._replace(start=start, reading=reading, local=local, lr=0.02)
+    found = train(SITED, block).final
+    for lane in range(2):
+        m, s = train_as_written(block, lane, weights)
+        assert (m - start[lane, :P]).abs().max() > 0.02 and (s - 1 / softplus(torch.tensor(-2.5)) ** 2).abs().max() > 1
+        torch.testing.assert_close(found[lane, :P].double(), m, rtol=0, atol=1e-4)
+        torch.testing.assert_close(softplus(found[lane, P : 2 * P].double()) ** -2, s, rtol=2e-4, atol=0)
+        assert torch.equal(found[lane, 2 * P :], start[lane, 2 * P :])
+    still = train(SITED, block._replace(lr=0.0)).final
+    assert torch.equal(still, start)
+
+
+def context(noise: Tensor, size: int, step: int = 0) -> StepContext:
+    none = torch.tensor(0)
+    return StepContext(0, none, step, none, 0.1, none, torch.clone, torch.clone, noise, torch.tensor(size))
+
+
+def ivon_row_of(natural: Tensor, site: Tensor, is_prior: float = 0.0) -> Tensor:
+    return torch.cat([from_natural(natural), site, torch.tensor([is_prior])]).double()
+
+
+def test_a_factor_that_outweighs_the_received_precision_leaves_a_client_none() -> None:
+    """Where its rows say nothing, its precision goes to S_g - b / rho, and where that is below 0 to next to nothing."""
+    factor = torch.tensor([0.0, 0.0, 1.0, 6.0], dtype=torch.float64)
+    row = ivon_row_of(torch.tensor([0.0, 0.0, 10.0, 10.0], dtype=torch.float64), factor)
+    rule = learn_by_ivon(Weights(penalty=0.5, temperature=1.0, prior=PRIOR), BETA1, BETA2, 2)
+    state, noise = rule.init(row), torch.ones(2, dtype=torch.float64)
+    for step in range(1000):
+        state = rule.update(torch.zeros(9, dtype=torch.float64), state, row, context(noise, 20, step))[1]
+    torch.testing.assert_close(state.precision[0], torch.tensor(8.0, dtype=torch.float64), rtol=1e-3, atol=0)
+    assert 0 < state.precision[1] < 0.1
+
+
+def test_at_the_exact_posterior_with_exact_factors_a_step_moves_nothing_on_average() -> None:
+    """Over both signs of the noise, for a quadratic loss: the fixed point that decides the signs of the duals."""
+    g, n = torch.Generator().manual_seed(3), 20
+    mine, others = (torch.rand(2, 5, generator=g, dtype=torch.float64) * 30 + 1 for _ in range(2))
+    weights = Weights(0.3, 0.2, PRIOR)
+    rule = learn_by_ivon(weights, BETA1, BETA2, 5)
+    whole = (mine + others).flatten()
+    whole[5:] += PRIOR
+    row = ivon_row_of(whole, mine.flatten())
+    moved, ratio = [], []
+    for sign in (1.0, -1.0):
+        noise = torch.full((5,), sign, dtype=torch.float64)
+        at = rule.at(row, noise)[:5]  # type: ignore[misc]
+        gradient = torch.cat([(mine[1] * at - mine[0]) * weights.temperature / n, torch.zeros(16)])
+        step, state = rule.update(gradient, rule.init(row), row, context(noise, n))
+        moved.append(step[:5] * state.precision)
+        ratio.append(state.precision / whole[5:] - 1)
+    assert moved[0].abs().max() > 1.0
+    torch.testing.assert_close(moved[0], -moved[1], rtol=1e-6, atol=1e-6)
+    y = (ratio[0] - ratio[1]) / 2
+    torch.testing.assert_close((ratio[0] + ratio[1]) / 2, y.square() / 2, rtol=1e-4, atol=1e-9)
+    assert y.abs().max() > 1e-3
+
+
+def test_a_step_leaves_at_least_half_of_a_precision() -> None:
+    """Also with huge curvature of either sign."""
+    rule = learn_by_ivon(Weights(1.0, 1.0, PRIOR), BETA1, 0.5, 5)
+    natural = torch.tensor([0.0, 1, 2, 3, 4, 1, 1, 10, 10, 100]).double()
+    row = ivon_row_of(natural, torch.zeros(10))
+    for size in (-1e3, -2.0, -0.1, 0.1, 1e3):
+        gradient = torch.cat([torch.full((5,), size), torch.zeros(16)]).double()
+        _, state = rule.update(gradient, rule.init(row), row, context(torch.ones(5).double(), 7))
+        assert (state.precision > 0.499 * natural[5:]).all()
+
+
+@pytest.mark.parametrize("clients", [1, 5])
+@pytest.mark.parametrize(("penalty", "gamma"), [(0.2, 1.0), (0.2, 0.3), (2.0, 1.0)])
+def test_clients_with_quadratic_losses_come_to_the_joint_posterior(clients: int, penalty: float, gamma: float) -> None:
+    """Mean and precision; on the way a factor is the share 1 - (1 - gamma)^r of its client's likelihood."""
+    one = admm(clients, penalty=penalty, gamma=gamma)
+    for t in range(200):
+        one.train(list(range(clients)), t)
+        if t in (0, 1, 7):
+            wanted = (1 - (1 - gamma) ** (t + 1)) * one.likelihood
+            torch.testing.assert_close(one.sites.double(), wanted, rtol=1e-3, atol=2e-2)
+        torch.testing.assert_close(one.state.extra[SITES][0], one.sites.double().sum(0), rtol=1e-4, atol=5e-2)
+    torch.testing.assert_close(one.natural, one.exact(), rtol=1e-4, atol=2e-2)
+    torch.testing.assert_close(one.state.models[0, :12], from_natural(one.exact()).float(), rtol=1e-3, atol=1e-3)
+
+
+def test_some_clients_a_round_come_to_the_joint_posterior_too() -> None:
+    one = admm(5, penalty=0.5)
+    for t in range(200):
+        one.train([t % 5, (t + 2) % 5], t)
+    torch.testing.assert_close(one.natural, one.exact(), rtol=1e-4, atol=2e-2)
+
+
+def test_with_a_server_that_follows_the_factors_one_round_is_exact() -> None:
+    """With alpha = 1, for quadratic losses: a Newton step, whatever the penalty."""
+    for penalty in (0.1, 3.0):
+        one = admm(5, penalty=penalty, step=1.0)
+        one.train(list(range(5)))
+        torch.testing.assert_close(one.natural, one.exact(), rtol=1e-4, atol=2e-2)
+
+
+def pvi_of_admm() -> Federation:
+    """Clients of IVON-ADMM with penalty 1 at PVI's server."""
+    made = pvi(5, 0.2)
+    made.learn = admm(5).learn
+    return made
+
+
+def test_pvi_is_the_case_of_penalty_and_server_step_1() -> None:
+    """Its damping is then gamma; clients whose losses are quadratic go the same way in every round."""
+    one, other = admm(5, gamma=0.2, step=1.0), pvi_of_admm()
+    for t in range(6):
+        who = list(range(5)) if t % 2 else [t // 2, 4]
+        for each in (one, other):
+            each.train(who, t)
+        torch.testing.assert_close(one.natural, other.natural, rtol=1e-5, atol=1e-2)
+        torch.testing.assert_close(one.sites, other.sites, rtol=1e-5, atol=1e-2)
+
+
+def test_with_a_constant_precision_it_is_feddyn_whose_next_model_the_prior_pulls_to_0() -> None:
+    """S = c I = the prior: factors are FedDyn's corrections, and the model is (1 - alpha) times FedDyn's.
+
+    Clients find the least `n loss + <linear, m> + rho c / 2 |m - m_g|^2`, which is FedDyn's with alpha = rho c / n.
+    """
+    clients, p, n, penalty, c, t0 = 4, 3, 50, 0.6, 9.0, torch.zeros(1, 0, dtype=torch.int64)
+    g, rows = torch.Generator().manual_seed(5), Rows(1, 1)
+    curve, least = (torch.rand(clients, p, generator=g, dtype=torch.float64) + 0.1 for _ in range(2))
+    alpha, share, kept = penalty * c / n, find_server_step("admm", penalty, clients), penalty
+    server = step_by_admm(mean(rows), rows, alpha=share, kept=kept, prior=c, p=p)
+    dynamic, (_, update) = feddyn_server(mean(rows), rows, clients, alpha, p), correct_clients(Local(), alpha, p)
+    who = np.arange(clients)
+    row = torch.cat([torch.zeros(p), from_natural(torch.tensor([0.0] * p + [c] * p))[p:], torch.zeros(2 * p + 1)])[None]
+    one, other = State(row, t0, server.init(row)), State(row[:, :p].double(), t0, dynamic.init(row[:, :p]))
+    sites, h = torch.zeros(clients, 2 * p), torch.zeros(clients, p, dtype=torch.float64)
+    finish, spread = refine_sites(kept, 1.0, c, p), row[:, p : 2 * p].repeat(clients, 1)
+    for t in range(12):
+        start = torch.cat([one.models[:, :p].repeat(clients, 1), spread, sites, torch.zeros(clients, 1)], dim=1)
+        pull = penalty * c * start[:, :p].double() - sites[:, :p].double()
+        learned = (n * curve * least + pull) / (n * curve + penalty * c)
+        kept_rows = finish(start, torch.cat([learned.float(), start[:, p:]], dim=1))
+        sites, delta = kept_rows[:, 2 * p : 4 * p], kept_rows - start
+        delta[:, 2 * p : 4 * p] = 0.0
+        one = server.step(one, server.reduce(Uploads(delta, who, 0 * who, 0 * who, 0 * who, 0 * who + 1)), t)
+        w = other.models.repeat(clients, 1)
+        u = (curve * least + h + alpha * w) / (curve + alpha)  # grad + alpha (u - w) - h = 0
+        h = update.update(h, None, u - w, torch.ones(clients, 1))
+        other = dynamic.step(other, dynamic.reduce(Uploads(u - w, who, 0 * who, 0 * who, 0 * who, 0 * who + 1)), t)
+        other = other._replace(models=(1 - share) * other.models)
+        torch.testing.assert_close(one.models[:, :p].double(), other.models, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(sites[:, :p].double(), -n * h, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(sites[:, p:], torch.zeros(clients, p), rtol=0, atol=1e-4)
+    wanted = n * (curve * least).sum(0) / (n * curve.sum(0) + c)
+    torch.testing.assert_close(one.models[0, :p].double(), wanted, rtol=2e-2, atol=0)  # the least under the prior
+
+
+def test_a_model_that_nobody_trained_stays() -> None:
+    """Its row, its mark and what the state keeps of it, to the bit; those of the other model change."""
+    rows, p = Rows(1, 2), 3
+    server = step_by_admm(mean(rows), rows, alpha=0.5, kept=0.1, prior=PRIOR, p=p)
+    row = torch.cat([torch.ones(p), torch.full((p,), -3.0), torch.zeros(2 * p), torch.ones(1)]).repeat(2, 1)
+    state = State(row, torch.zeros(2, 0, dtype=torch.int64), server.init(row))
+    state.extra[NATURAL] += 7.0  # as after rounds
+    zero, delta = np.array([0]), torch.zeros(1, 4 * p + 1)
+    delta[0, : 2 * p] = 1.0
+    after = server.step(state, server.reduce(Uploads(delta, zero, zero, zero, zero, zero + 1)), 0)
+    assert torch.equal(after.models[1], row[1]) and after.models[0, -1] == 0.0
+    for name in (NATURAL, SITES):
+        assert torch.equal(after.extra[name][1], state.extra[name][1])
+        assert not torch.equal(after.extra[name][0], state.extra[name][0])
+
+
+PAIR = net_of(wrap_networks(lambda: perceptron().module, MeanField, -2.5, "mlp"), "mlp", "cross_entropy", 4)
+
+
+def diverge(own: Tensor, prior: Tensor) -> Tensor:
+    """KL(q || w) by torch, of `[mean, rho]`."""
+    one, other = (Normal(row[: len(row) // 2], softplus(row[len(row) // 2 :])) for row in (own, prior))
+    return kl_divergence(one, other).sum()
+
+
+def test_the_slopes_are_those_of_torchs_divergence() -> None:
+    g = torch.Generator().manual_seed(0)
+    own, prior = (torch.randn(10, generator=g, dtype=torch.float64).requires_grad_() for _ in range(2))
+    wanted = torch.autograd.grad(diverge(own, prior), [own, prior])
+    for found, slope in zip(differentiate_divergence(own.detach(), prior.detach()), wanted, strict=True):
+        torch.testing.assert_close(found, slope)
+
+
+def test_between_equal_gaussians_there_is_no_divergence_and_nothing_moves() -> None:
+    """Also where they are as narrow, or as wide, as the option `rho` allows."""
+    same = torch.cat([torch.randn(6), torch.tensor([-20.0, -5.0, -1.0, 0.0, 3.0, 20.0])])
+    assert float(diverge(same, same)) == 0.0
+    assert all((slope == 0).all() for slope in differentiate_divergence(same, same))
+
+
+def mean_field_blocks_of(local: Local, sizes: list[int], rho: float = -2.5) -> tuple[Any, Any]:
+    """Lanes of the plain network, and the same clients with Gaussians around the same weights; priors lie elsewhere."""
+    plain = make_block(PLAIN, (6,), local, sizes, torch.float32)
+    w, lanes = plain.start, torch.arange(len(sizes))
+    spread = torch.full_like(w, rho)
+    start = torch.cat([w, spread, w + 0.1, spread + 0.3], dim=1)
+    reading = Reading(0, lanes, torch.zeros_like(lanes), start, size=torch.tensor(sizes))
+    return plain, plain._replace(start=start, reading=reading)
+
+
+def mean_field_train_by_torch(block: Any, lane: int, local: Local, *, zeta: float, turns: int) -> Tensor:
+    """The local training of one client with torch's divergence, autograd and optimizers."""
+    own, prior = (part.clone().requires_grad_() for part in block.start[lane].split(2 * P))
+    make: Any = torch.optim.Adam if local.optimizer == "adam" else torch.optim.SGD
+    more = {} if local.optimizer == "adam" else {"momentum": local.momentum}
+    optimizers = [make([part], lr=block.lr, **more) for part in (own, prior)]
+    size = int(block.reading.size[lane])
+    for s in range(int(block.steps[lane])):
+        x, y = (part[0, lane] for part in block.read(s, s + 1))
+        real = block.weight[s, lane] > 0
+        noise = draw_noise(block.local, block.keys[lane : lane + 1], s, block.start[:1])[0]
+        draw = PLAIN.layout.views(own[:P] + softplus(own[P:]) * noise)
+        loss = cross_entropy(functional_call(PLAIN.module, draw, (x[real],)), y[real])
+        losses = [loss + zeta / size * diverge(own, prior.detach())]
+        for optimizer in optimizers[: 2 if (s + 1) % turns == 0 else 1]:
+            optimizer.zero_grad()
+            cost: Any = losses.pop() if losses else zeta / size * diverge(own.detach(), prior)
+            cost.backward()
+            optimizer.step()
+    return torch.cat([own, prior]).detach()
+
+
+@pytest.mark.parametrize("train", [train_client_lanes, train_client_loop], ids=["lanes", "one after another"])
+@pytest.mark.parametrize(
+    ("local", "turns"),
+    [
+        (Local(optimizer="adam", lr=0.01), 5),
+        (Local(optimizer="adam", lr=0.01), 1),
+        (Local(lr=0.05, momentum=0.9), 3),
+        (Local(lr=0.05), 1),
+    ],
+    ids=["adam, 5 to 1", "adam, 1 to 1", "momentum, 3 to 1", "sgd, 1 to 1"],
+)
+def test_local_training_is_that_of_torchs_divergence_and_optimizers(train: Any, local: Local, turns: int) -> None:
+    """Of clients of several sizes, whose last batches are padded."""
+    zeta, sizes = 3.0, [11, 7]
+    rule = learn_posterior(local, zeta, turns, P)
+    _, block = mean_field_blocks_of(Local(lr=local.lr), sizes)
+    block = block._replace(local=Local(lr=local.lr, step=rule), lr=local.lr)
+    found = train(PAIR, block).final
+    for lane in range(len(sizes)):
+        wanted = mean_field_train_by_torch(block, lane, local, zeta=zeta, turns=turns)
+        assert (wanted[2 * P :] - block.start[lane, 2 * P :]).abs().max() > 1e-3  # the prior moves, too
+        torch.testing.assert_close(found[lane], wanted, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("local", [Local(optimizer="adam", lr=0.01), Local(lr=0.05, momentum=0.9)], ids=["adam", "sgd"])
+def test_a_narrow_gaussian_that_is_near_nothing_is_plain_local_training(local: Local) -> None:
+    """With zeta = 0 and sigma = 2e-9: the own mean is trained as a network, and the prior stays to the bit."""
+    plain, block = mean_field_blocks_of(local, [11, 7, 4], rho=-20.0)
+    rule = learn_posterior(local, 0.0, 5, P)
+    found = train_client_loop(PAIR, block._replace(local=Local(lr=local.lr, step=rule))).final
+    wanted = train_mlp(PLAIN, plain).final
+    assert (wanted - plain.start).abs().max() > 0.01
+    torch.testing.assert_close(found[:, :P], wanted, rtol=0, atol=1e-5)
+    assert torch.equal(found[:, 2 * P :], block.start[:, 2 * P :])
+
+
+def test_the_draws_have_the_deviation_that_rho_says() -> None:
+    rule, row = learn_posterior(Local(), 1.0, 1, 4000), torch.cat([torch.ones(4000), torch.full((4000,), -1.0)] * 2)
+    assert rule.at is not None
+    noise = torch.from_numpy(np.random.default_rng(0).normal(size=4000)).float()
+    draw = rule.at(row, noise)
+    assert torch.equal(draw[4000:], row[4000:])
+    assert float(draw[:4000].std()) == pytest.approx(float(softplus(torch.tensor(-1.0))), rel=0.03)
+    assert float(draw[:4000].mean()) == pytest.approx(1.0, abs=0.02)

@@ -1,0 +1,304 @@
+"""PVI, IVON-ADMM and pFedBayes as runs: what is conserved, where they end, what stays and what is sent."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import small
+import torch
+from conjugate import lines
+from small import scenario
+from torch import Tensor
+from torch.nn.functional import softplus
+
+import fedray
+from fedray.assembly.memory import estimate_study
+from fedray.assembly.study import build_study
+from fedray.components.gaussians import NATURAL, SITES, find_posterior
+from fedray.runtime.worker import Worker
+from fedray.scenario.loader import read_scenario
+
+Keys = dict[str, Any]
+FEW: Keys = {"participation": {"per_round": 2}}
+ALONE: Keys = {"clients": {"number": 1}, "local": {"lr": 0.01, "optimizer": "adam", "batch_size": 20}}
+TWO_DIGITS: Keys = {"data": {"partition": {"name": "classes", "classes": 2}}, "local": {"epochs": 5}}
+EACH = pytest.mark.parametrize("change", [{}, FEW, {"method": {"models": 2}}], ids=["all", "some", "two posteriors"])
+SITED = pytest.mark.parametrize("name", ["pvi", "ivon_admm"])
+CUBIC: Keys = {"data": {"name": "cubic", "partition": {"name": "iid"}}, "model": {"objective": "gaussian_nll"}}
+BATCH_NORM: Keys = {"model": {"norm": "batch"}, "local": {"batch_size": 9}}
+
+
+class Trained(NamedTuple):
+    """The server's models `[K, d]`, what it keeps, and the clients' rows with their keys (world, client, model)."""
+
+    models: Tensor
+    extra: dict[str, Tensor]
+    own: Tensor
+    whose: Tensor
+
+
+def keys(name: str, *changes: Keys, **options: Any) -> Keys:
+    calm = {"local": {"lr": 1e-4, "epochs": 1} if name == "ivon_admm" else {"lr": 0.01}}
+    return scenario({"method": {"name": name, **options}}, calm, *changes)
+
+
+def train(name: str, rounds: int, *changes: Keys, **options: Any) -> Trained:
+    _, done, runtime = small.train(keys(name, *changes, {"rounds": rounds}, **options))
+    private, none = runtime.private(), torch.zeros(0, 3, dtype=torch.int64)
+    rows, whose = private.get("layers/rows", done.state.models[:0]), private.get("layers/keys", none)
+    return Trained(done.state.models, done.state.extra, rows, whose)
+
+
+def run(name: str, *changes: Keys, **options: Any) -> fedray.Run:
+    return fedray.run(keys(name, *changes, **options), report=False)
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("pvi", {}), ("pvi", {"damping": 0.2}), ("ivon_admm", {"dual_step": 0.5, "penalty": 1.0})],
+    ids=["pvi", "pvi damped", "ivon_admm"],
+)
+def test_the_server_knows_the_product_of_the_clients_factors_after_every_round(
+    name: str, options: Keys, change: Keys
+) -> None:
+    """Although they stay with the clients: PVI's times the prior is the posterior; and the model is that posterior."""
+    prior, kept = (7.0, NATURAL) if name == "pvi" else (1.0, SITES)
+    for rounds in (1, 3):
+        found = train(name, rounds, change, prior=prior, **options)
+        p = found.extra[NATURAL].shape[1] // 2
+        product = torch.zeros_like(found.extra[NATURAL])
+        product[:, p:] = prior if name == "pvi" else 0.0
+        product.index_add_(0, found.whose[:, 2], found.own[:, 2 * p : 4 * p].double())
+        torch.testing.assert_close(found.extra[kept], product, rtol=1e-4, atol=1e-3 if name == "pvi" else 0.05)
+        torch.testing.assert_close(find_posterior(found.models, prior, p), found.extra[NATURAL], rtol=1e-4, atol=0.05)
+        assert (product[:, p:] - prior).abs().max() > 1.0
+        assert (found.models[:, 2 * p :] == 0.0).all()  # no factor and no mark at the server
+
+
+def test_one_round_of_half_the_damping_moves_the_posterior_half_as_far() -> None:
+    """What clients learn in the first round does not depend on it."""
+    first, one, other = (train("pvi", n, damping=d).extra[NATURAL] for n, d in ((0, 0.1), (1, 0.1), (1, 0.05)))
+    torch.testing.assert_close(one - first, 2.0 * (other - first), rtol=1e-4, atol=1e-3)
+
+
+def test_with_gamma_0_the_duals_stay_at_0() -> None:
+    """And the server mixes the mean of the clients' Gaussians with the prior."""
+    found = train("ivon_admm", 2, dual_step=0.0, server_step=0.25)
+    p = found.extra[SITES].shape[1] // 2
+    assert (found.extra[SITES] == 0.0).all() and (found.own[:, 2 * p : 4 * p] == 0.0).all()
+    assert (train("ivon_admm", 2, dual_step=0.5).extra[SITES] != 0.0).any()
+    assert found.models.isfinite().all()
+
+
+def test_with_a_constant_precision_ivon_admm_trains_as_feddyn() -> None:
+    """S = c I: `beta2: 1` and a first precision that is the prior's; with c huge there is no noise.
+
+    FedDyn's alpha is tau rho c / n. With rho N large the prior hardly pulls the server's model to 0 (`1 - 1 / (1 +
+    rho N)`), and first weights are near 0, where IVON-ADMM's first received mean is.
+    """
+    c, rho, alpha, lr, n = 1e8, 1e3, 0.1, 0.2, 40
+    base = scenario({
+        "data": {"partition": {"name": "iid"}},
+        "model": {"name": "linear", "weight_sd": 1e-9},
+        "local": {"lr": lr, "epochs": 2, "batch_size": 8},
+    })  # fmt: skip
+    options = {
+        "penalty": rho, "dual_step": 1.0, "temperature": alpha * n / (rho * c), "prior": c, "beta1": 0.0, "beta2": 1.0,
+        "rho": math.log(math.expm1(c**-0.5)), "samples": 0,
+    }  # fmt: skip
+    dyn: Keys = {**base, "method": {"name": "feddyn", "alpha": alpha}, "report": False}
+    local = {**base["local"], "lr": lr * alpha}
+    admm = {**base, "local": local, "method": {"name": "ivon_admm", **options}, "report": False}
+    one, other = (fedray.run(tree).progress.state.models for tree in (admm, dyn))
+    p = other.shape[1]
+    assert other.abs().max() > 0.1
+    torch.testing.assert_close(one[:, :p], other, rtol=0, atol=2e-3 * float(other.abs().max()))
+    torch.testing.assert_close(softplus(one[:, p : 2 * p]), torch.full_like(other, c**-0.5), rtol=1e-4, atol=0)
+
+
+EXACT: dict[str, tuple[Keys, Keys]] = {  # options and local training
+    "pvi": ({"damping": 0.5}, {"optimizer": "adam", "steps": 60}),
+    "ivon_admm": (
+        {"penalty": 1.0, "dual_step": 0.5, "temperature": 1.0, "beta2": 0.98}, {"epochs": None, "steps": 100},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "clients"), [("pvi", 3), ("ivon_admm", 3), ("ivon_admm", 1)])
+def test_on_a_linear_model_with_gaussian_noise_it_comes_to_the_exact_posterior(name: str, clients: int) -> None:
+    """By stochastic steps, whose rate falls; what is left are their fluctuations. One client holds all rows."""
+    data, mean, variance = lines()
+    options, local = EXACT[name]
+    falling = {"schedule": {"kind": "cosine", "rounds": 12, "floor": 0.01 if name == "pvi" else 0.02}}
+    given: Keys = {
+        "runtime": "inline",
+        "rounds": 12,
+        "method": {"name": name, "prior": 1.0, "rho": -1.0, "samples": 0, **options},
+        "data": {"name": "interval", "partition": {"name": "natural" if clients > 1 else "iid"}},
+        "clients": {"number": clients},
+        "model": {"name": "linear", "objective": "half_mse"},
+        "local": {"lr": 0.1, "batch_size": "full", **local, **falling},
+        "report": False,
+        "evaluate": {"every": 100},
+    }
+    natural = fedray.run(given, data=data).progress.state.extra[NATURAL][0].numpy()
+    linear, precision = natural[:3], natural[3:]
+    np.testing.assert_allclose(precision, 1.0 / variance, rtol=0.25)
+    np.testing.assert_allclose(linear / precision, mean, atol=(0.15 if name == "pvi" else 0.25) * variance.min() ** 0.5)
+
+
+@pytest.mark.parametrize(("name", "more"), [("pvi", 1), ("ivon_admm", 1), ("pfedbayes", 0)])
+def test_two_vectors_travel_in_both_directions_and_the_mark_of_those_with_factors(name: str, more: int) -> None:
+    """Of pFedBayes half of a row: means and rhos of the global Gaussian."""
+    found, p = run(name, {"rounds": 2}), train("fedavg", 0).models.shape[1]
+    for column in ("up_bytes", "down_bytes"):
+        assert set(found.clients[column].to_pylist()) == {4 * (2 * p + more)}
+
+
+@SITED
+def test_draws_answer_and_with_none_the_mean_weights(name: str) -> None:
+    """Training does not depend on how many there are; known clients answer as new ones do."""
+    ten, one, none = (run(name, samples=n) for n in (10, 1, 0))
+    assert torch.equal(ten.progress.state.models, none.progress.state.models)
+    assert len({one.summary["metrics"]["nll"]["mean"] for one in (ten, one, none)}) == 3
+    assert not ten.study.method.phase.is_personal
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *((name, change) for name in ("pvi", "ivon_admm", "pfedbayes") for change in (BATCH_NORM, CUBIC)),
+        *(("pfedbayes", {"server": server}) for server in ({"robust": "median"}, {"optimizer": "adam", "lr": 0.01})),
+        ("pfedbayes", {"participation": {"mode": "async", "concurrency": 3}, "rounds": 12}),
+        ("ivon_admm", {"local": {"schedule": {"kind": "cosine", "rounds": 3}}}),
+        ("pvi", {"local": {"optimizer": "sgd", "lr": 1e-3, "epochs": 3}, "method": {"damping": 1.0}}),
+    ],
+)
+def test_it_goes_with_statistics_regressions_other_servers_and_rates(name: str, change: Keys) -> None:
+    """Also where no precision is left (a damping of 1), and the server's own Gaussian of pFedBayes is its prior."""
+    found = run(name, change)
+    models, p = found.progress.state.models, found.study.net.layout.trainable // 4
+    assert models.isfinite().all()
+    if name == "pfedbayes":
+        assert torch.equal(models[:, : 2 * p], models[:, 2 * p : 4 * p])
+
+
+def test_the_draws_are_in_the_memory_that_a_run_needs() -> None:
+    """A thousand of them are a thousand rows more than none, and so many answers."""
+    needs = []
+    for samples in (0, 1000):
+        given = read_scenario(keys("pvi", samples=samples))
+        study = build_study(given)
+        needs.append({need.what: need.bytes for need in estimate_study(given, study)})
+    assert needs[1]["1,000 draws from posteriors"] >= 4000 * study.net.layout.d
+    assert "predictions of 1,000 models" in needs[1] and "predictions of 1 models" in needs[0]
+
+
+def test_a_replicate_has_the_bits_of_its_own_run() -> None:
+    """Of two seeds that train as lanes of the same blocks the first is the run of one."""
+    two, one = (train("ivon_admm", 2, {"replicates": n}) for n in (2, 1))
+    assert torch.equal(two.models[:1], one.models)
+    assert torch.equal(two.extra[SITES][:1], one.extra[SITES])
+
+
+def test_eight_bits_learn_nearly_as_much() -> None:
+    """Linear terms and precisions are quantized each by themselves, also from the wide prior of the first round."""
+    local: Keys = {"rounds": 8, "local": {"epochs": 3}}
+    dense, int8 = (run("ivon_admm", local, change) for change in ({}, {"compress": {"kind": "int8"}}))
+    scores = [one.summary["metrics"]["accuracy"]["mean"] for one in (dense, int8)]
+    assert scores[0] > 0.6 and abs(scores[0] - scores[1]) < 0.05
+
+
+@SITED
+def test_of_clients_that_know_two_digits_each_it_learns_all_ten(name: str) -> None:
+    assert run(name, TWO_DIGITS, {"rounds": 8}).summary["metrics"]["accuracy"]["mean"] > 0.45
+
+
+# pFedBayes
+
+
+@pytest.mark.filterwarnings("ignore::fedray.core.errors.ScenarioWarning")  # zeta = 0 is told
+def test_a_narrow_gaussian_that_is_near_nothing_is_plain_local_training() -> None:
+    """With zeta -> 0 and sigma -> 0, over all rounds: a lone client's own mean is what FedAvg makes of it."""
+    start, average = (train("fedavg", rounds, ALONE).models for rounds in (0, 3))
+    p = average.shape[1]
+    assert (average - start).abs().max() > 0.05
+    near = train("pfedbayes", 3, ALONE, zeta=0.0, rho=-20.0).own[:, :p]
+    torch.testing.assert_close(near, average, rtol=0, atol=1e-4)
+    for zeta in (0.0, 50.0):
+        assert (train("pfedbayes", 3, ALONE, zeta=zeta, rho=-2.0).own[:, :p] - average).abs().max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore::fedray.core.errors.ScenarioWarning")
+def test_without_the_divergence_nothing_is_learned_from_others() -> None:
+    """With zeta = 0 the global Gaussian stays where it began to the bit, and so the server changes nothing."""
+    begun, alone = (train("pfedbayes", rounds, zeta=0.0) for rounds in (0, 3))
+    assert torch.equal(alone.models, begun.models)
+    half = {"server": {"optimizer": "momentum", "lr": 0.1}}
+    assert torch.equal(alone.own, train("pfedbayes", 3, half, zeta=0.0).own)
+    assert not torch.equal(train("pfedbayes", 3, zeta=1.0).models, begun.models)
+
+
+def test_the_more_the_divergence_weighs_the_nearer_clients_stay_to_the_global_gaussian() -> None:
+    """With SGD and all rows in a step; Adam divides the size of a gradient out."""
+    local = {"local": {"optimizer": "sgd", "lr": 0.002, "batch_size": "full", "epochs": 20}}
+    near = []
+    for zeta in (0.01, 0.3, 3.0):
+        found = train("pfedbayes", 2, local, zeta=zeta)
+        p = found.models.shape[1] // 4
+        near.append(float((found.own - found.models)[:, :p].norm(dim=1).mean()))
+    assert near[0] > near[1] > near[2]
+    assert near[2] < 0.8 * near[0]
+
+
+def test_the_server_with_beta_1_is_the_mean_and_with_beta_half_it_goes_half_the_way() -> None:
+    """The step is w <- (1 - beta) w + beta mean w_i, on means and rhos; the server's own Gaussian is w."""
+    start, whole = (train("pfedbayes", rounds).models for rounds in (0, 1))
+    half = {"server": {"optimizer": "momentum", "momentum": 0, "lr": 0.5}}
+    torch.testing.assert_close(train("pfedbayes", 1, half).models, (start + whole) / 2, rtol=0, atol=1e-6)
+    for found in (start, whole):
+        mine, prior = found.chunk(2, dim=1)
+        assert torch.equal(mine, prior)
+    moved = (whole - start).abs().chunk(4, dim=1)
+    assert min(float(part.max()) for part in moved) > 1e-3
+
+
+def test_the_mean_is_that_of_the_clients_own_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the clients upload, averaged by hand; of their own Gaussians nothing leaves them."""
+    sent: list[Tensor] = []
+    pack = Worker._pack_uploads
+
+    def watch(self: Worker, *arguments: Any) -> Any:
+        uploads = pack(self, *arguments)
+        sent.append(uploads.delta.clone())
+        return uploads
+
+    monkeypatch.setattr(Worker, "_pack_uploads", watch)
+    found, start = (train("pfedbayes", rounds).models for rounds in (1, 0))
+    delta = torch.cat(sent)
+    assert len(delta) == 6
+    half = delta.shape[1] // 2
+    assert (delta[:, :half] == 0).all() and (delta[:, half:] != 0).any(1).all()
+    torch.testing.assert_close(found[0, half:], start[0, half:] + delta[:, half:].mean(0), rtol=0, atol=1e-6)
+
+
+def test_a_client_that_sits_out_keeps_its_gaussian_and_one_that_acts_goes_on_from_its_own() -> None:
+    rounds = [train("pfedbayes", n, FEW) for n in range(6)]
+    kept = 0
+    for before, after in itertools.pairwise(rounds):
+        old, new = (dict(zip(one.whose[:, 1].tolist(), one.own, strict=True)) for one in (before, after))
+        same = sum(torch.equal(row, new[client]) for client, row in old.items())
+        assert len(new) - same == 2
+        kept += same
+    assert kept > 0
+
+
+def test_known_clients_answer_better_with_their_own_gaussian() -> None:
+    """On clients of two classes each; new clients get the global one."""
+    found = run("pfedbayes", TWO_DIGITS, {"rounds": 5}).summary["metrics"]
+    assert found["personal_accuracy"]["mean"] > found["accuracy"]["mean"] + 0.2

@@ -1,0 +1,283 @@
+"""What changes no bit of a training, and what a run answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import of_method, rows, scenario, spell_out
+from torch import Tensor, nn
+
+import fedray
+from fedray.components import schedule
+from fedray.core.method import Method
+from fedray.data.types import Dataset, Split, classification
+from fedray.methods import METHOD_SPECS, Setting, federated
+from fedray.scenario.loader import read_scenario
+
+FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
+CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}
+ENGINES = pytest.mark.parametrize("engine", [{}, CNN], ids=["mlp", "conv"])
+
+
+def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
+    return fedray.run(spell_out(scenario(*changes)), **options)
+
+
+def same_models(one: fedray.Run, other: fedray.Run) -> bool:
+    """To the bit, whatever the methods' names."""
+    a, b = one.progress.state, other.progress.state
+    return torch.equal(a.models, b.models) and torch.equal(a.counters, b.counters)
+
+
+def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
+    """Mu -> 1 / lr: each step undoes the way from the start, so only the last gradient is left."""
+    kept = run({"method": {"name": "fedprox", "mu": 20.0}, "local": {"lr": 0.05, "epochs": 5}})
+    free = run({"method": {"name": "fedprox", "mu": 0.0}, "local": {"lr": 0.05, "epochs": 5}})
+    start = run({"rounds": 0, "method": {"name": "fedprox"}}).progress.state.models
+    moved = [float((r.progress.state.models - start).norm()) for r in (kept, free)]
+    assert moved[0] < moved[1] / 3
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedbe", "fedbe_nokd", "lg_fedavg", "stacking"])
+def test_methods_whose_papers_weigh_by_examples_do_so_by_default(method: str) -> None:
+    """And a robust server, where every upload weighs the same, needs no further key."""
+    assert read_scenario({"method": {"name": method}}).server.weighting == "examples"
+    assert read_scenario({"method": {"name": "fed_ensemble"}}).server.weighting == "uniform"
+    if METHOD_SPECS[method].robust:
+        assert read_scenario({"method": {"name": method}, "server": {"robust": "median"}}).server.weighting == "uniform"
+
+
+@ENGINES
+def test_replicate_r_is_the_run_with_seed_plus_r(engine: dict[str, Any]) -> None:
+    """Models, metrics, jobs: to the bit, though all replicates train side by side."""
+    together = run(engine, {"replicates": 3, "method": {"models": 2}})
+    models = together.progress.state.models.view(3, 2, -1)
+    for r in range(3):
+        alone = run(engine, {"seed": r, "method": {"models": 2}})
+        assert torch.equal(alone.progress.state.models, models[r])
+        for name in ("rounds", "clients"):
+            table = getattr(together, name)
+            mine = table.filter(np.array(table["replicate"]) == r)
+            assert rows(mine, "replicate") == rows(getattr(alone, name), "replicate")
+    assert not torch.equal(models[0], models[1])
+
+
+def test_evaluation_does_not_change_training() -> None:
+    """How often and what is measured leaves every bit of the models alone."""
+    plain = run()
+    for change in (
+        {"evaluate": {"every": 3}},
+        {"evaluate": {"personal": True}, "predict": {"gamma": 0.1}},
+        {"predict": {"average": "logits"}},
+        {"checkpoint": {"every": 1}},
+    ):
+        assert same_models(plain, run(change)), change
+    assert run({"evaluate": {"every": 3}}).rounds["round"].to_pylist() == [0, 3, 4]  # the last round is always there
+
+
+def test_held_out_rows_are_not_trained_on() -> None:
+    """Withheld rows change the training data, and nothing else does: the sizes say how many are gone."""
+    whole, part = run(), run({"data": {"hold_out": 0.25}})
+    per_client = [dict(zip(r.clients["client"].to_pylist(), r.clients["samples"].to_pylist())) for r in (whole, part)]
+    assert per_client[1] == {client: n - int(n * 0.25 + 1e-9) for client, n in per_client[0].items()}
+    assert "hold_out_accuracy" in part.rounds.column_names
+    assert "hold_out_accuracy" not in whole.rounds.column_names
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
+    return run({"predict": {"gamma": 0.05}}, out=tmp_path_factory.mktemp("predict") / "run")
+
+
+@pytest.fixture(scope="module")
+def inputs(ensemble: fedray.Run) -> np.ndarray:
+    return ensemble.study.split("test", 0)[0][:50].numpy()
+
+
+def test_probabilities_sum_to_one_and_the_mean_is_over_members(ensemble: fedray.Run, inputs: np.ndarray) -> None:
+    answer = ensemble.predict(inputs)
+    members = np.stack([softmax(plain(ensemble, state)(torch.from_numpy(inputs))) for state in ensemble.models])
+    np.testing.assert_allclose(answer.mean.sum(-1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(answer.mean, members.mean(0), atol=1e-6)
+    np.testing.assert_allclose(answer.variance, members.var(0), atol=1e-6)
+    np.testing.assert_array_equal(answer.probabilities, answer.mean)
+
+
+def test_every_member_has_its_own_scores(ensemble: fedray.Run) -> None:
+    x, y = ensemble.study.split("test", 0)
+    row = ensemble.rounds.to_pylist()[-1]
+    for k, state in enumerate(ensemble.models):
+        probs = softmax(plain(ensemble, state)(x))
+        right = probs[np.arange(len(y)), y.numpy()]
+        assert row["member_accuracy"][k] == pytest.approx((probs.argmax(-1) == y.numpy()).mean())
+        assert row["member_nll"][k] == pytest.approx(-np.log(right).mean(), rel=1e-4)
+        assert row["member_brier"][k] == pytest.approx(((probs - np.eye(10)[y]) ** 2).sum(-1).mean(), rel=1e-4)
+        assert row["member_entropy"][k] == pytest.approx(-(probs * np.log(probs)).sum(-1).mean(), rel=1e-4)
+        assert 0 < row["member_ece"][k] < 1
+    assert {len(row[name]) for name in row if name.startswith("member_")} == {5}
+
+
+@pytest.mark.parametrize("name", ["digits", "cubic"])
+def test_the_scores_of_an_only_member_are_those_of_the_ensemble(name: str) -> None:
+    """Of a regression too, where its variance is that of its residuals."""
+    data = {"name": name, **({} if name == "digits" else {"limit": None, "partition": {"name": "iid"}})}
+    row = run(FED_AVG, {"data": data, "predict": {"noise": "residual"}}).rounds.to_pylist()[-1]
+    own = {key.removeprefix("member_"): value for key, value in row.items() if key.startswith("member_")}
+    assert own.keys() >= ({"accuracy", "nll", "ece"} if name == "digits" else {"rmse", "nll", "crps", "coverage_95"})
+    for key, value in own.items():
+        assert value == [pytest.approx(row[key], rel=1e-12)], key
+
+
+def test_a_client_at_infinite_temperature_answers_like_a_new_one(ensemble: fedray.Run, inputs: np.ndarray) -> None:
+    """Gamma = inf: the plain mean; a small gamma: other weights for other clients, still summing to 1."""
+    flat = run({"predict": {"gamma": float("inf")}})
+    for client in range(6):
+        np.testing.assert_allclose(flat.predict(inputs, client=client).mean, flat.predict(inputs).mean, rtol=1e-12)
+    sharp = [ensemble.predict(inputs, client=client).mean for client in range(6)]
+    assert all(np.allclose(mean.sum(-1), 1.0) for mean in sharp)
+    assert np.abs(sharp[0] - sharp[1]).max() > 1e-3
+
+
+def test_one_model_has_no_variance(inputs: np.ndarray) -> None:
+    single = run(FED_AVG).predict(inputs)
+    assert (single.variance == 0).all()
+
+
+def test_many_inputs_have_the_answers_of_few(ensemble: fedray.Run) -> None:
+    """More rows than one evaluation batch: each row's answer does not depend on the others."""
+    x = ensemble.study.split("test", 0)[0].numpy()
+    many = np.concatenate([x] * 5)[:1203]
+    np.testing.assert_allclose(ensemble.predict(many).mean[:7], ensemble.predict(x[:7]).mean, atol=1e-6)
+
+
+def softmax(logits: Tensor) -> np.ndarray:
+    probabilities: np.ndarray = logits.detach().double().softmax(-1).numpy()
+    return probabilities
+
+
+def plain(ensemble: fedray.Run, state: dict[str, Tensor]) -> Any:
+    """A model of the run as plain torch: the data's normalisation, then the small network by hand."""
+    data = ensemble.study.shards.data
+    shift, scale = torch.from_numpy(data.shift[0]), torch.from_numpy(data.scale[0])
+    (w1, b1), (w2, b2) = zip(*[iter(state.values())] * 2)
+
+    def forward(x: Tensor) -> Tensor:
+        z = ((x.float() - shift) / scale).flatten(1)
+        outputs: Tensor = torch.relu(z @ w1.T + b1) @ w2.T + b2
+        return outputs
+
+    return forward
+
+
+def pictures(n: int = 96) -> Dataset:
+    """Small images of three classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 3
+    x = (rng.integers(0, 120, (n, 1, 6, 6)) + 60 * (y[:, None, None, None] == np.arange(6) // 2)).astype(np.uint8)
+    half = 2 * n // 3
+    return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
+
+
+def layer_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def lone_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3))
+
+
+@pytest.mark.parametrize("module", [mlp, cnn, layer_norm])
+@pytest.mark.parametrize("clients", [1, 5])
+def test_one_full_batch_step_weighted_by_examples_is_one_central_step(module: Any, clients: int) -> None:
+    """sum_i n_i / n (w - lr grad_i) = w - lr grad of the pooled loss; 64 rows over 5 clients are uneven."""
+    data, lr = pictures(), 0.3
+    given = scenario(
+        FED_AVG,
+        {
+            "rounds": 3,
+            "data": {"limit": None, "partition": {"name": "iid"}},
+            "clients": {"number": clients},
+            "local": {"batch_size": "full", "epochs": 1, "lr": lr, "lr_decay": 1.0},
+            "server": {"weighting": "examples"},
+        },
+    )
+    done = fedray.run(given, data=data, model=module)
+    central, names = module(), list(done.models[0])
+    start = fedray.run(given, data=data, model=module, rounds=0).models[0]
+    central.load_state_dict(start)
+    x = (torch.from_numpy(data.train.x).float() - torch.from_numpy(data.shift[0])) / torch.from_numpy(data.scale[0])
+    for _ in range(3):
+        loss = nn.functional.cross_entropy(central(x), torch.from_numpy(data.train.y))
+        grads = torch.autograd.grad(loss, list(central.parameters()))
+        with torch.no_grad():
+            for p, g in zip(central.parameters(), grads, strict=True):
+                p -= lr * g
+    for name in names:
+        torch.testing.assert_close(done.models[0][name], central.state_dict()[name], rtol=2e-4, atol=2e-5)
+    assert (done.models[0][names[0]] - start[names[0]]).abs().max() > 1e-3
+
+
+def test_batch_norm_statistics_are_averaged_and_counted(tmp_path: Path) -> None:
+    """Buffers travel: the running mean is the mean over clients, the counter their largest number of steps."""
+    data = pictures()
+    given = scenario(
+        FED_AVG,
+        {
+            "rounds": 1,
+            "data": {"limit": None, "partition": {"name": "iid"}},
+            "clients": {"number": 4},
+            "local": {"batch_size": 8, "epochs": 2},
+        },
+    )
+    done = fedray.run(given, data=data, model=lone_batch_norm, out=tmp_path / "run").models[0]
+    assert int(done["2.num_batches_tracked"]) == 4  # 16 rows, batches of 8, 2 epochs
+    assert done["2.running_mean"].abs().max() > 0
+    assert (done["2.running_var"] - 1).abs().max() > 1e-3
+    alone = scenario(given, {"clients": {"number": 1}, "local": {"batch_size": 8, "epochs": 2}})
+    assert int(fedray.run(alone, data=data, model=lone_batch_norm).models[0]["2.num_batches_tracked"]) == 16
+
+
+def test_the_ingredients_of_an_own_method_stand_unless_the_scenario_names_others() -> None:
+    """A composition that names a random schedule is Fed-ensemble under `schedule.kind: random`."""
+
+    def compose(setting: Setting) -> Method:
+        return Method("own", federated(setting, assign=schedule.random_models))
+
+    own = fedray.run(scenario(), method=compose)
+    named = fedray.run(scenario({"schedule": {"kind": "random"}}))
+    assert own.summary["model_hash"] == named.summary["model_hash"]
+    balanced = {"schedule": {"kind": "balanced"}}
+    changed = fedray.run(scenario(balanced), method=compose)
+    assert changed.summary["model_hash"] == fedray.run(scenario(balanced)).summary["model_hash"]
+
+
+@pytest.mark.parametrize("method", sorted(METHOD_SPECS.keys() - {"dsvgd", "fednova"}))  # no key names its mean
+def test_the_ingredients_in_a_methods_file_are_the_defaults_of_its_keys(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the file names stands where a scenario says nothing; the specification names the same by keys.
+
+    One round: schedule, compression and coefficients act in the first, and the state holds what it kept back.
+    """
+    change: dict[str, Any] = {"method": {"models": 2}} if METHOD_SPECS[method].models == "any" else {}
+    change["rounds"] = min(1, METHOD_SPECS[method].defaults.get("rounds", 1))
+    by_file = fedray.run(of_method(method, change))
+    named = {} if METHOD_SPECS[method].coefficients else {"coefficients": None}  # no key names the mean of these
+    monkeypatch.setattr(
+        "fedray.assembly.methods.leave_open", lambda _scenario, pieces, _defaults: replace(pieces, **named)
+    )
+    by_keys = fedray.run(of_method(method, change))
+    assert by_file.summary["state_hash"] == by_keys.summary["state_hash"]
