@@ -84,7 +84,7 @@ class RowScores(NamedTuple):
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """The uniform numbers of the scores of some rows of a split, `[n]`: a row has the same in every round."""
+    """Draws the uniform numbers of the scores of some rows, `[n]`: a row has the same in every round."""
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 
@@ -98,7 +98,7 @@ def read_answers(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> RowAnswers:
-    """What models say about the rows of a split.
+    """Returns what models say about the rows of a split.
 
     Args:
         study: what was trained.
@@ -126,7 +126,7 @@ def read_answers(
 def score_rows(
     study: Study, of: RowAnswers, rows: IntArray | None = None, weights: FloatArray | None = None
 ) -> RowScores:
-    """The scores of some rows.
+    """Scores some rows.
 
     Args:
         study: what was trained; it has a rule.
@@ -150,13 +150,13 @@ def score_rows(
 
 
 def get_rule(study: Study) -> ConformalRule:
-    """The rule of a study that has one."""
+    """Returns the rule of a study that has one."""
     assert study.evaluation.conformal is not None
     return study.evaluation.conformal
 
 
 def measure_rows(found: RowScores, threshold: float | None) -> FloatArray:
-    """Numbers of each row: the score of its right answer, `[n]`, or what its set holds, `[2, n]` (`Sets`).
+    """Returns numbers of each row: the score of its right answer, `[n]`, or what its set holds, `[2, n]` (`Sets`).
 
     Args:
         found: the scores.
@@ -194,13 +194,13 @@ class ClientSets(NamedTuple):
 
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """The places of each known client's rows among the withheld ones, `[n_k]` each."""
+    """Returns the places of each known client's rows among the withheld ones, `[n_k]` each."""
     find = held_out_rows(study, world)
     return [find(client).rows for client in range(count_known(study))]
 
 
 def find_asked_rows(study: Study, world: int, split: str, threshold: float | None) -> RowsOfClient:
-    """A function: client -> its rows of a split; with a threshold every second of the withheld ones."""
+    """Returns a function: client -> its rows of a split; with a threshold every second of the withheld ones."""
     find = rows_of_clients(study, world, split)
     if split == "test" or threshold is None:
         return find
@@ -213,7 +213,7 @@ def find_asked_rows(study: Study, world: int, split: str, threshold: float | Non
 
 
 def tell_each(each: Iterator[tuple[WeightedRows, FloatArray]], threshold: float | None) -> Iterator[FloatArray]:
-    """What each client says of the numbers of its rows: the scores as they are, or the means of coverage and size.
+    """Returns what each client says of its rows: the scores as they are, or the means of coverage and size.
 
     Args:
         each: the rows of a client, and what `measure_rows` finds there.
@@ -233,7 +233,7 @@ def tell_own(
     thresholds: FloatArray | None,
     split: str,
 ) -> Iterator[Tensor]:
-    """What known clients say that answer with models of their own, where they live; see `ask_own_sets`.
+    """Returns what known clients with own models say, computed where these models are; see `ask_own_sets`.
 
     Args:
         host: where the clients live.
@@ -324,7 +324,7 @@ class Told(NamedTuple):
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """The known clients' weights, `[N, K]`; None: all get everybody's answer, as of a stack."""
+    """Returns the known clients' weights, `[N, K]`; None if all get the same answer, as of a stack."""
     return None if study.parts else measured.weights.get(world)
 
 
@@ -337,7 +337,7 @@ def tell(
     *,
     own: Own | None = None,
 ) -> Told:
-    """What everybody's answer, and the known clients' answers, say about the rows of a split.
+    """Returns what the common answer, and the known clients' answers, say about the rows of a split.
 
     Args:
         study: what was trained; it has a rule.
@@ -367,7 +367,7 @@ def tell(
 
 
 def calibrate(study: Study, world: int, measured: Measured, own: Own | None = None) -> Calibration:
-    """The thresholds of a world.
+    """Computes the thresholds of a world.
 
     Args:
         study: what was trained; it has a rule.
@@ -387,7 +387,7 @@ def calibrate(study: Study, world: int, measured: Measured, own: Own | None = No
 def measure_all_sets(
     study: Study, runtime: Runtime, state: State, measured: Measured, worlds: int
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
-    """Metrics of the sets of each world on test rows and on withheld ones, and how they do for each known client.
+    """Measures the sets of each world on test and withheld rows, and for each known client.
 
     Args:
         study: what was trained.
@@ -422,7 +422,7 @@ def measure_all_sets(
 def _measure_world(
     study: Study, world: int, measured: Measured, found: Calibration, own: Mapping[str, Own]
 ) -> tuple[dict[str, Any], ClientSets | None]:
-    """The same of one world; `own` is what clients with models of their own say by split, if there are any."""
+    """Measures the same of one world; `own` is what clients with own models say by split, if there are any."""
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
@@ -442,7 +442,7 @@ def _measure_world(
 
 
 def _summarize(study: Study, told: Told, sizes: IntArray) -> tuple[dict[str, Any], ClientSets]:
-    """Metrics of the sets of some rows and of clients, of whom each withheld so many rows, `[N]`; and their sets."""
+    """Summarizes the sets of some rows and of clients with so many withheld rows, `[N]`, as metrics."""
     sets, clients = Sets(*told.everybody), ClientSets(*np.stack(told.known, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
     found: dict[str, Any] = {
@@ -465,7 +465,7 @@ def _summarize(study: Study, told: Told, sizes: IntArray) -> tuple[dict[str, Any
 
 
 def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:
-    """The recorded scores of clients with those of their sets, where both are there.
+    """Adds the scores of clients' sets to their recorded scores, if there are both.
 
     Args:
         study: what was trained.
@@ -479,5 +479,5 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
 
 
 def name_size(study: Study) -> str:
-    """What the size of a set is called in metrics: that of labels, or the width of an interval."""
+    """Names the size of a set in metrics: the number of labels, or the width of an interval."""
     return "size" if study.classes else "width"
