@@ -53,6 +53,7 @@ from fedray.evaluation.regression import (
     weigh_present,
 )
 from fedray.evaluation.stacking import score_stack
+from fedray.evaluation.tiers import ask_own_answers, score_tiers
 from fedray.metrics import classification, ensemble
 from fedray.metrics.classification import compare_clusters
 from fedray.metrics.scores import Scored, read_metric
@@ -323,12 +324,15 @@ def make_evaluator(
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
         measured = measure_models(study, runtime, progress.state, test)
         sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
+        own = ask_own_answers(study, runtime, progress.state, test)
         rows = []
         for world in range(study.worlds):
             row, clients = _score_world(study, world, measured, test)
             if sets:
                 row |= sets[world][0]
                 clients = add_client_sets(study, clients, sets[world][1])
+            if study.evaluation.by_tier:
+                row = score_tiers(study, world, measured, own, sets[world][1] if sets else None) | row
             rows.append(row)
             if keep_clients is not None and clients is not None:
                 keep_clients(progress.round, world, clients)
