@@ -165,8 +165,8 @@ NUMBERED = {
 }
 
 
-BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95")
-BY_TIER += ("conformal_coverage", "conformal_size", "conformal_width")
+_SETS = ("conformal_coverage", "conformal_size", "conformal_width")
+BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS)
 
 
 def find_score(name: str) -> Score | None:
