@@ -567,8 +567,6 @@ def read_answers(
             votes = answer.combine(world, ensemble.probabilities(outputs.numpy()))[None]
             return RowAnswers(votes, None, y[rows], split, rows)
         votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
-        if study.parts:  # a stack answers by its first row
-            return RowAnswers(votes[:1], None, y[rows], split, rows)
         return RowAnswers(votes, None, y[rows], split, rows, weigh_present(answer, world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
     return RowAnswers(None, members, members.y, split, rows, members.weights)
@@ -584,7 +582,7 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
         split: `test` or `hold_out`.
     """
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
-    outputs = outputs if study.parts else drop_absent(outputs, measured.answer, world)
+    outputs = drop_absent(outputs, measured.answer, world)
     return read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
 
 

@@ -252,9 +252,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 
 
 def _measure_uncertainty(study: Study, world: int, outputs: Tensor, answer: Answer) -> _Uncertainty:
-    """The uncertainty of the answers to some rows; a stack answers by its first row, which nobody disagrees with."""
-    if study.parts:
-        return _Uncertainty(ensemble.entropies(ensemble.probabilities(outputs[0].numpy())), None)
+    """The uncertainty of the answers to some rows."""
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = ensemble.entropies(mean)
     if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone

@@ -208,6 +208,11 @@ class Study:
         return len(self.seeds)
 
     @property
+    def trained(self) -> list[Study]:
+        """The studies whose clients train a network: those of the parts of a stack, or this one."""
+        return [part.study for part in self.parts if part.voter is None] or [self]
+
+    @property
     def last_phase(self) -> int:
         """The round after which the last phase of the method trains, before which its scores are not the method's."""
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
