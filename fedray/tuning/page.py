@@ -23,7 +23,7 @@ from fedray.files import plain
 from fedray.report import pictures
 from fedray.report.page import Card, fill_template
 from fedray.report.pictures import NumberTable, Picture, Section, draw_pictures, pair_figures
-from fedray.report.read import Best
+from fedray.report.read import Best, Table
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
 from fedray.tuning.optuna_study import trial_note
@@ -508,9 +508,6 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     return cards
 
 
-Table = tuple[list[str], list[list[str]]]
-
-
 def _list_rows(
     view: View, trials: Iterable[FrozenTrial], last: Sequence[str], more: Callable[[FrozenTrial], list[str]]
 ) -> Table:
@@ -520,7 +517,7 @@ def _list_rows(
     heads = [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]
     rows = []
     for trial in trials:
-        has, values = trial.state == TrialState.COMPLETE, list[str]()
+        has, values = trial.state == TrialState.COMPLETE, list[str | Best]()
         for i, (objective, error) in enumerate(zip(view.objectives, _errors_of(view, trial), strict=True)):
             value = format_cell_value(objective, trial.values[i]) if has else "-"
             values.append(Best(value) if trial.number in view.winners else value)
