@@ -20,7 +20,7 @@ from fedray.simulation.study import Study
 
 
 def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """Returns the outputs (or losses) of a world's models that have a weight.
+    """Drops the outputs (or losses) of a world's models without a weight.
 
     Args:
         outputs: one row a model, `[K, n, ...]`.
