@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import fedray
-from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Combine
 from fedray.core.types import FloatArray, State
 from fedray.evaluation.regression import drop_absent, weigh_present
@@ -140,20 +139,6 @@ def test_a_client_whose_own_model_has_no_weight_answers_as_a_new_client() -> Non
     assert np.array_equal(left_out.mean, everybody.mean)  # it had the plain mean of the others
 
 
-def test_an_answer_without_a_model_for_each_client_that_answers_by_its_own_is_refused() -> None:
-    """It ended in an IndexError of fedray's when the clients were scored."""
-
-    def student(setting: Setting) -> Method:
-        def answer(state: State) -> Answer:
-            return Answer(state._replace(models=state.models[:1]), 1)
-
-        return Method("student", federated(setting), answer, one_model_per_client=True)
-
-    keys = {**TIERED, "method": {"models": 5}}
-    with pytest.raises(BadInput, match="an Answer of 1 models for 5 clients"):
-        fedray.run(keys, method=student)
-
-
 JOINED: dict[str, Any] = {
     "rounds": 1,
     "clients": 4,
@@ -252,25 +237,6 @@ def test_a_client_is_right_as_often_as_it_has_the_only_class_that_a_rule_answers
     counts, scores = run.study.shards.label_counts(0), run.client_scores.to_pandas()
     found = scores[scores["round"] == 1].sort_values("client")["accuracy"]
     np.testing.assert_allclose(found, counts[:, 3] / counts.sum(axis=1), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("more", "method", "message"),
-    [
-        ({"predict": {"gamma": 0.5}}, joined(mean_of), "predict.gamma"),
-        ({"predict": {"average": "logits"}}, joined(mean_of), "predict.average = logits"),
-        ({}, joined(mean_of, np.ones((1, 4))), "an Answer with combine and weights"),
-        ({}, joined(mean_of, personal=True), "leave combine out"),
-        ({}, joined(lambda _w, members: members), "combine returned shape"),
-        ({}, joined(lambda _w, members: members.sum(0)), "combine returned probabilities that sum to 4"),
-        ({}, joined(lambda _w, members: -members[0]), "combine returned probabilities that are negative"),
-        ({}, joined(lambda _w, members: members[9]), "combine raised IndexError"),
-        ({"data": {"name": "sine"}}, joined(mean_of), "has real targets"),
-    ],
-)
-def test_a_rule_that_cannot_answer_is_refused(more: dict[str, Any], method: Any, message: str) -> None:
-    with pytest.raises(FedrayError, match=message):
-        fedray.run({**JOINED, "evaluate": {}, "predict": {}, **more}, method=method)
 
 
 SMALL: dict[str, Any] = {

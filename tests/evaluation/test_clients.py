@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copy_run, scenario
+from small import copy_run, rows, scenario
 
 import fedray
 from fedray.core.errors import FedrayError
@@ -21,6 +21,8 @@ from fedray.evaluation.answers import (
     summarize_clients,
 )
 from fedray.metrics.ensemble import weigh_votes
+from fedray.scenario.loader import read_scenario
+from fedray.tuning.trial import hash_training
 
 NUMBER = 6
 
@@ -181,7 +183,9 @@ def test_weights_of_an_infinite_temperature_are_the_answer_that_everybody_gets()
 
 
 def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_among_all() -> None:
-    every, some = recorded({"rounds": 1}), recorded({"rounds": 1, "evaluate": {"clients": 3}})
+    plain, keys = ({"rounds": 1, "evaluate": {"clients": number}} for number in (None, 3))
+    assert len({hash_training(read_scenario(scenario(one)), ()) for one in (plain, keys)}) == 1, "it is no training"
+    every, some = recorded({"rounds": 1}), recorded(keys)
     assert every.summary["model_hash"] == some.summary["model_hash"]
     few = some.client_scores.to_pylist()
     assert [row["client"] for row in few] == [0, 2, 4] * 2
@@ -191,11 +195,13 @@ def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_amon
     assert sum(sizes) == 240 and max(sizes) > min(sizes)
 
 
-def test_a_damaged_table_is_written_again_where_it_is_flushed_in_every_round(
+def test_a_damaged_table_is_written_again_and_every_score_is_that_of_a_run_that_was_not_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where the table is flushed in every round; also sets, and scores of unknown inputs."""
     monkeypatch.setattr("fedray.storage.tables.FLUSH_ROWS", 5)
-    whole = recorded({}, out=tmp_path / "whole")
+    keys = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2}}, "evaluate": {"ood": "noise"}}
+    whole = recorded(keys, out=tmp_path / "whole")
     parts = [path.name for path in sorted((whole.path / "client_scores.parquet").iterdir())]
     assert parts == [f"part-{round:09d}.parquet" for round in range(5)]
     cut = copy_run(whole, tmp_path / "cut", 2)
@@ -204,4 +210,5 @@ def test_a_damaged_table_is_written_again_where_it_is_flushed_in_every_round(
     with pytest.raises(FedrayError, match="part-000000001.parquet is damaged"):
         _ = fedray.load(cut).client_scores
     with pytest.warns(UserWarning, match="part-000000001"):
-        assert fedray.resume(cut).client_scores.equals(whole.client_scores)
+        again = fedray.resume(cut)
+    assert again.client_scores.equals(whole.client_scores) and rows(again.rounds) == rows(whole.rounds)

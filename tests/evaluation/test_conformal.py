@@ -159,16 +159,3 @@ def test_the_least_alpha_that_a_line_names_is_enough() -> None:
         fedray.run(scenario(keys))
     keys["predict"]["conformal"]["alpha"] = float(str(wrong.value).split("raise it to ")[1].split(" ")[0])
     assert fedray.run(scenario(keys), report=False).metrics["conformal_coverage"] > 0
-
-
-WRONG: list[dict[str, Any]] = [
-    {"predict": {"conformal": {"alpha": 0.2}}, "data": {"hold_out": 0}},
-    {"predict": {"conformal": {"score": "regression"}}, "data": {"hold_out": 0.2}},
-    {"predict": {"conformal": {"alpha": 0.001, "quantile": "qq"}}, "data": {"hold_out": 0.2}},
-]
-
-
-@pytest.mark.parametrize("keys", WRONG, ids=str)
-def test_sets_that_cannot_be_are_refused(keys: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match="predict.conformal"):
-        fedray.run(scenario(keys, {"rounds": 0}))

@@ -88,20 +88,6 @@ def test_inputs_of_ones_own_are_named_by_their_registration(tmp_path: Path) -> N
     assert again.metrics == run.metrics
 
 
-REFUSED: dict[str, dict[str, Any]] = {
-    "ood = mnits": {"evaluate": {"ood": "mnits"}},
-    "ood = sine has inputs of shape": {"evaluate": {"ood": "sine"}},
-    "ood = folder": {"evaluate": {"ood": "folder"}},
-    "ood = noise, but cubic has real": {"data": {"name": "cubic", "limit": None}, "model": "linear"},
-}
-
-
-@pytest.mark.parametrize("line", REFUSED)
-def test_inputs_that_do_not_fit_are_refused(line: str) -> None:
-    with pytest.raises(BadInput, match=f"evaluate.{line}"):
-        measure(REFUSED[line])
-
-
 def test_a_sweep_may_maximize_what_withheld_rows_say(tmp_path: Path) -> None:
     given = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["ood_auroc"])
     found = fedray.tune({**given, "overrides": {"evaluate": {"ood": "noise"}}}, out=tmp_path, report=False)

@@ -11,7 +11,7 @@ from small import run_command
 import fedray
 from fedray.core.errors import BadInput
 from fedray.experiments import table
-from fedray.runtime.environment import find_address, read_awaited
+from fedray.runtime.environment import find_address
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.yaml_text import write_yaml
 
@@ -44,24 +44,6 @@ def test_what_runs_here_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_address("inline", None) is None
     with pytest.raises(BadInput, match="--address auto, but runtime = inline"):
         find_address("inline", "auto")
-
-
-@pytest.mark.parametrize("address", ["ray://head:10001", "http://127.0.0.1:8265", "head", ":6379"])
-def test_what_is_no_address_of_a_head_node_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(BadInput, match=f"--address {address}: "):
-        find_address("ray", address)
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(BadInput, match=f"RAY_ADDRESS = {address}: "):
-        find_address("ray", None)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "hpc", "hpc=", "hpc=many", "hpc=0", "hpc=nan", "hpc=inf", "=3", "a=1,", "a=1,a=2"]
-)
-def test_what_is_no_amount_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="--wait-for"):
-        read_awaited(text)
 
 
 CELL = [{"name": "a", "overrides": {"method": "fedavg"}}]

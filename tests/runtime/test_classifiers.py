@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from small import copy_run, rows, scenario, train_rounds
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
 
 import fedray
-from fedray.core.errors import BadInput
 from fedray.core.sums import merge_stats
 from fedray.core.types import State
 from fedray.data.stacking import LeaveOutShards
@@ -23,7 +21,6 @@ from fedray.data.types import Dataset
 from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.inline import Inline
 from fedray.scenario.classifiers import CLASSIFIERS
-from fedray.scenario.loader import read_scenario
 from fedray.simulation.questions import outputs_on
 from fedray.simulation.rounds import begin_progress, size_jobs
 from fedray.simulation.study import Study
@@ -156,26 +153,3 @@ def test_the_run_answers_and_scores_its_votes(run: fedray.Run) -> None:
     assert set(jobs["model"]) == {*range(CLIENTS), 3 * CLIENTS}
     d = [part.study.net.layout.d for part in run.study.parts]
     assert jobs.query("round == 4")["down_bytes"].unique().tolist() == [4 * (d[3] + d[0])]
-
-
-REFUSED = [
-    ([{"name": "mlp"}, {"name": "sklearn/random_forrest"}], "did you mean sklearn/random_forest"),
-    ([{"name": "mlp"}, {"name": "sklearn/random_forest", "trees": 3}], "method.bases[1].trees"),
-    ([{"name": "mlp"}, {"name": "sklearn/random_forest", "n_estimators": 0}], "method.bases[1].n_estimators = 0"),
-    ([{"name": "sklearn/gaussian_nb"}, {"name": "mlp"}], "the first base must be a network"),
-]
-
-
-@pytest.mark.parametrize(("bases", "line"), REFUSED, ids=[line for _, line in REFUSED])
-def test_a_classifier_that_is_none_is_refused(bases: list[dict[str, Any]], line: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(line)):
-        study({"method": {"bases": bases}})
-
-
-def test_more_classifiers_than_a_process_keeps_are_refused() -> None:
-    many = {
-        "method": {"bases": [{"name": "mlp"}, {"name": "sklearn/gaussian_nb"}], "folds": "within", "fold_number": 4}
-    }
-    keys = {**STACK, **many, "clients": {"number": 3000}, "data": {"name": "synthetic", "limit": None}}
-    with pytest.raises(BadInput, match="12,000 would be fitted"):
-        read_scenario(scenario(keys))

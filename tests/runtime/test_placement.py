@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.environment import read_share
 from fedray.runtime.placement import ACTOR_GB, MEMORY, ActorKeys, ActorSpec, Cluster, Node, choose_seats, plan_actors
 
 
@@ -239,10 +238,3 @@ def test_a_cluster_without_room_is_refused_unless_nodes_are_waited_for() -> None
     later = choose_seats(pinned, none, AUTO, waits=True)
     assert (later.why, later.coming) == ("waiting for 1 hpc: the cluster has 0 hpc", True)
     assert [one.resources for one in later.specs] == [{"hpc": 1.0}]
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "half", "1.5", "", "²", "9" * 12])
-def test_a_part_of_a_cluster_is_a_whole_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDRAY_PARTS", text)
-    with pytest.raises(BadInput, match="FEDRAY_PARTS"):
-        read_share()

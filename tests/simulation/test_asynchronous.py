@@ -328,28 +328,6 @@ def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch)
     assert sizes[1] - sizes[0] < 60_000
 
 
-ASYNC = {"participation": {"mode": "buffered"}}
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({**ASYNC, "method": {"name": "scaffold"}}, "scaffold has corrections"),
-    ({**ASYNC, "method": {"name": "shefl", "alpha": 0.1}}, "corrections of shefl"),
-    ({**ASYNC, "method": {"name": "random_walk"}}, "has no server"),
-    ({**ASYNC, "method": {"name": "centralized"}}, "pooled data"),
-    ({"participation": {"mode": "buffered", "per_round": 3}}, "participation.concurrency"),
-    ({"participation": {"mode": "buffered", "overcommit": 2}}, "participation.overcommit"),
-    ({"participation": {"mode": "sync", "goal": 3}}, "participation.goal"),
-    ({"participation": {"mode": "semi", "goal": 3}}, "participation.goal"),
-    ({"participation": {"mode": "async"}, "server": {"optimizer": "adam"}}, "set it to buffered"),
-    ({"participation": {"mode": "buffered", "deadline": 1e-9}}, "no upload arrives"),
-    ({"evaluate": {"every_seconds": 3}}, "evaluate.every_seconds"),
-]
-
-
-@pytest.mark.parametrize(("keys", "says"), REFUSED, ids=[says for _, says in REFUSED])
-def test_what_needs_rounds_or_has_none_is_refused(keys: dict[str, Any], says: str) -> None:
-    with pytest.raises(fedray.FedrayError, match=says):
-        fedray.run({**SMALL, "rounds": 2, **keys})
-
-
 @pytest.mark.parametrize("name", IN_ROUNDS)
 def test_half_of_an_own_phase_was_not_called_without_rounds(name: str) -> None:
     def compose(setting: Setting) -> Method:

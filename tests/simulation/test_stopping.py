@@ -213,22 +213,8 @@ def test_a_finished_run_is_made_longer_to_the_bit_of_a_long_one(schedule: Any, t
     assert same(fedray.resume(short.path, rounds=4), run({"rounds": 4}, keys))
 
 
-def test_what_has_ended_by_a_rule_is_not_made_longer(tmp_path: Path) -> None:
-    stopped = run({"rounds": 9, "stop": {"metric": "nll", "patience": 1, "min_delta": 9.0}}, out=tmp_path / "run")
-    with pytest.raises(BadInput, match="the run ended after 1 rounds"):
-        fedray.resume(stopped.path, rounds=12)
-    ended = run({"rounds": 2, "local": {"schedule": "cosine"}}, out=tmp_path / "cosine")
-    with pytest.raises(BadInput, match="ends with a learning rate of 0"):
-        fedray.resume(ended.path, rounds=4)
-
-
-def test_a_falling_rate_with_a_floor_fell_over_the_rounds_of_the_shorter_run(tmp_path: Path) -> None:
-    """One that has rounds of its own falls as in a run that was long at once."""
-    rate = {"kind": "cosine", "floor": 0.1}
-    short = run({"rounds": 2, "local": {"schedule": rate}}, out=tmp_path / "default")
-    with pytest.raises(BadInput, match="local.schedule falls over this run's 2 rounds: start a new run"):
-        fedray.resume(short.path, rounds=4)
-    keys = {"local": {"schedule": {**rate, "rounds": 3}}}
+def test_a_falling_rate_that_has_rounds_of_its_own_falls_as_in_a_run_that_was_long_at_once(tmp_path: Path) -> None:
+    keys = {"local": {"schedule": {"kind": "cosine", "floor": 0.1, "rounds": 3}}}
     longer = fedray.resume(run({"rounds": 2}, keys, out=tmp_path / "own").path, rounds=4)
     assert same(longer, run({"rounds": 4}, keys))
 
@@ -250,31 +236,6 @@ def test_the_nll_of_withheld_rows_may_end_a_run() -> None:
     keys = {"rounds": 5, "data": {"hold_out": 0.3}, "checkpoint": {"best": "hold_out_nll"}}
     ended = run(keys, {"stop": {"metric": "hold_out_nll", "patience": 1, "min_delta": 9.0}})
     assert "hold_out_nll" in ended.summary["stopped"] and ended.summary["best"]["metric"] == "hold_out_nll"
-
-
-WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"stop": {"metric": "acuracy"}}, {}, "stop.metric = acuracy"),
-    ({"stop": {"metric": "rmse"}}, {}, "stop.metric = rmse, but digits has classes"),
-    ({"stop": {"metric": "hold_out_rmse"}}, {}, "stop.metric = hold_out_rmse"),
-    ({"checkpoint": {"best": "f2"}}, {}, "checkpoint.best = f2"),
-    *(
-        ({}, {"metrics": {name: doubt}}, f"evaluate.metrics = {name}")
-        for name in ("accuracy", "round", "up_bytes", "replicate", "personal_accuracy", "hold_out_margin")
-    ),
-    ({}, {"metrics": {"a-b": doubt}}, "a-b cannot be the name of a column"),
-    ({}, {"metrics": {"none": lambda _: None}}, "metric none returned None"),
-    ({}, {"metrics": {"worse": lambda _: 1 / 0}}, "metric worse raised ZeroDivisionError"),
-    ({}, {"callbacks": lambda *_: "yes"}, "a callback returned a str"),
-    ({}, {"callbacks": lambda *_: 1 / 0}, "raised ZeroDivisionError"),
-    ({}, {"callbacks": "mine"}, "callbacks = 'mine'"),
-    ({"evaluate": {"metrics": "mine"}}, {}, "evaluate.metrics = 'mine'"),
-]
-
-
-@pytest.mark.parametrize(("keys", "own", "line"), WRONG, ids=[line for *_, line in WRONG])
-def test_wrong_rules_and_functions_are_refused(keys: dict[str, Any], own: dict[str, Any], line: str) -> None:
-    with pytest.raises(FedrayError, match=line):
-        run({"rounds": 1}, keys, **own)
 
 
 RULES_BY_NAME: dict[str, dict[str, Any]] = {

@@ -109,13 +109,10 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
     assert [round for round, _ in seen] == [0, 5, 10, 12]
 
 
-def test_no_logger_is_on_by_default_and_wrong_ones_are_refused() -> None:
+def test_no_logger_is_on_by_default() -> None:
     named = ["wandb", "mlflow:sqlite:///x.db"]
     assert read_scenario(scenario()).loggers == [] == build_loggers([], Path())
     assert read_scenario(scenario({"loggers": named})).loggers == named
-    for value in ("tensorbord:x", "wandb:"):
-        with pytest.raises(BadInput, match="loggers"):
-            read_scenario(scenario({"loggers": value}))
 
 
 def test_a_logger_whose_server_went_away_ended_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

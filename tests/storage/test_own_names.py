@@ -132,23 +132,3 @@ def test_list_shows_own_names_with_their_options() -> None:
     assert done.status == 0, done.err
     for name, options in (("mine", "mu = 0.1"), ("layers", "width = 8"), ("few", "rows = 240")):
         assert f"  {name:18} your own, of my_method.py; options: {options}\n" in done.out
-
-
-BROKEN = [
-    ("raise ValueError('no\\nlicence')", "ValueError: no licence (broken.py:1)"),
-    ("import fedray\nfedray.register('layer', 'x', print)", "kind = 'layer' cannot be registered"),
-    ("import fedray\nfedray.register('model', 'x', None)", "model.name = 'x'"),
-    ("import fedray\nfedray.register('method', 'fedavg', print)", "method.name = 'fedavg' is fedray's own"),
-    ("import fedray\nfedray.register('method', 'x', print, options=['a'])", "options = ['a']"),
-    ("def f(:", "SyntaxError: invalid syntax"),
-    ("import sys\nsys.exit(0)", "SystemExit: 0 (broken.py:2)"),
-]
-
-
-@pytest.mark.parametrize(("text", "says"), BROKEN)
-def test_a_module_that_cannot_be_imported_is_one_line(text: str, says: str, folder: Path) -> None:
-    (folder / "broken.py").write_text(text)
-    with forgetting_names("broken"):
-        done = run_command("list", "--import", "broken.py")
-    assert done.status == 2 and says in done.err
-    assert len(done.err.strip().splitlines()) == 1

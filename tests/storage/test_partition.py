@@ -80,28 +80,6 @@ def test_folds_have_rows_of_their_own(tmp_path: Path) -> None:
     assert again.summary["model_hash"] == run.summary["model_hash"]
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"row": [0, 1], "client": [0, 1], "split": ["hold_out", "server"]}, "it deals no row of the split train"),
-    ({"row": [0, 1, 1], "client": [0, 0, 1]}, "it deals row 1 2 times"),
-    ({"row": [0, 1, 240], "client": [0, 0, 1]}, "it deals row 240, but"),
-    ({"row": [0, 1]}, "no column client"),
-    ({"row": [0, -1], "client": [0, 1]}, "its column row has values out of 0"),
-    ({"row": [0.5, 1.0], "client": [0, 1]}, "its column row holds no whole numbers"),
-    ({"row": [0, 1], "client": [0, 1], "split": ["train", "valid"]}, "has 'valid'"),
-    ({"row": [0, 1], "client": [0, 1], "split": ["train", "hold_out"]}, "data.hold_out = 0, but"),
-    ({"row": pa.array([], pa.int64()), "client": pa.array([], pa.int64())}, "it has no rows"),
-]
-
-
-@pytest.mark.parametrize(("columns", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_a_file_that_is_no_partition_of_the_data_is_refused(
-    columns: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "mine.parquet")
-    with pytest.raises(BadInput, match=message):
-        fedray.run(by_file(tmp_path / "mine.parquet"))
-
-
 def test_a_file_of_another_data_set_or_fold_is_refused(tmp_path: Path) -> None:
     path = fedray.run(scenario(PLAIN), out=tmp_path / "one").path / "partition.parquet"
     for other, line in (

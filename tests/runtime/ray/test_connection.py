@@ -175,13 +175,6 @@ def test_what_a_task_answers_or_raises_is_passed_on() -> None:
         assert found is said or str(found) == said
 
 
-@pytest.mark.parametrize("text", ["abc", "-1", "0", "nan", "inf", ""])
-def test_patience_is_a_positive_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDRAY_PATIENCE", text)
-    with pytest.raises(BadInput, match="FEDRAY_PATIENCE"):
-        environment.prepare_process()
-
-
 def test_a_home_that_cannot_be_written_kept_ray_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray writes a token there; where it cannot, the Ray that fedray starts has one of its own."""
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):

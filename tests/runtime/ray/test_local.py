@@ -47,7 +47,11 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     request.getfixturevalue("cluster")
     folder, watched = tmp_path_factory.mktemp("both"), list[int]()
     sets = {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}}
-    scored: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": sets, "data": {"hold_out": 0.25}}
+    scored: dict[str, Any] = {
+        "evaluate": {"clients": "all", "ood": "noise"},
+        "predict": sets,
+        "data": {"hold_out": 0.25},
+    }
     actors: dict[str, Any] = {"clients": {"actors": 2}}
     out = folder / "\xfcber Ray"  # every run of such a name died at its first round
     in_actors = run(scored, actors, out=out, watch=lambda shown: watched.append(shown["round"]))
