@@ -283,7 +283,7 @@ def test_a_round_that_the_test_rows_choose_is_said_and_its_scores_are_marked(rul
     assert ("chosen_on_test" in found.dataframe.columns) == ends
     both = [read_run(other.path), read]
     rows_of = make_difference_table(both, compare_at_all_budgets(both))[1]
-    assert [cell.endswith("\u2020") for cell in rows_of[0][2:4]] == [ends, False]
+    assert [str(cell).endswith("\u2020") for cell in rows_of[0][2:4]] == [ends, False]
     assert ("\u2020" in "".join(_describe_summary(done.path, drawn=False))) == ends
     cell = read_cells(read_scenario(scenario({"table": [{"name": "run"}]})))[0]
     table = format_markdown(_read_rows(cell, done.path), ["run"])
