@@ -98,11 +98,12 @@ def read_results(process: subprocess.Popen[str], out: Path) -> Results:
 def run_with_kills(change: dict[str, Any], number: int, dice: random.Random, folder: Path) -> tuple[int, bool]:
     """How often a run was killed, and whether it left what an undisturbed one leaves."""
     file, out, whole = folder / "scenario.yaml", folder / "killed", folder / "whole"
-    file.write_text(yaml.safe_dump({**SCENARIO, **change}))
+    rounds = change["rounds"] * max(1, number // 10)  # long enough for the kills
+    file.write_text(yaml.safe_dump({**SCENARIO, **change, "rounds": rounds}))
     want = read_results(fedray("run", file, "runtime=inline", "--out", whole), whole)
     process, kills = fedray("run", file, "--out", out), 0
     for _ in range(number):
-        kills += kill_after(process, out, dice.randint(0, 5), dice.uniform(0.0, 0.5))
+        kills += kill_after(process, out, dice.randint(0, 5), dice.uniform(0.0, 0.1))
         process = fedray("resume", out)
     return kills, read_results(process, out) == want
 
