@@ -31,7 +31,7 @@ from typing import Any
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-sys.path.insert(0, str(Path(__file__).parent / "hostile"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools" / "hostile"))
 
 import numpy as np
 import pandas as pd
