@@ -62,14 +62,18 @@ def combined(method: str, kind: str = "random", /, **changes: Any) -> dict[str, 
     )
 
 
+def in_turn(method: str) -> str:
+    """The schedule of a method's run: methods and schedules meet in the plan alone, so that each has one of them."""
+    return SCHEDULES[sorted(METHODS).index(method) % 4]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], fedray.Run]:
-    """Trains a method once; methods and schedules meet in the plan alone, so that each has one of them in turn."""
+    """Trains a method once."""
 
     @functools.cache
     def train(method: str) -> fedray.Run:
-        kind = SCHEDULES[sorted(METHODS).index(method) % 4]
-        return fedray.run(combined(method, kind), out=tmp_path_factory.mktemp(method) / "run")
+        return fedray.run(combined(method, in_turn(method)), out=tmp_path_factory.mktemp(method) / "run")
 
     return train
 
@@ -183,7 +187,9 @@ def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
 @pytest.mark.parametrize("method", ["fed_ensemble", "random_walk", "deep_ensemble"])
 def test_another_seed_gives_other_models(method: str, run: fedray.Run) -> None:
     """The same seed gives the same bits: resuming from nothing shows it."""
-    assert fedray.run({**combined(method), "seed": 7}).summary["model_hash"] != run.summary["model_hash"]
+    assert (
+        fedray.run({**combined(method, in_turn(method)), "seed": 7}).summary["model_hash"] != run.summary["model_hash"]
+    )
 
 
 FROM_NOTHING = ("fed_ensemble", "random_walk", "stacking")
