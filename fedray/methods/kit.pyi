@@ -65,6 +65,9 @@ from fedray.features.mixture import Mixture as Mixture
 from fedray.features.particles import Particles as Particles
 from fedray.features.personal import PersonalPasses as PersonalPasses
 from fedray.features.private import PrivateLayers as PrivateLayers
+from fedray.features.slices import Slices as Slices
+from fedray.features.slices import cut_slices as cut_slices
+from fedray.features.slices import mark_columns as mark_columns
 from fedray.features.vectors import Vectors as Vectors
 from fedray.features.windows import Finish as Finish
 from fedray.features.windows import Windows as Windows
@@ -76,8 +79,12 @@ from fedray.methods.base import federated_slices as federated_slices
 from fedray.methods.setting import Composition as Composition
 from fedray.methods.setting import Setting as Setting
 from fedray.metrics.scores import Scored as Scored
+from fedray.models import exits as exits
 from fedray.models import stacking as stacking
 from fedray.models import weights as weights
+from fedray.models.net import count_forward_flops as count_forward_flops
+from fedray.models.slices import TierNet as TierNet
+from fedray.models.slices import make_tier_nets as make_tier_nets
 from fedray.training import block as block
 
 def list_public() -> list[str]: ...
