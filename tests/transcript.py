@@ -4,11 +4,11 @@
     form       digest of one example of every form of own data, or the line that refuses it
     partition  digest of the rows that every partition gives to each client
     object     what a run says of every hostile object of a user's own
-    command    status and last line of every bad command line
     identity   what eight runs record of what they began with
 
 A change that promises the same door prints the same lines before and after; a line that it means to change is shown by
-the diff. Paths of temporary folders are left out, and digests hold for one machine:
+the diff. What bad input is told stands in `tests/wording`. Paths of temporary folders are left out, and digests hold
+for one machine:
 
     python tests/transcript.py > before.txt; git switch other; python tests/transcript.py | diff before.txt -
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import sys
 import tempfile
 import warnings
@@ -32,8 +31,7 @@ from typing import Any
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-sys.path.insert(0, str(Path(__file__).parent / "hostile"))
-sys.path.insert(0, str(Path(__file__).parent / "cli"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools" / "hostile"))
 
 import numpy as np
 import pandas as pd
@@ -45,8 +43,6 @@ from method_cases import CASES, SCENARIO, changed, make_case
 from own_objects import CASES as OBJECTS
 from own_objects import run_objects
 from PIL import Image
-from small import run_command
-from test_bad_input import BAD
 
 import fedray
 from fedray.data import Dataset, Split, adapt, classification
@@ -271,7 +267,7 @@ def tell_partitions(home: Path) -> Lines:
         yield name, f"{digest(sorted(table.items()))} {run.summary['state_hash'][:16]}"
 
 
-# ------------------------------------------------------------------------------------------ objects and commands
+# ------------------------------------------------------------------------------------------------------ objects
 
 
 def shorten(text: str, home: Path) -> str:
@@ -293,44 +289,6 @@ def tell_objects(home: Path) -> Lines:
         else:
             said = "works"
         yield case.name, shorten(said.replace(f"object{i}", "object"), home)
-
-
-def make_places(home: Path) -> dict[str, Path]:
-    """What the names in the table of bad command lines stand for."""
-    where = {name: home / name for name in ("run", "out", "full", "data", "broken", "cut", "damaged")}
-    for name in ("full", "data", "broken"):
-        where[name].mkdir()
-    fedray.run(SCENARIO | {"rounds": 1, "report": False}, out=where["run"], progress=False)
-    (where["full"] / "precious.txt").write_text("mine")
-    raw = where["broken"] / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        (raw / f"{part}-ubyte.gz").write_bytes(b"not gzip")
-    for name, text in {
-        "file": yaml.safe_dump(SCENARIO),
-        "bad": "rounds: 1\n\tx: 2\n",
-        "empty": "# nothing\n",
-        "sweep": "scenario: {runtime: inline}\nspace: {local.lr: [0.1]}\nobjectives: accuracy\n",
-    }.items():
-        where[name] = home / f"{name}.yaml"
-        where[name].write_text(text)
-    return where
-
-
-def tell_commands(home: Path) -> Lines:
-    """Status and last line of each."""
-    places = make_places(home)
-    here, data = Path.cwd(), os.environ.pop("FEDRAY_DATA", None)
-    os.environ |= {"FEDRAY_CACHE": str(home / "cache"), "FEDRAY_DATA": str(home / "nowhere")}
-    os.chdir(home)
-    try:
-        for typed, _ in BAD:
-            done = run_command(*shlex.split(typed.format(**places)))
-            last = (done.err.strip().splitlines() or [""])[-1]
-            yield typed, f"{done.status} {shorten(last, home)}"
-    finally:
-        os.chdir(here)
-        os.environ |= {"FEDRAY_DATA": data} if data is not None else {}
 
 
 # ----------------------------------------------------------------------------------------------------- identity
@@ -379,7 +337,6 @@ SECTIONS: dict[str, Callable[[Path], Lines]] = {
     "form": tell_forms,
     "partition": tell_partitions,
     "object": tell_objects,
-    "command": tell_commands,
     "identity": tell_identities,
 }
 

@@ -454,6 +454,14 @@ def tell_share(worlds: Sequence[BudgetScore]) -> str:
 # Scores of a round that the test rows chose: how they are marked, and what is said of them.
 
 MARK = "\u2020"
+
+
+class Best(str):
+    """The text of a table's cell that stands out."""
+
+    __slots__ = ()
+
+
 BEST = "checkpoint.best"  # it chooses models that are kept, and not the end of a run
 
 

@@ -28,7 +28,7 @@ from fedray.files import plain
 from fedray.report import pictures
 from fedray.report.page import Card, fill_template
 from fedray.report.pictures import NumberTable, Picture, Section, draw_pictures, pair_figures
-from fedray.report.sheets import ScoreCell
+from fedray.report.read import Best
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import BYTES, HELD_OUT_PREFIX, REACH, SYNONYMS, SweepObjective
 from fedray.tuning.optuna_study import trial_note
@@ -666,12 +666,12 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     return cards
 
 
-Table = tuple[list[str], list[list[ScoreCell]]]
+Table = tuple[list[str], list[list[str]]]
 
 
-def _params(view: View, trial: FrozenTrial) -> list[ScoreCell]:
+def _params(view: View, trial: FrozenTrial) -> list[str]:
     found = [trial.params.get(parameter.key, "-") for parameter in view.space]
-    return [ScoreCell(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in found]
+    return [f"{value:.4g}" if isinstance(value, float) else str(value) for value in found]
 
 
 def _value_heads(view: View) -> list[str]:
@@ -686,13 +686,14 @@ def _have_errors(view: View) -> bool:
 
 def _value_cells(
     view: View, values: Sequence[float | None], errors: Sequence[float | None], *, best: bool, seen: bool
-) -> list[ScoreCell]:
+) -> list[str]:
     """The cells below `_value_heads`; `seen`: there are columns of errors."""
-    cells = []
+    cells: list[str] = []
     for o, value, error in zip(view.objectives, values, errors, strict=True):
-        cells.append(ScoreCell("-" if value is None else format_cell_value(o, value), best))
+        text = "-" if value is None else format_cell_value(o, value)
+        cells.append(Best(text) if best else text)
         if seen:
-            cells.append(ScoreCell("-" if error is None or value is None else format_cell_value(o, error)))
+            cells.append("-" if error is None or value is None else format_cell_value(o, error))
     return cells
 
 
@@ -731,8 +732,8 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     for winner in summary["winners"]:
         found = ([winner[what][o.name] for o in view.objectives] for what in ("values", "standard_errors"))
         values = _value_cells(view, *found, best=True, seen=_have_errors(view))
-        scores = [ScoreCell(text_.format_number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
-        rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, trials[winner["number"]]), *scores])
+        scores = [text_.format_number(winner["test"][n], n) if n in winner["test"] else "-" for n in test]
+        rows.append([str(winner["number"]), *values, *_params(view, trials[winner["number"]]), *scores])
     return head, rows
 
 
@@ -748,7 +749,7 @@ def _list_trials(view: View) -> tuple[str, Table, str]:
     for trial in every[:most]:
         values = trial.values if trial.number in done else [None] * len(view.objectives)
         cells = _value_cells(view, values, _errors_of(view, trial), best=trial.number in view.winners, seen=seen)
-        rows.append([ScoreCell(str(trial.number)), *cells, *_params(view, trial), ScoreCell(_tell_end(trial))])
+        rows.append([str(trial.number), *cells, *_params(view, trial), _tell_end(trial)])
     if len(every) <= most:
         return f"All {len(every)} trials, the {first} first", (head, rows), _count_ties(view)
     left = len(every) - most

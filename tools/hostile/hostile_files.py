@@ -1,9 +1,4 @@
-"""What is done to the files of a run directory to make it a hostile one.
-
-Example:
-    >>> CASES["yaml: aliases"].file
-    'scenario.yaml'
-"""
+"""What is done to the files of a run directory to make it a hostile one."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
 """Run directories that somebody made in order to harm whoever opens them, and the commands that open them.
 
-`python tests/hostile/directories.py [NAME ...]` tries each directory with each command, every one in a process of its
+`python tools/hostile/directories.py [NAME ...]` tries each directory with each command, every one in a process of its
 own with little memory, and prints a line for each directory. Every command has to end with at most one line, within a
 minute of processor time, and without a script in the page; somebody has to name the file.
-
-Example:
-    >>> len(CASES) >= 62
-    True
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"))
 
 from hostile_files import CASES, HostileCase
 from reports import remove_scripts
@@ -217,5 +213,6 @@ def open_directories(names: list[str], commands: list[str], say: Callable[[str],
 
 if __name__ == "__main__":
     asked = sys.argv[1:] or list(CASES)
-    for line in open_directories(asked, list(COMMANDS)):
-        print("WRONG", line)
+    faults = open_directories(asked, list(COMMANDS))
+    print(*faults, sep="\n")
+    sys.exit(bool(faults))

@@ -1,9 +1,4 @@
-"""What a case of a user's own object is: what the user gives, and what one line must say; a small world to try it in.
-
-Example:
-    >>> Case("data", "returns None", lambda: None, "returned None").name
-    'data_returns_none'
-"""
+"""A case of a user's own object: what the user gives, and what one line must say; a small world to try it in."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Damages of every file of a real run directory, and what each command then does: the right bits, or one line.
 
-    python tests/hostile/damage.py [DAMAGES [SEED]]
+    python tools/hostile/damage.py [DAMAGES [SEED]]
 
 makes a run, damages a copy of it as often as told (all combinations without a number), and prints the outcomes by kind.
 Nothing is mocked. For modes root becomes another user, for whom they mean something.
@@ -331,6 +331,7 @@ def main(number: int | None = None, seed: int = 0) -> None:
     for kind, row in table.items():
         print(f"| {kind} | " + " | ".join(str(row[name]) for name in names) + " |")
     print(f"| {len(damages)} in all | " + " | ".join(str(sum(row[n] for row in table.values())) for n in names) + " |")
+    sys.exit(names != ["right bits", "one line"])
 
 
 if __name__ == "__main__":
