@@ -198,9 +198,8 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
     factors = kit.torch.ones(len(trained), layout.d)
     for row, mine in zip(factors, trained, strict=True):
         for head in every:
-            row[_find(layout, *(name for name in _layers(layout) if name.split(".")[:2] == ["heads", str(head)]))] = (
-                len(every) if head == mine else 0.0
-            )
+            inside = [name for name in _layers(layout) if name.split(".")[:2] == ["heads", str(head)]]
+            row[_find(layout, *inside)] = float(len(every)) if head == mine else 0.0
     weights = kit.numpy.array([[float(head in each) for head in trained] for each in heads])  # [T, A]
     tiers = kit.numpy.stack([kit.numpy.tile(weights, models)] * len(setting.seeds))  # [R, T, K A]
 

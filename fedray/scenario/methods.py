@@ -6,7 +6,7 @@ from fedray.core.spec import MethodSpec
 from fedray.methods import METHOD_SPECS
 
 UNKNOWN = MethodSpec("your own", splits=True, slices=METHOD_SPECS["heterofl"].slices)
-OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say how many models they train
+OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say more than their function
 
 
 def method_spec_of(name: object) -> MethodSpec:
