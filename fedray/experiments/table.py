@@ -39,7 +39,7 @@ from fedray.files.bounded import refuse_links
 from fedray.files.plain import hold_lock
 from fedray.files.tables import read_summary, table_schema
 from fedray.process.session import NOTE, current_ending, follow_child, start_child, stop_children
-from fedray.report.read import MARK, is_chosen, tell_choices
+from fedray.report.read import MARK, Table, is_chosen, tell_choices
 from fedray.runtime.environment import (
     PARTS_VARIABLE,
     refuse_unused_address,
@@ -494,7 +494,7 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
     return "".join(f"% {note}\n" for note in notes) + str(text)
 
 
-def list_published(rows: Rows) -> tuple[list[str], list[list[str]]]:
+def list_published(rows: Rows) -> Table:
     """Header and rows: every published value beside the mean that was found.
 
     Args:

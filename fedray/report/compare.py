@@ -35,6 +35,7 @@ from fedray.report.read import (
     Best,
     Curve,
     ReadRun,
+    Table,
     find_common_end,
     find_end,
     find_headline,
@@ -487,7 +488,7 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
     return figure
 
 
-def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[str]]]:
+def make_comparison_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows: final metrics with mean +- sd; the best of each stands out, and what equals it."""
     metrics = [name for name in list_compared_metrics(runs) if any(_average(run, name) is not None for run in runs)]
     best = {name: find_best(runs, name) for name in metrics}
@@ -499,7 +500,7 @@ def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[str
     return head, rows
 
 
-def make_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[str]]]:
+def make_cost_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows: what each run is, and what one of its replicates and folds cost."""
     head = ["run", "method", "data", "rounds", "n", *(name_score(key) for key in TOTALS)]
     rows = []
@@ -693,7 +694,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     return figure
 
 
-def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> tuple[list[str], list[list[str]]]:
+def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> Table:
     """Returns header and rows: where each score of two runs is read, and their paired difference.
 
     Args:
@@ -702,12 +703,12 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
     """
     first, chosen = runs[0].name, list_chosen(runs)
     head = ["score, run", "at", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
-    rows = []
+    rows: list[list[str | Best]] = []
     for pair in pairs:
         metric, found = pair.metric, pair.difference
         both = ((pair.run, pair.run_mean), (first, pair.baseline_mean))
         means = [show_score(metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
-        shown = ["not compared", "-", "-"]
+        shown: list[str | Best] = ["not compared", "-", "-"]
         if found is not None:
             mean = show_score(metric, found.mean, True)
             shown = [Best(mean) if found.differs else mean, show_interval(metric, found), count_pairs(found)]

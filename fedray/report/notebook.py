@@ -106,14 +106,14 @@ def _draw_curve(run: ReadRun) -> str:
         return "" if figure is None else pictures.to_svg(figure, f"run{key}")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
     cells = "".join(f"<th style='text-align:left'>{escape(cell)}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(map(_show_cell, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _show_cell(text: str) -> str:
-    shown = f"<b>{escape(text)}</b>" if isinstance(text, Best) else escape(text)
+def _show_cell(cell: str | Best) -> str:
+    shown = f"<b>{escape(cell.text)}</b>" if isinstance(cell, Best) else escape(cell)
     return f"<td style='text-align:left'>{shown}</td>"
 
 

@@ -35,7 +35,7 @@ from fedray.report import (
     stacking,
 )
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
-from fedray.report.read import Best, ReadRun, find_headline, mark_score, tell_choices
+from fedray.report.read import Best, ReadRun, Table, find_headline, mark_score, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The headline numbers of a run, as cards at the top of its page.
@@ -100,7 +100,7 @@ def _format_mean_and_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The template of every page, `report.html.j2`, and the one script that its policy lets run.
 
-PageTable = tuple[str, tuple[list[str], list[list[str]]], str]  # heading, (header, rows), note
+PageTable = tuple[str, Table, str]  # heading, (header, rows), note
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
@@ -138,10 +138,10 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
     return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
 
 
-def _find_words(rows: list[list[str]]) -> list[bool]:
+def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
     """Tells of each column whether its texts begin on the left: it is the first one, or none begins with a number."""
     columns = enumerate(zip(*rows, strict=True))
-    return [not i or not any(re.match(r"[+-]?(\d|inf)", text) for text in column) for i, column in columns]
+    return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 
 
 def read_script() -> str:

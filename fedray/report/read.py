@@ -456,12 +456,20 @@ def tell_share(worlds: Sequence[BudgetScore]) -> str:
 MARK = "\u2020"
 
 
-class Best(str):
-    """The text of a table's cell that stands out."""
+class Best(NamedTuple):
+    """A cell of a table that stands out.
 
-    __slots__ = ()
+    Attributes:
+        text: what it shows.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
+Table = tuple[list[str], Sequence[Sequence[str | Best]]]  # header and rows
 BEST = "checkpoint.best"  # it chooses models that are kept, and not the end of a run
 
 

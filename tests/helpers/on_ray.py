@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import fedray
 from fedray.data.types import Dataset, Split, classification
+from fedray.runtime import environment
 from fedray.scenario.nested import merge_keys
 
 BASE: dict[str, Any] = {
@@ -22,10 +25,6 @@ BASE: dict[str, Any] = {
 }
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8], "kernel": 3, "padding": 1}}
 PRIVATE: dict[str, Any] = {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}
-GAUSSIANS: dict[str, Any] = {
-    "method": {"name": "pfedbayes", "models": 2, "personal_steps": 2}, "local": {"lr": 0.01}, "rounds": 2,
-    "participation": {"per_round": 6},
-}  # fmt: skip
 WALK: dict[str, Any] = {"method": {"name": "random_walk"}, "graph": {"node_failure": 0.1}}
 IDLE: dict[str, Any] = {  # steps in which nobody trains, and models that move on untrained
     "rounds": 16, "method": {"name": "random_walk", "models": 1}, "graph": {"node_failure": 0.4},
@@ -63,3 +62,29 @@ def inline(*changes: dict[str, Any]) -> tuple[str, str]:
     if key not in KNOWN:
         KNOWN[key] = hashes(run(*changes, runtime="inline"))
     return KNOWN[key]
+
+
+@contextmanager
+def open_nodes(cpus: Sequence[int], head: int | None = None) -> Iterator[Any]:
+    """A Ray cluster on this machine, to which this process is connected while the block runs.
+
+    Args:
+        cpus: CPUs of each node; the n-th one also has 8 of a resource `node{n}`.
+        head: CPUs of a further first node, on which this process is; None: it is on the first one of `cpus`.
+    """
+    environment.prepare_process()  # before Ray is loaded
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster()
+    given = {"object_store_memory": 300 << 20, "include_dashboard": False}
+    if head is not None:
+        cluster.add_node(num_cpus=head, **given)
+    for node, number in enumerate(cpus):
+        cluster.add_node(num_cpus=number, resources={f"node{node}": 8}, **given)
+    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

@@ -79,7 +79,8 @@ def difference(runs: Sequence[ReadRun], **at: Any) -> float | None:
 def tabulate(runs: Sequence[ReadRun]) -> dict[tuple[str, str], dict[str, str]]:
     """The table of differences by its score and run, and where these are read."""
     head, rows = make_difference_table(runs, compare_at_all_budgets(runs))
-    return {(row[0], row[1]): dict(zip(head, row, strict=True)) for row in rows}
+    texts = [list(map(str, row)) for row in rows]
+    return {(row[0], row[1]): dict(zip(head, row, strict=True)) for row in texts}
 
 
 def test_a_run_is_best_only_where_another_one_is_known_to_be_worse() -> None:
@@ -111,7 +112,7 @@ def test_infinite_widths_are_said_to_have_no_interval() -> None:
     runs = [ended("a", [2.0, 2.1, 2.2], metric=metric), ended("b", [1.9, 2.0, np.inf], metric=metric)]
     pairs = compare_with_first(runs, [metric])
     head, (row,) = make_difference_table(runs, pairs)
-    found = dict(zip(head, row, strict=True))
+    found = dict(zip(head, map(str, row), strict=True))
     assert (found["its mean"], found["difference"], found["pairs"]) == ("inf", "+inf", "3 seeds")
     assert found["95 % interval"] == "none: infinite scores" and not any(isinstance(x, Best) for x in row)
     assert compare.tell_difference(pairs[0]).startswith("b - a: +inf (infinite scores: no interval)")

@@ -11,7 +11,7 @@ from fedray.core.errors import BadInput
 from fedray.scenario.identity import FREE_TIER_KEYS, find_changed_key, list_result_keys, refuse_edited_scenario
 from fedray.scenario.schema import section_types
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "identity.md"
 SECTIONS = {section.replace("*", "a") for section in section_types()}  # a tier named a
 KEYS = [
     f"{section}.{'mine' if one.name == 'options' else one.name}".removeprefix(".").replace("*", "a")
@@ -23,7 +23,7 @@ LEAVES = [key for key in KEYS if key not in SECTIONS]
 
 
 def read_free_names() -> set[str]:
-    """What `docs/reliability.md` lists; keys of a tier as those of the tier a."""
+    """What `docs/reference/identity.md` lists; keys of a tier as those of the tier a."""
     listed = PAGE.read_text().split("These keys may be edited in `scenario.yaml`")[1].split("\n- ")[0]
     names = set(re.findall(r"`([a-z_.]+)`", listed))
     return {f"clients.tiers.a.{name}" if name in FREE_TIER_KEYS else name for name in names}

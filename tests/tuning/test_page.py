@@ -59,7 +59,7 @@ def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
     assert page._list_trials(view)[1][1][0][-1] == "did not reach a target in every replicate and fold"
 
 
-def test_the_numbers_of_the_parallel_coordinates_are_those_of_the_trials() -> None:
+def test_the_numbers_of_the_slices_are_those_of_the_trials() -> None:
     table = page._tabulate(make_view(6))
     assert table.head[:2] == ["trial", "local.lr"] and len(table.rows) == 4
     assert table.rows[0] == [2, 2 / 6, 2 / 6]

@@ -1,0 +1,72 @@
+"""Kills at random moments change no bit, whatever the method keeps.
+
+The methods here keep nothing, residuals, corrections, walking models, or features between rounds.
+Ten faults a scenario at least; `python tools/chaos/disturb.py` does it to any scenario file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disturb import run_disturbed, shuffle_faults
+
+BASE: dict[str, Any] = {
+    "rounds": 20,
+    "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"name": "mlp", "hidden": [64]},
+    "clients": {"number": 40},
+    "local": {"lr": 0.05, "batch_size": 8, "epochs": 450},
+    "checkpoint": {"every": 1, "keep": 3},
+    "evaluate": {"every": 5},
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "fed_ensemble": {
+        "method": {"name": "fed_ensemble", "models": 3},
+        "local": {"lr": 0.05, "batch_size": 8, "epochs": 800},
+    },
+    "shefl": {
+        "method": {"name": "shefl", "models": 3},
+        "clients": {
+            "number": 40,
+            "tiers": {"strong": {"share": 0.5, "models_per_round": "all"}, "weak": {"share": 0.5}},
+        },
+        "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
+    },
+    "feddyn": {"method": {"name": "feddyn"}, "local": {"lr": 0.05, "batch_size": 8, "epochs": 2200}},
+    "random_walk": {
+        "method": {"name": "random_walk", "models": 5},
+        "graph": {"kind": "watts_strogatz", "node_failure": 0.05},
+        "local": {"lr": 0.05, "batch_size": 8, "epochs": 4500},
+    },
+    "stacking": {
+        "method": {
+            "name": "stacking",
+            "bases": [{"name": "mlp", "hidden": [64]}, {"name": "mlp", "hidden": [32]}],
+            "folds": "within",
+            "fold_number": 3,
+            "meta_rounds": 10,
+        },
+        "model": {},
+        "rounds": 10,
+        "clients": {"number": 10},
+    },
+    "without_rounds": {
+        "method": {"name": "fed_ensemble", "models": 3},
+        "clients": {"number": 40, "tiers": {"phones": {"spread": 1.0}}},
+        "participation": {"mode": "buffered", "concurrency": 20, "goal": 10},
+        "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
+        "rounds": 160,  # faults of raylets and memory take half a minute, in which it goes on
+    },
+}
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", METHODS)
+def test_kills_at_random_moments_change_no_bit(name: str, tmp_path: Path) -> None:
+    seed = sorted(METHODS).index(name)
+    outcome = run_disturbed({**BASE, **METHODS[name]}, shuffle_faults(14, seed), tmp_path, seed)
+    print(outcome.row(name), outcome.rounds)
+    assert outcome.same
+    assert sum(outcome.kills.values()) >= 10, "the run ended before its faults"
