@@ -73,7 +73,7 @@ def fedcross(setting: kit.Setting) -> kit.Method:
     models = setting.models
 
     def answer(state: kit.State) -> kit.Answer:  # line 15
-        rows = state.models.unflatten(0, (-1, models)).mean(dim=1)
+        rows = state.models.view(-1, models, state.models.shape[1]).mean(dim=1)
         return kit.Answer(kit.State(rows, state.counters[::models], {}), 1)
 
     return kit.Method("fedcross", phase, answer if setting.options["answer"] == "mean" else None)
@@ -93,7 +93,7 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
 
     def step(state: kit.State, stats: kit.Stats, t: int) -> kit.State:
         state = plain.step(state, stats, t)
-        trained = state.models.unflatten(0, (rows.worlds, rows.models))  # v, [R, K, d]
+        trained = state.models.view(rows.worlds, rows.models, -1)  # v, [R, K, d]
         mixed = [v + (1 - alpha) * (v[choose_partners(v[:, :trainable], partner, t)] - v) for v in trained]
         return state._replace(models=kit.torch.cat(mixed))
 
@@ -114,7 +114,7 @@ def choose_partners(models: kit.torch.Tensor, partner: str, t: int) -> kit.torch
     place = kit.torch.arange(number)
     if partner == "in_order" or number == 1:
         return (place + t % max(1, number - 1) + 1) % number
-    unit = models.double() / models.double().norm(dim=1, keepdim=True).clamp(min=1e-300)
+    unit = kit.torch.nn.functional.normalize(models.double(), dim=1)
     cosine = unit @ unit.T
     if partner == "most_similar":
         return cosine.fill_diagonal_(-2.0).argmax(dim=1)
