@@ -36,7 +36,7 @@ TRIAL_ROWS = 8  # on which a network is tried
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
-    """The network, sized for the data.
+    """Returns the network, sized for the data.
 
     Args:
         scenario: the scenario.
@@ -86,13 +86,13 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 def _as_trained(
     scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """What makes the networks in the form in which the method trains them; a user's function takes them as they are."""
+    """Returns what makes the networks as the method trains them; a user's function trains them as they are."""
     around = None if own.method is not None else method_spec_of(scenario.method.name).network
     return make if around is None else wrap_networks(make, around, scenario.method.options, shape, scenario.model.name)
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
-    """The objective of a scenario, which must fit the data."""
+    """Returns the objective of a scenario, which must fit the data."""
     objective, method = scenario.model.objective, scenario.method.name
     if objective == "auto":
         return "cross_entropy" if data.classes else "mse"
@@ -207,7 +207,7 @@ def _of_tier(clients: Clients, tier: int) -> Members:
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """What computes the students of each network.
+    """Returns what computes the students of each network.
 
     Args:
         lanes: whether compiled kernels may train.
@@ -216,7 +216,7 @@ def choose_students(lanes: Lanes) -> EngineOf:
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """The kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
+    """Returns the kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
     kernel = find_student_kernel(net)
     if kernel is None:
         return TORCH

@@ -92,7 +92,7 @@ _IS_FITTED = Needs("method.beta", (FIT,))
 
 
 def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """The network as samples of its weights."""
+    """Returns the network as samples of its weights."""
     return kit.weights.Samples(net, options["samples"], name)
 
 

@@ -60,14 +60,14 @@ from fedray.methods.feddyn import correct_clients
 
 
 def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name: str) -> Any:
-    """The network in blocks, with a head behind each."""
+    """Returns the network in blocks, with a head behind each."""
     return kit.exits.add_exits(net, options["blocks"], shape, name, "depthfl")
 
 
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """The network of each tier: the first blocks with their heads, or with the last of these alone."""
+    """Returns the network of each tier: the first blocks with their heads, or with the last of these alone."""
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
     def cut(width: float) -> kit.TierNet:
@@ -123,7 +123,7 @@ SPECS = {
 
 
 def depthfl(setting: kit.Setting) -> kit.Method:
-    """K networks `[K, d]` (the paper: 1) of D blocks over clients in tiers; the A trained heads of each answer.
+    """K networks `[K, d]` (the paper: 1) of D blocks over clients in tiers; A trained heads of each answer.
 
     Raises:
         BadInput: the scenario names a loss of its own, or there are no classes.
@@ -160,7 +160,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 
 
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The loss of a client from the logits of its heads, `[B, b, C]`.
+    """Makes the loss of a client from the logits of its heads, `[B, b, C]`.
 
     Args:
         options: c as `consistency`, T as `ramp`.
@@ -187,7 +187,7 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
-    """Each trained head answers as a model of its own: the network whose mean over D heads is this one.
+    """Lets each trained head answer as a model of its own: the network whose mean over D heads is this one.
 
     Args:
         setting: what the scenario decides.
@@ -212,15 +212,15 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
 
 
 def _layers(layout: kit.Layout) -> list[str]:
-    """The names of the layers of a network."""
+    """Lists the names of the layers of a network."""
     return [name.rpartition(".")[0] for name in layout.names]
 
 
 def _heads(layout: kit.Layout) -> list[int]:
-    """The heads of a network, from 0."""
+    """Lists the heads of a network, from 0."""
     return sorted({int(name.split(".")[1]) for name in layout.names if name.startswith("heads.")})
 
 
 def _find(layout: kit.Layout, *layers: str) -> Any:
-    """Where the numbers of some layers lie in a row, `[s]`, rising."""
+    """Finds where the numbers of some layers lie in a row, `[s]`, rising."""
     return kit.torch.from_numpy(kit.numpy.flatnonzero(layout.mask(layers)))

@@ -63,7 +63,7 @@ from fedray.methods import kit
 def cut_channels(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """The network of each tier: the layers with the first channels of every hidden one."""
+    """Returns the network of each tier: the layers with the first channels of every hidden one."""
     return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
 
 

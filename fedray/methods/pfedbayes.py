@@ -68,7 +68,7 @@ from fedray.methods import kit
 
 
 def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """The network under a Gaussian over its weights, and the prior of that."""
+    """Puts the network under a Gaussian over its weights, and the prior of that."""
     return kit.weights.MeanField(net, options["rho"], name)
 
 

@@ -81,7 +81,7 @@ from fedray.methods import kit
 
 
 def add_factors(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """The network under a Gaussian over its weights, and a client's factor of that."""
+    """Puts the network under a Gaussian over its weights, and a client's factor of that."""
     return kit.weights.Partitioned(net, options["rho"], name)
 
 

@@ -41,7 +41,7 @@ class Exits(nn.Module):
         self.blocks, self.heads = nn.ModuleList(blocks), nn.ModuleDict(heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of all heads, `[n, H, C]`, in training; otherwise their mean, `[n, C]`."""
+        """Returns the logits of all heads, `[n, H, C]`, in training; otherwise their mean, `[n, C]`."""
         each = []
         for number, block in enumerate(self.blocks):
             x = block(x)
@@ -108,12 +108,12 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
 
 
 def _has_weights(part: nn.Module) -> bool:
-    """Whether a stage begins with a layer."""
+    """Says whether a stage begins with a layer."""
     return not isinstance(part, _NORMS) and any(True for _ in part.parameters())
 
 
 def _make_head(x: Tensor, outputs: int, refused: BadInput) -> nn.Module:
-    """A head for what a block puts out."""
+    """Makes a head for what a block puts out."""
     if x.dim() not in (2, 4):
         raise refused
     linear = nn.Linear(x.shape[1], outputs)
@@ -121,7 +121,7 @@ def _make_head(x: Tensor, outputs: int, refused: BadInput) -> nn.Module:
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
-    """The network of the first blocks, with some of the heads.
+    """Returns the network of the first blocks, with some of the heads.
 
     Args:
         net: A network of `Exits`.
