@@ -31,7 +31,7 @@ extensions = [
     "sphinx_click",
     "sphinx_copybutton",
     "sphinx_design",
-    "sphinxcontrib.mermaid",
+    "sphinx-mathjax-offline",
 ]
 exclude_patterns = [
     "_build",
@@ -45,7 +45,6 @@ language = "en"
 smartquotes = False  # quotes and dashes stay as they are typed
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
-myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 
 autodoc_typehints = "description"  # types stand beside what an argument means

@@ -92,11 +92,6 @@ class Facts:
             least = np.minimum(least, np.where(steps > 0, steps, least))
         return np.where(least == np.iinfo(np.int64).max, 0, least)
 
-    @property
-    def networks(self) -> list[Study]:
-        """The studies that train networks: the parts of a stack, or the study itself."""
-        return [part.study for part in self.study.parts if part.voter is None] or [self.study]
-
     def label_counts(self, world: int) -> IntArray:
         """Training rows of each class that clients of a world have, `[C]`; of very many clients, those of the data."""
         number, study = self.study.clients.number, self.study
@@ -223,7 +218,7 @@ def find_partition_input(facts: Facts) -> Advice:
 
 def find_mixing_networks(facts: Facts) -> Advice:
     """A network's answer to a row depends on the rows beside it; or an engine is slow, and why."""
-    for one in facts.networks:
+    for one in facts.study.trained:
         if mixes_rows(one.net, one.example):
             yield (
                 f"model.name = {one.net.name}: its answer to a row depends on the rows beside it, in evaluation too: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from types import GenericAlias
 
 from fedray.methods import METHOD_SPECS
 
@@ -42,6 +43,8 @@ def _write_name(dotted: str) -> str:
         return f".. auto{kind}:: {dotted}\n   :members:\n"
     if callable(found) and not hasattr(found, "__origin__"):
         return f".. autofunction:: {dotted}\n"
+    if type(found) is GenericAlias:  # autodoc would print the docstring of `dict`
+        return f".. py:data:: {dotted}\n\n   Alias of `{found}`.\n"
     return f".. autodata:: {dotted}\n   :no-value:\n"
 
 

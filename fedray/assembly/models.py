@@ -229,5 +229,5 @@ def has_compiled_students(study: Study) -> bool:
     options = study.scenario.get("method", {})
     if study.lanes == "torch" or not (options.get("distil_steps") or options.get("distil_epochs")):
         return False
-    nets = [part.study.net for part in study.parts if part.voter is None] or [study.net]
+    nets = [one.net for one in study.trained]
     return any(find_student_kernel(net) is not None for net in nets)

@@ -275,6 +275,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evalu
         conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),
         dropout_at_test=scenario.predict.dropout_at_test,
         ood=scenario.evaluate.ood is not None,
+        by_tier=scenario.evaluate.by_tier,
     )
 
 

@@ -103,6 +103,17 @@ SCORES = {
         TARGET, LOWER, "personalized RMSE, 90th percentile", "90th percentile over the known clients"
     ),
     "personal_rmse_worst": Score(TARGET, LOWER, "personalized RMSE, worst client", "RMSE of the worst known client"),
+    "personal_nll": Score(NATS, LOWER, "personalized NLL", "mean negative log likelihood of the known clients' rows"),
+    "personal_brier": Score("", LOWER, "personalized Brier score", "mean Brier score of the known clients' rows"),
+    "personal_ece": Score(
+        SHARE, LOWER, "personalized calibration error", "expected calibration error of the known clients' answers"
+    ),
+    "personal_coverage_95": Score(
+        SHARE, NEITHER, "personalized 95 % coverage", "known clients' targets inside the central 95 % interval"
+    ),
+    "personal_width_95": Score(
+        TARGET, LOWER, "personalized width 95", "mean width of the known clients' 95 % intervals"
+    ),
     "cluster_ari": Score(
         "",
         HIGHER,
@@ -154,6 +165,10 @@ NUMBERED = {
 }
 
 
+_SETS = ("conformal_coverage", "conformal_size", "conformal_width")
+BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS)
+
+
 def find_score(name: str) -> Score | None:
     """A score of fedray by its name; None for any other name, such as that of a metric of a user's own.
 
@@ -166,6 +181,9 @@ def find_score(name: str) -> Score | None:
     if base in ("accuracy", "rmse") and over in _DERIVED:
         score, (what, *names) = SCORES[base], _DERIVED[over]
         return score._replace(name=f"{names[bool(score.lower)]} {score.name}", text=f"{what}: {score.text}")
+    if (tier := re.fullmatch(rf"tier_(.+)_({'|'.join(BY_TIER)})", inner)) is not None:
+        score = SCORES[tier[2]]
+        return score._replace(name=f"{score.name}, {tier[1]} clients", text=f"{score.text}: clients of tier {tier[1]}")
     for pattern, (unit, text) in NUMBERED.items():
         if re.fullmatch(pattern, inner):
             return Score(unit, HIGHER, inner.replace("_", " "), text)

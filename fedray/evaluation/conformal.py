@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, State
+from fedray.core.types import FloatArray, IntArray, State
 from fedray.evaluation.answers import (
+    Inquiry,
     Measured,
-    RowsOfClient,
-    WeightedRows,
-    alike,
+    Own,
+    RowAnswers,
+    ask_own,
     count_known,
+    find_weights,
     held_out_rows,
-    pick_own_models,
-    rows_of_clients,
-    value_each,
+    join_answers,
+    read_world,
+    tell_known,
 )
-from fedray.evaluation.regression import Members, drop_absent, read_members, weigh_present
-from fedray.metrics import ensemble
 from fedray.metrics.conformal import (
     ConformalRule,
     Sets,
@@ -38,30 +34,11 @@ from fedray.metrics.conformal import (
     summarize_classes,
     weigh_clients,
 )
-from fedray.simulation.questions import join_pieces
-from fedray.simulation.study import ClientScores, Host, Question, Runtime, Study
+from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conformal scores of rows: from the raw outputs of the models that answer, with everybody's weights or a client's
 # own.
-
-
-class RowAnswers(NamedTuple):
-    """What the models that answer say about some rows.
-
-    Attributes:
-        votes: of each model, which their average sums up, `[K, n, C]`; None for a regression.
-        members: means and variances of each model; None for classes.
-        y: labels `[n]`, or targets `[n]` in their own unit.
-        u: uniform numbers for the scores, `[n]`.
-        weights: everybody's over the models, `[K]`; None: equal ones.
-    """
-
-    votes: FloatArray | None
-    members: Members | None
-    y: Any
-    u: FloatArray
-    weights: FloatArray | None = None
 
 
 class RowScores(NamedTuple):
@@ -88,71 +65,30 @@ def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatA
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 
-def read_answers(
+def score_rows(
     study: Study,
     world: int,
-    outputs: Tensor,
-    split: str,
-    answer: Answer,
+    of: RowAnswers,
+    rule: ConformalRule,
     *,
     rows: IntArray | None = None,
-    residual: float | None = None,
-) -> RowAnswers:
-    """What models say about the rows of a split.
-
-    Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer on these rows, `[K, n, C]`.
-        split: `test` or `hold_out`.
-        answer: the models that answer.
-        rows: places in the split, `[n]`; None: all of them.
-        residual: mean training residual variance in standardized units, if known.
-    """
-    y = study.split(split, world)[1].numpy()
-    rows = np.arange(len(y)) if rows is None else rows
-    u = draw_uniform(study, world, split, rows)
-    if study.classes:
-        if answer.combine is not None:  # one voter, who says what the rule says
-            return RowAnswers(answer.combine(world, ensemble.probabilities(outputs.numpy()))[None], None, y[rows], u)
-        votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
-        if study.parts:  # a stack answers by its first row
-            return RowAnswers(votes[:1], None, y[rows], u)
-        return RowAnswers(votes, None, y[rows], u, weigh_present(answer, world))
-    members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
-    return RowAnswers(None, members, members.y, u, members.weights)
-
-
-def score_rows(
-    study: Study, of: RowAnswers, rows: IntArray | None = None, weights: FloatArray | None = None
+    weights: FloatArray | None = None,
 ) -> RowScores:
     """The scores of some rows.
 
     Args:
-        study: what was trained; it has a rule.
+        study: what was trained.
+        world: number of the world.
         of: what the models say.
+        rule: how sets are made.
         rows: places in `of`, `[n]`; None: all of them.
         weights: over the models, `[K]`; None: those of everybody.
     """
-    weights = of.weights if weights is None else weights
-    chosen: Any = slice(None) if rows is None else rows
-    models: Any = slice(None) if weights is None else weights > 0
-    w = None if weights is None else weights[models]
-    if of.votes is not None:
-        mean = ensemble.average(of.votes[models][:, chosen], "outputs", w)
-        probs = ensemble.probabilities(mean) if study.evaluation.average == "logits" else mean
-        return RowScores(score_labels(probs, of.u[chosen], get_rule(study)), None, of.y[chosen])
-    assert of.members is not None
-    own = None if of.members.variances is None else of.members.variances[models][:, chosen]
-    moments = ensemble.mixture_moments(of.members.means[models][:, chosen], w, own)
-    sd = np.sqrt(np.maximum(moments.variance + of.members.noise, of.members.floor))
-    return RowScores(None, (moments.mean, sd), of.y[chosen])
-
-
-def get_rule(study: Study) -> ConformalRule:
-    """The rule of a study that has one."""
-    assert study.evaluation.conformal is not None
-    return study.evaluation.conformal
+    said = join_answers(study, of, rows, weights)
+    if said.probs is None:
+        return RowScores(None, (said.mean, said.sd), said.y)
+    u = draw_uniform(study, world, of.split, of.places if rows is None else of.places[rows])
+    return RowScores(score_labels(said.probs, u, rule), None, said.y)
 
 
 def measure_rows(found: RowScores, threshold: float | None) -> FloatArray:
@@ -173,12 +109,25 @@ def measure_rows(found: RowScores, threshold: float | None) -> FloatArray:
     return np.stack(cover_targets(mean, sd, found.y, threshold))
 
 
+def measure_sets(
+    study: Study,
+    world: int,
+    of: RowAnswers,
+    rows: IntArray | None,
+    weights: FloatArray | None,
+    *,
+    rule: ConformalRule,
+    thresholds: FloatArray | None,
+) -> FloatArray:
+    """A `Measure`: the scores of right answers `[n]`, or with thresholds `[worlds]` coverage and size `[2, n]`."""
+    threshold = None if thresholds is None else float(thresholds[world])
+    return measure_rows(score_rows(study, world, of, rule, rows=rows, weights=weights), threshold)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What each known client says of its rows: scores of its right answers, from which a threshold follows; and with one,
 # how its sets do. Held-out metrics, which sweeps read, calibrate on every other withheld row of a client and score the
 # rest.
-
-Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
 
 
 class ClientSets(NamedTuple):
@@ -199,84 +148,18 @@ def list_withheld(study: Study, world: int) -> list[IntArray]:
     return [find(client).rows for client in range(count_known(study))]
 
 
-def find_asked_rows(study: Study, world: int, split: str, threshold: float | None) -> RowsOfClient:
-    """A function: client -> its rows of a split; with a threshold every second of the withheld ones."""
-    find = rows_of_clients(study, world, split)
-    if split == "test" or threshold is None:
-        return find
-
-    def find_half(client: int) -> WeightedRows:
-        rows = find(client).rows[1::2]
-        return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
-
-    return find_half
-
-
-def tell_each(each: Iterator[tuple[WeightedRows, FloatArray]], threshold: float | None) -> Iterator[FloatArray]:
-    """What each client says of the numbers of its rows: the scores as they are, or the means of coverage and size.
+def inquire(split: str, rule: ConformalRule, thresholds: FloatArray | None = None) -> Inquiry:
+    """What is asked for conformal sets of the rows of a split.
 
     Args:
-        each: the rows of a client, and what `measure_rows` finds there.
-        threshold: the largest score inside of a set; None: it is not known yet.
-    """
-    for own, values in each:
-        yield values if threshold is None else np.full(2, own.mean(values))  # NaN without rows
-
-
-def tell_own(
-    host: Host,
-    state: State,
-    world: int,
-    client: IntArray,
-    *,
-    rule: ConformalRule,
-    thresholds: FloatArray | None,
-    split: str,
-) -> Iterator[Tensor]:
-    """What known clients say that answer with models of their own, where they live; see `ask_own_sets`.
-
-    Args:
-        host: where the clients live.
-        state: the broadcast models.
-        world: number of the world.
-        client: ids of the clients, `[c]`.
-        rule: how sets are made.
-        thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
-        split: `test` or `hold_out`.
-    """
-    study = replace(host.study, evaluation=replace(host.study.evaluation, conformal=rule))
-    models, threshold = study.method.phase.models, None if thresholds is None else float(thresholds[world])
-    shared, x = state.counters[world * models : (world + 1) * models], study.split(split, world)[0]
-
-    def value(client: int, rows: IntArray | None) -> FloatArray:
-        own = pick_own_models(host, state, world, client)
-        parts = torch.split(torch.from_numpy(rows), EVALUATED_ROWS)
-        outputs = torch.cat([host.forward(own, shared, world, x[part]).cpu() for part in parts], dim=1)
-        said = read_answers(study, world, outputs, split, Answer(State(own, shared, {}), models), rows=rows)
-        return measure_rows(score_rows(study, said), threshold)
-
-    each = value_each(client, find_asked_rows(study, world, split, threshold), value)
-    return map(torch.tensor, tell_each(each, threshold))
-
-
-def ask_own_sets(
-    runtime: Runtime, state: State, rule: ConformalRule, thresholds: FloatArray | None = None, split: str = "hold_out"
-) -> Own:
-    """Asks known clients with models of their own how their conformal sets do.
-
-    Args:
-        runtime: where the clients live.
-        state: the broadcast models.
-        rule: how sets are made.
-        thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
         split: `test`, or `hold_out`, of which with thresholds every second row of a client.
-
-    Returns:
-        By (world, client): scores of the right answers of the client's withheld rows, `[n_k]`; with thresholds coverage
-        and mean size of the sets of its rows, `[2]`, NaN where it has none.
+        rule: how sets are made.
+        thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
     """
-    compute = partial(tell_own, rule=rule, thresholds=thresholds, split=split)
-    return runtime.ask(Question(compute, at_home=True), state)
+    measure = partial(measure_sets, rule=rule, thresholds=thresholds)
+    if thresholds is None:
+        return Inquiry(split, measure)
+    return Inquiry(split, measure, means=2, halved=split == "hold_out")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -323,59 +206,45 @@ class Told(NamedTuple):
     y: Any
 
 
-def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """The known clients' weights, `[N, K]`; None: all get everybody's answer, as of a stack."""
-    return None if study.parts else measured.weights.get(world)
-
-
 def tell(
     study: Study,
     world: int,
     measured: Measured,
     split: str,
-    found: Thresholds | None = None,
+    rule: ConformalRule,
     *,
+    found: Thresholds | None = None,
     own: Own | None = None,
 ) -> Told:
     """What everybody's answer, and the known clients' answers, say about the rows of a split.
 
     Args:
-        study: what was trained; it has a rule.
+        study: what was trained.
         world: number of the world.
         measured: what the runtime computed.
         split: `test` or `hold_out`.
+        rule: how sets are made.
         found: the largest scores inside of a set; None: they are not known yet.
         own: what clients with models of their own say; None: there are none.
     """
-    outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
-    outputs = outputs if study.parts else drop_absent(outputs, measured.answer, world)
-    weights = find_weights(study, world, measured)
-    of = read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
-    everybody = measure_rows(score_rows(study, of), None if found is None else found.everybody.value)
-    clients = np.arange(count_known(study))
-    if own is not None:
-        return Told(everybody, [own[world, client].numpy() for client in clients.tolist()], of.y)
-    threshold = None if found is None else found.known.value
-
-    def value(client: int, rows: IntArray | None) -> FloatArray:
-        if weights is None:
-            return everybody
-        return measure_rows(score_rows(study, of, rows, weights[client]), threshold)
-
-    each = value_each(clients, find_asked_rows(study, world, split, threshold), value, alike(weights))
-    return Told(everybody, list(tell_each(each, threshold)), of.y)
+    of = read_world(study, world, measured, split)
+    everybody, known = (None, None) if found is None else (found.everybody.value, found.known.value)
+    inquiry = inquire(split, rule, None if known is None else np.full(study.worlds, known))
+    numbers = measure_rows(score_rows(study, world, of, rule), everybody)
+    return Told(numbers, tell_known(study, world, measured, of, inquiry, own=own), of.y)
 
 
-def calibrate(study: Study, world: int, measured: Measured, own: Own | None = None) -> Calibration:
+def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule, own: Own | None = None) -> Calibration:
     """The thresholds of a world.
 
     Args:
-        study: what was trained; it has a rule.
+        study: what was trained.
         world: number of the world.
         measured: what the runtime computed.
+        rule: how sets are made.
         own: scores of the withheld rows of clients with models of their own; None: there are none.
     """
-    told, rule = tell(study, world, measured, "hold_out", own=own), get_rule(study)
+    told = tell(study, world, measured, "hold_out", rule, own=own)
     everybody = [told.everybody[rows] for rows in list_withheld(study, world)]
 
     def pick(step: int) -> Thresholds:
@@ -404,35 +273,37 @@ def measure_all_sets(
     if rule is None:
         return []
     if not study.method.phase.is_personal:
-        return [_measure_world(study, w, measured, calibrate(study, w, measured), {}) for w in range(worlds)]
+        return [
+            _measure_world(study, w, measured, rule, calibrate(study, w, measured, rule), own={}) for w in range(worlds)
+        ]
 
     def ask(split: str, thresholds: Sequence[Threshold]) -> Own:
         values = np.full(study.worlds, np.inf)  # of which those of the first worlds are known
         values[: len(thresholds)] = [one.value for one in thresholds]
-        return ask_own_sets(runtime, state, rule, values, split)
+        return ask_own(runtime, state, inquire(split, rule, values))
 
-    own = ask_own_sets(runtime, state, rule)
-    found = [calibrate(study, w, measured, own) for w in range(worlds)]
+    own = ask_own(runtime, state, inquire("hold_out", rule))
+    found = [calibrate(study, w, measured, rule, own) for w in range(worlds)]
     told = {"hold_out": ask("hold_out", [one.half.known for one in found])}
     if measured.test:
         told["test"] = ask("test", [one.whole.known for one in found])
-    return [_measure_world(study, w, measured, found[w], told) for w in range(worlds)]
+    return [_measure_world(study, w, measured, rule, found[w], own=told) for w in range(worlds)]
 
 
 def _measure_world(
-    study: Study, world: int, measured: Measured, found: Calibration, own: Mapping[str, Own]
+    study: Study, world: int, measured: Measured, rule: ConformalRule, found: Calibration, *, own: Mapping[str, Own]
 ) -> tuple[dict[str, Any], ClientSets | None]:
     """The same of one world; `own` is what clients with models of their own say by split, if there are any."""
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
-        told = tell(study, world, measured, "hold_out", found.half, own=own.get("hold_out"))
+        told = tell(study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out"))
         half = told._replace(everybody=told.everybody[:, tested], y=told.y[tested])
         more = _summarize(study, half, np.array([len(rows[::2]) for rows in withheld]))[0]
         scores = {f"hold_out_{name}": value for name, value in more.items() if isinstance(value, float)}
     if not measured.test:
         return scores, None
-    told = tell(study, world, measured, "test", found.whole, own=own.get("test"))
+    told = tell(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
     more, clients = _summarize(study, told, np.array([len(rows) for rows in withheld]))
     sent = found.whole.everybody.bytes + (
         found.whole.known.bytes if own or find_weights(study, world, measured) is not None else 0

@@ -53,6 +53,7 @@ from fedray.evaluation.regression import (
     weigh_present,
 )
 from fedray.evaluation.stacking import score_stack
+from fedray.evaluation.tiers import ask_own_answers, score_tiers
 from fedray.metrics import classification, ensemble
 from fedray.metrics.classification import compare_clusters
 from fedray.metrics.scores import Scored, read_metric
@@ -251,9 +252,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 
 
 def _measure_uncertainty(study: Study, world: int, outputs: Tensor, answer: Answer) -> _Uncertainty:
-    """The uncertainty of the answers to some rows; a stack answers by its first row, which nobody disagrees with."""
-    if study.parts:
-        return _Uncertainty(ensemble.entropies(ensemble.probabilities(outputs[0].numpy())), None)
+    """The uncertainty of the answers to some rows."""
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = ensemble.entropies(mean)
     if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
@@ -323,12 +322,15 @@ def make_evaluator(
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
         measured = measure_models(study, runtime, progress.state, test)
         sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
+        own = ask_own_answers(study, runtime, progress.state, test)
         rows = []
         for world in range(study.worlds):
             row, clients = _score_world(study, world, measured, test)
             if sets:
                 row |= sets[world][0]
                 clients = add_client_sets(study, clients, sets[world][1])
+            if study.evaluation.by_tier:
+                row = score_tiers(study, world, measured, own, sets[world][1] if sets else None) | row
             rows.append(row)
             if keep_clients is not None and clients is not None:
                 keep_clients(progress.round, world, clients)

@@ -21,7 +21,7 @@ from fedray.evaluation.answers import (
     split_own_scores,
     weigh_models,
 )
-from fedray.evaluation.conformal import get_rule, measure_all_sets
+from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.drift import MOST_COMPARED_CLIENTS
 from fedray.evaluation.evaluate import (
     collect_ood_report,
@@ -229,8 +229,11 @@ def _conformal_arrays(
         ood={},
     )
     sets = measure_all_sets(study, runtime, progress.state, measured, worlds=1)[0][1]
-    assert sets is not None
-    return {"conformal_clients": np.stack(sets, axis=1), "conformal_alpha": np.array([get_rule(study).alpha])}
+    assert sets is not None and study.evaluation.conformal is not None
+    return {
+        "conformal_clients": np.stack(sets, axis=1),
+        "conformal_alpha": np.array([study.evaluation.conformal.alpha]),
+    }
 
 
 def _find_residual(study: Study, progress: Progress) -> float | None:

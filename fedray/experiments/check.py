@@ -274,12 +274,11 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
     """The networks that are trained, the engines that train them, and classifiers of a stack, as pairs (name, text)."""
     has_gpus = {bool(tier.num_gpus) and scenario.clients.device == "auto" for tier in study.clients.tiers}
     devices = ["cuda" if has else "cpu" for has in sorted(has_gpus)]
-    trained = [part.study for part in study.parts if part.voter is None] or [study]
-    for one in trained:
+    for one in study.trained:
         d = one.net.layout.d
         yield "model", f"{one.net.name}: {d:,} parameters and buffers, {format_bytes(4.0 * d)}"
     for device in devices:
-        for one in trained:
+        for one in study.trained:
             engine = choose_study_engine(one, device)
             precise = " with TF32" if device == "cuda" and scenario.clients.tf32 else ""
             yield "engine", f"{engine.name} on {device}{precise}, up to {engine.width} lanes ({engine.why})"

@@ -55,7 +55,8 @@ class Comparison:
 
         self._runs = list(runs)
         wanted = list_compared_metrics(self._runs) if metrics is None else metrics
-        self.pairs: list[RunPair] = compare_with_first(self._runs, wanted, over=cost)
+        pairs = compare_with_first(self._runs, wanted, over=cost)
+        self.pairs: list[RunPair] = [pair for pair in pairs if "-" not in pair.read]
         self.notes: list[str] = list_caveats(self._runs, cost)
 
     @property
@@ -154,7 +155,7 @@ def compare(
         >>> keys = {"rounds": 4, "clients": {"number": 4}, "runtime": "inline", "report": False}
         >>> runs = [fedray.run(keys, **{"method.name": name}) for name in ("shefl", "fedavg")]
         >>> compare(runs, at_equal="uplink").notes[0]
-        'Compared at equal uplink, 94.8 kB a seed.'
+        'Compared at equal cost, 94.8 kB up a seed.'
     """
     from fedray.report.read import read_run
 

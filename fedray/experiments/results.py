@@ -46,8 +46,8 @@ from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, S
 from fedray.data.adaptation import find_client
 from fedray.data.forms.new_rows import read_inputs
 from fedray.data.origins import add_back, find_range, tell_scale
-from fedray.evaluation.answers import pick_own_models, rank_own_models, weigh_models
-from fedray.evaluation.conformal import Thresholds, ask_own_sets, calibrate, draw_uniform
+from fedray.evaluation.answers import ask_own, pick_own_models, rank_own_models, weigh_models
+from fedray.evaluation.conformal import Thresholds, calibrate, draw_uniform, inquire
 from fedray.evaluation.evaluate import measure_models
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
@@ -171,8 +171,8 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
     measured = measure_models(study, runtime, state, test=False)
-    own = ask_own_sets(runtime, state, rule) if study.method.phase.is_personal else None
-    found = [calibrate(study, w, measured, own).whole for w in range(study.worlds)]
+    own = ask_own(runtime, state, inquire("hold_out", rule)) if study.method.phase.is_personal else None
+    found = [calibrate(study, w, measured, rule, own).whole for w in range(study.worlds)]
     return Calibrated(rule, found, measured.residual)
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,6 @@ from fedray.core.text import (
     format_number,
     format_score,
     format_seconds,
-    is_share,
     name_score,
     quote_value,
     suggest_nearest,
@@ -39,8 +39,7 @@ from fedray.files.bounded import refuse_links
 from fedray.files.plain import hold_lock
 from fedray.files.tables import read_summary, table_schema
 from fedray.process.session import NOTE, current_ending, follow_child, start_child, stop_children
-from fedray.report.read import MARK, is_chosen, tell_choices
-from fedray.report.sheets import ScoreCell
+from fedray.report.read import MARK, Table, is_chosen, tell_choices
 from fedray.runtime.environment import (
     PARTS_VARIABLE,
     refuse_unused_address,
@@ -328,15 +327,8 @@ FIRST_METRICS = (
 BYTES = "bytes_to_target"
 MOST_METRICS = 6  # that are shown, unless more are published; seconds and bytes to a target come on top
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
+BAR = r"\|"  # within a cell of Markdown
 SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
-LATEX = {
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
 
 
 class TableView(NamedTuple):
@@ -438,38 +430,36 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
         % \usepackage{booktabs}; Mean +- standard deviation over the n replicates and folds of a cell
         \begin{tabular}{lrrrrrr}
         \toprule
-        cell & accuracy & published & $n$ & rounds & uplink (MB) & downlink (MB) \\
+        cell & accuracy & accuracy published & n & rounds & uplink (MB) & downlink (MB) \\
         \midrule
         a\_1 & $0.9000 \pm 0.0100$ & 0.91 & 3 & 5 & 2.0 & 10.0 \\
         \bottomrule
         \end{tabular}
     """
     view = choose_metrics(rows, wanted)
-    head = [c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m])]
-    lines = [
-        "| cell | " + " | ".join(head) + " | rounds | up MB, each | down MB, each |",
-        "|---" * (len(head) + 4) + "|",
-    ]
+    head = ["cell", *(c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m]))]
+    head += ["rounds", "up MB, each", "down MB, each"]
+    lines = [head]
     largest = {name: max((r["mean"] or 0.0 for r in view.of_metric(name)), default=0.0) for name in TARGET_NAMES}
     for name in names:
-        if name in view.errors:
-            reason = view.errors[name].replace("|", "/")
-            lines.append(f"| {_escape_bar(name)} | failed: {reason} |" + " |" * (len(head) + 2))
-            continue
-        texts, worlds = [_escape_bar(name)], max(r["n"] for r in view.of_cell(name))
-        for metric in view.metrics:
-            row = view.rows.get((name, metric))
-            texts.append("" if row is None else mark_row(format_score(row, worlds, metric, largest.get(metric)), row))
-            if metric in view.published:
-                texts.append(_show_published(row))
-        lines.append("| " + " | ".join([*texts, *_list_costs(view.of_cell(name)[0], worlds)]) + " |")
+        cells = [f"failed: {view.errors.get(name)}", *[""] * (len(head) - 2)]
+        if name not in view.errors:
+            cells, worlds = [], max(r["n"] for r in view.of_cell(name))
+            for metric in view.metrics:
+                row = view.rows.get((name, metric))
+                score = "" if row is None else format_score(row, worlds, metric, largest.get(metric))
+                cells += [mark_row(score, row), *([_show_published(row)] if metric in view.published else [])]
+            cells += _list_costs(view.of_cell(name)[0], worlds)
+        lines.append([name, *cells])
+    text = [f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |\n" for line in lines]
+    text.insert(1, f"{'|---' * len(head)}|\n")
     spread = any(row["sd"] is not None for row in view.rows.values())
     notes = [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(view.rows)]
-    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
+    return "".join([*text, *(f"\n{note}\n" for note in notes)])
 
 
 def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    """The table as a LaTeX `tabular` in the style of booktabs, with the numbers of the Markdown.
+    """Returns the table as a LaTeX `tabular` in the style of booktabs, with the numbers of the Markdown.
 
     Args:
         rows: as in `choose_metrics`.
@@ -479,30 +469,32 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
     Raises:
         BadInput: as in `choose_metrics`.
     """
+    import pandas as pd  # slow to import
+
     view = choose_metrics(rows, wanted)
-    head = ["cell"]
-    for metric in view.metrics:
-        word = "uplink to target (MB)" if metric == BYTES else name_score(metric)
-        head += [escape_latex(word), *(["published"] if metric in view.published else [])]
-    head += ["$n$", "rounds", "uplink (MB)", "downlink (MB)"]
-    lines = [r"% \usepackage{booktabs}; " + SPREAD_NOTE, *(f"% {note}" for note in list_table_notes(view.rows))]
-    lines += [f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
+    words = {m: "uplink to target (MB)" if m == BYTES else name_score(m) for m in view.metrics}
+    head = ["cell", *(c for m, w in words.items() for c in ([w, f"{w} published"] if m in view.published else [w]))]
+    head += ["n", "rounds", "uplink (MB)", "downlink (MB)"]
+    lines: list[list[Any]] = []
     for name in names:
-        cells = [escape_latex(name)]
-        if name in view.errors:
-            cells.append(f"\\multicolumn{{{len(head) - 1}}}{{l}}{{failed: {escape_latex(view.errors[name])}}}")
-        else:
-            worlds = max(r["n"] for r in view.of_cell(name))
+        cells = ["failed", *[""] * (len(head) - 2)]
+        if name not in view.errors:
+            cells, worlds = [], max(r["n"] for r in view.of_cell(name))
             for metric in view.metrics:
                 row = view.rows.get((name, metric))
                 cells.append(mark_row(_show_latex(row, worlds), row, r"$^\dagger$"))
                 cells += [_power_of_ten(_show_published(row))] if metric in view.published else []
             cells += [str(worlds), *_list_costs(view.of_cell(name)[0], worlds)]
-        lines.append(f"{' & '.join(cells)} \\\\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+        lines.append([name, *((cell,) for cell in cells)])  # a text is escaped, and what stands in a tuple is LaTeX
+    notes = [rf"\usepackage{{booktabs}}; {SPREAD_NOTE}", *list_table_notes(view.rows)]
+    notes += [f"{name} failed: {view.errors[name]}" for name in names if name in view.errors]
+    show = dict.fromkeys(head[1:], itemgetter(0))
+    frame = pd.DataFrame(lines, columns=head)
+    text = frame.to_latex(index=False, escape=True, formatters=show, column_format=f"l{'r' * (len(head) - 1)}")
+    return "".join(f"% {note}\n" for note in notes) + str(text)
 
 
-def list_published(rows: Rows) -> tuple[list[str], list[list[ScoreCell]]]:
+def list_published(rows: Rows) -> Table:
     """Header and rows: every published value beside the mean that was found.
 
     Args:
@@ -510,34 +502,22 @@ def list_published(rows: Rows) -> tuple[list[str], list[list[ScoreCell]]]:
 
     Example:
         >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
-        >>> [cell.text for cell in list_published([row])[1][0]]
+        >>> list_published([row])[1][0]
         ['a', 'accuracy', '90.0 %', '1.0 %', '3', '91.0 %', '-1.0 points']
     """
+    from fedray.report.compare import show_score  # matplotlib is slow to import
+
     head = ["cell", "score", "found", "sd", "n", "published", "found less published"]
     found = []
-    for row in rows:
-        if row.get("published") is None:
-            continue
-        metric, mean = row["metric"], row["mean"]
-        share = is_share(metric)
-        less = "-" if mean is None else mean - row["published"]
+    for row in (row for row in rows if row.get("published") is not None):
+        metric, mean, published = row["metric"], row["mean"], row["published"]
         shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
-        cells = [row["cell"], name_score(metric), shown]
-        cells.append("-" if row["sd"] is None else format_number(row["sd"], metric))
-        cells += [str(row["n"]), format_number(row["published"], metric)]
-        cells.append(less if isinstance(less, str) else f"{100 * less:+.1f} points" if share else f"{less:+.3g}")
-        found.append([ScoreCell(text) for text in cells])
+        sd = "-" if row["sd"] is None else format_number(row["sd"], metric)
+        less = "-" if mean is None else show_score(metric, mean - published, True)
+        found.append(
+            [row["cell"], name_score(metric), shown, sd, str(row["n"]), format_number(published, metric), less]
+        )
     return head, found
-
-
-def escape_latex(text: str) -> str:
-    r"""Text that LaTeX prints as it stands.
-
-    Example:
-        >>> print(escape_latex("50 % of a_b"))
-        50 \% of a\_b
-    """
-    return "".join(LATEX.get(mark, mark) for mark in text)
 
 
 def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
@@ -560,16 +540,6 @@ def _power_of_ten(text: str) -> str:
     """
     digits, mark, power = text.partition("e")
     return rf"\ensuremath{{{digits} \cdot 10^{{{int(power)}}}}}" if mark else text
-
-
-def _escape_bar(name: str) -> str:
-    r"""A name as a cell of a Markdown table.
-
-    Example:
-        >>> print(_escape_bar("a|b"))
-        a\|b
-    """
-    return name.replace("|", r"\|")
 
 
 def _show_published(row: dict[str, Any] | None) -> str:

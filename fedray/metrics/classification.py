@@ -53,8 +53,13 @@ def nll(probs: ArrayLike, y: ArrayLike) -> float:
 
 def _nll(rows: _Rows) -> float:
     """The mean of `nll`."""
+    return float(-_log_likelihoods(rows).mean())
+
+
+def _log_likelihoods(rows: _Rows) -> FloatArray:
+    """`log p(label)` of each sample, `[n]`."""
     chosen = rows.probs[np.arange(len(rows.probs)), rows.labels]
-    return float(-np.log(np.clip(chosen, np.finfo(np.float64).eps, 1.0)).mean())
+    return np.asarray(np.log(np.clip(chosen, np.finfo(np.float64).eps, 1.0)))
 
 
 def brier(probs: ArrayLike, y: ArrayLike) -> float:
@@ -69,9 +74,14 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
 
 def _brier(rows: _Rows) -> float:
     """The mean of `brier`."""
+    return float(_square_gaps(rows).mean())
+
+
+def _square_gaps(rows: _Rows) -> FloatArray:
+    """The Brier score of each sample, `[n]`."""
     gaps = rows.probs.copy()
     gaps[np.arange(len(gaps)), rows.labels] -= 1.0
-    return float((gaps**2).sum(axis=-1).mean())
+    return np.asarray((gaps**2).sum(axis=-1))
 
 
 class Calibration(NamedTuple):
@@ -105,15 +115,21 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 
 def _calibration(rows: _Rows, bins: int) -> Calibration:
     """The table of `calibration`."""
-    confidence = rows.probs[np.arange(len(rows.probs)), rows.given]
-    right = (rows.given == rows.labels).astype(np.float64)
     edges = np.linspace(0.0, 1.0, bins + 1)
-    index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    confidence, right, index = _find_bins(rows, edges)
     count = np.bincount(index, minlength=bins)
     filled = np.where(count > 0, count, np.nan)
     sums = (np.bincount(index, weights=v, minlength=bins) for v in (confidence, right))
     means = [total / filled for total in sums]
     return Calibration(edges[:-1], edges[1:], count.astype(np.int64), means[0], means[1])
+
+
+def _find_bins(rows: _Rows, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+    """The confidence of each sample, whether it is right, and the number of its bin, `[n]` each."""
+    confidence = rows.probs[np.arange(len(rows.probs)), rows.given]
+    right = (rows.given == rows.labels).astype(np.float64)
+    index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
+    return confidence, right, index
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
@@ -224,6 +240,35 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
     scores = {"accuracy": _accuracy(whole), **_f1_scores(whole), "nll": _nll(whole), "brier": _brier(whole)}
     scores |= {"ece": _ece(whole), "entropy": entropy(whole.probs), "disagreement": disagreement(rows)}
     return scores | score_range("accuracy", [accuracy(row, y) for row in rows])
+
+
+def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
+    """Numbers of each sample, whose (weighted) means `scores_of_means` reads, `[3 + BINS, n]`.
+
+    They are whether it is right, its negative log likelihood, its Brier score, and for each bin of the confidence
+    its confidence less whether it is right, 0 in all bins but its own.
+
+    Args:
+        probs: Probabilities, `[n, C]`.
+        y: Labels, `[n]`.
+    """
+    rows = _read(probs, y)
+    confidence, right, index = _find_bins(rows, np.linspace(0.0, 1.0, BINS + 1))
+    gaps = np.zeros((BINS, len(right)))
+    gaps[index, np.arange(len(right))] = confidence - right
+    return np.concatenate([np.stack([right, -_log_likelihoods(rows), _square_gaps(rows)]), gaps])
+
+
+def scores_of_means(means: FloatArray) -> dict[str, float]:
+    """Accuracy, nll, brier and ece from means `[3 + BINS]` of what `row_scores` finds.
+
+    Example:
+        >>> rows = row_scores([[0.8, 0.2], [0.8, 0.2]], [0, 1])
+        >>> {name: round(value, 3) for name, value in scores_of_means(rows.mean(axis=1)).items()}
+        {'accuracy': 0.5, 'nll': 0.916, 'brier': 0.68, 'ece': 0.3}
+    """
+    found = dict(zip(("accuracy", "nll", "brier"), means[:3].tolist(), strict=True))
+    return found | {"ece": float(np.abs(means[3:]).sum())}
 
 
 def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:

@@ -36,8 +36,32 @@ def gaussian_nll(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
         >>> round(gaussian_nll([0.0], [1.0], [2.0]), 4)  # (log(2 pi) + 4) / 2
         2.9189
     """
-    v = to_floats(variance)
-    return float((0.5 * (np.log(2.0 * np.pi * v) + (to_floats(y) - to_floats(mean)) ** 2 / v)).mean())
+    return float(_gaussian_losses(to_floats(mean), to_floats(variance), to_floats(y)).mean())
+
+
+def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArray:
+    """The negative log-likelihood of each target, `[n]`."""
+    return np.asarray(0.5 * (np.log(2.0 * np.pi * v) + (y - mean) ** 2 / v))
+
+
+def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
+    """Numbers of each target, `[4, n]`, whose (weighted) means are scores; the root of the first one is the RMSE.
+
+    They are its squared error, its negative log likelihood, whether it is inside the central 95 % interval, and the
+    width of that interval.
+
+    Args:
+        mean: Of the Gaussian prediction, `[n]`.
+        variance: Of the Gaussian prediction, `[n]`.
+        y: Targets, `[n]`.
+
+    Example:
+        >>> row_scores([0.0, 0.0], [1.0, 1.0], [1.0, 3.0]).mean(axis=1).round(3).tolist()
+        [5.0, 3.419, 0.5, 3.92]
+    """
+    m, v, targets = to_floats(mean), to_floats(variance), to_floats(y)
+    half, squares = _quantile(0.95) * np.sqrt(v), (targets - m) ** 2
+    return np.stack([squares, _gaussian_losses(m, v, targets), np.sqrt(squares) <= half, 2.0 * half])
 
 
 def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:

@@ -79,7 +79,7 @@ def reaches_target(name: str, value: float, target: float) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 # The scores in `rounds.parquet` and `summary.json`, with their units.
 
-PREFIXES = ("hold_out_", "member_")  # beginnings of names that fedray writes itself
+PREFIXES = ("hold_out_", "member_", "tier_")  # beginnings of names that fedray writes itself
 _COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # of a summary
 _LISTS = ("conformal_coverage_class",)
 SCORES: Mapping[str, Column] = {

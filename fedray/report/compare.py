@@ -32,11 +32,14 @@ from fedray.report.read import (
     ROUNDS,
     SECONDS,
     UPLINK,
+    Best,
     Curve,
     ReadRun,
+    Table,
     find_common_end,
     find_end,
     find_headline,
+    has_score,
     list_answer_notes,
     list_choice_notes,
     list_chosen,
@@ -47,7 +50,6 @@ from fedray.report.read import (
     tell_readings,
     tell_share,
 )
-from fedray.report.sheets import ScoreCell
 from fedray.scenario.identity import UNSET
 from fedray.scenario.nested import flatten
 from fedray.scenario.reading import has_own_rounds
@@ -57,11 +59,12 @@ from fedray.scenario.reading import has_own_rounds
 #
 # Runs in rounds are compared at the last round of the shortest; one whose method has phases is read at its end. Where
 # the clients of one of them do not wait for rounds, its rounds are steps of its server, and all are compared at equal
-# virtual time: where the first one of them ended. On demand they are compared at an equal cost (bytes, virtual time):
-# what the cheapest of them cost in all.
+# virtual time: where the first one of them ended. They are also compared at an equal cost (bytes, virtual time): what
+# the cheapest of them cost in all.
 
 MOST_NAMED_SEEDS = 12
-COSTS = {UPLINK: "uplink", BYTES: "bytes up and down", SECONDS: "virtual time"}
+ALIKE = 0.01  # costs that differ by no more than this share are the same
+COSTS = (UPLINK, BYTES, SECONDS)
 
 
 class RunPair(NamedTuple):
@@ -73,7 +76,9 @@ class RunPair(NamedTuple):
         baseline: name of the run that it is compared with.
         run_mean: mean score of the run over the shared seeds and folds; NaN where they share none.
         baseline_mean: that of the other run.
-        difference: run minus baseline over the shared seeds; None where they share none.
+        difference: run minus baseline over the shared seeds; None where they share none, or one is not read there.
+        at: where both are read: a round, or a cost.
+        read: how much of that the evaluations of both had used, the run's first; `-` where one is not read there.
     """
 
     metric: str
@@ -82,39 +87,26 @@ class RunPair(NamedTuple):
     run_mean: float
     baseline_mean: float
     difference: PairedDifference | None
+    at: str = ""
+    read: tuple[str, str] = ("", "")
 
 
-def format_cost(over: str, value: float) -> str:
-    """A cost in its unit.
-
-    Example:
-        >>> format_cost(BYTES, 2e6), format_cost(SECONDS, 90.0)
-        ('2 MB', '1.5 min')
-    """
-    return format_seconds(value) if over == SECONDS else format_bytes(value)
-
-
-def read_world_scores(
-    run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS
-) -> dict[tuple[int, int], float]:
-    """A score of each replicate and fold by (seed, fold), as `fedray.report.read.read_worlds` reads it.
+def format_budget(over: str, value: float) -> str:
+    """Returns a round or a cost in its unit.
 
     Example:
-        >>> import numpy as np
-        >>> columns = {name: np.zeros(4) for name in ("fold", "replicate")}
-        >>> columns["round"] = np.array([0.0, 1.0, 0.0, 1.0])
-        >>> columns["replicate"] = np.array([0.0, 0.0, 1.0, 1.0])
-        >>> def run(name, up):
-        ...     scores = {"accuracy": np.array([0.1, up, 0.1, up + 0.1])}
-        ...     return ReadRun(name, {"seed": 3}, "", {}, {}, columns | scores, None, None, {})
-        >>> one, two = run("one", 0.8), run("two", 0.6)
-        >>> read_world_scores(one, "accuracy")
-        {(3, 0): 0.8, (4, 0): 0.9}
-        >>> pair = compare_with_first([one, two], ["accuracy"])[0]
-        >>> pair.run, pair.baseline, pair.metric, round(pair.difference.mean, 3), pair.difference.n
-        ('two', 'one', 'accuracy', -0.2, 2)
+        >>> format_budget(ROUNDS, 20.0), format_budget(BYTES, 2e6), format_budget(SECONDS, 90.0)
+        ('round 20', '2 MB up and down', '1.5 min of virtual time')
     """
-    return {world: found.value for world, found in read_worlds(run, metric, last, over).items()}
+    if over == ROUNDS:
+        return f"round {value:.0f}" if value < math.inf else "the end"
+    words = {UPLINK: "up", BYTES: "up and down", SECONDS: "of virtual time"}
+    return f"{format_seconds(value) if over == SECONDS else format_bytes(value)} {words[over]}"
+
+
+def read_world_scores(run: ReadRun, metric: str) -> dict[tuple[int, int], float]:
+    """Returns a score of each replicate and fold at the end of a run, by (seed, fold)."""
+    return {world: found.value for world, found in read_worlds(run, metric).items()}
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:
@@ -133,25 +125,55 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
 def compare_with_first(
     runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None, over: str | None = None
 ) -> list[RunPair]:
-    """Every run against the first one: each score that both have, by the end of the shortest.
+    """Compares every run with the first one: each score that both have, by the end of the shortest.
 
     Args:
         runs: at least two.
-        metrics: columns of `rounds.parquet`; those that two runs do not share there are left out.
+        metrics: columns of `rounds.parquet`; those that two runs do not share are left out.
         last: the round, or the cost, at which they are compared; None means the end of the shortest run.
         over: rounds, or a cost; None means rounds, and virtual seconds where a run has no rounds.
+
+    Example:
+        Two seeds each. The second run sends half as much a round, so that the first one is read after its first round.
+
+        >>> def run(name, scores, each):
+        ...     worlds = {"replicate": np.repeat([0.0, 1.0], 3), "fold": np.zeros(6)}
+        ...     worlds["round"] = np.tile([0.0, 1.0, 2.0], 2)
+        ...     found = {"accuracy": np.r_[scores, np.array(scores) + 0.1], "up_bytes": worlds["round"] * each}
+        ...     return ReadRun(name, {}, "", {}, {}, worlds | found, None, None, {})
+        >>> (pair,) = compare_with_first([run("dense", [0.1, 0.5, 0.7], 1e6), run("sparse", [0.1, 0.4, 0.6], 5e5)],
+        ...                              ["accuracy"], over="up_bytes")
+        >>> pair.run, pair.baseline, round(pair.difference.mean, 3), pair.difference.n, pair.at, pair.read
+        ('sparse', 'dense', 0.1, 2, '1 MB up', ('100 %', '100 %'))
     """
     over = over or find_axis(runs)
     at = find_common_end(runs, over) if last is None else last
     found = []
     for run in runs[1:]:
-        for metric in metrics:
-            mine, theirs = (read_world_scores(each, metric, at, over) for each in (run, runs[0]))
-            if mine and theirs:
-                shared = sorted(mine.keys() & theirs.keys())
-                mean, base = (_mean([one[key] for key in shared]) for one in (mine, theirs))
-                found.append(RunPair(metric, run.name, runs[0].name, mean, base, compare_paired(mine, theirs)))
+        for metric in (name for name in metrics if has_score(run, name) and has_score(runs[0], name)):
+            both = [read_worlds(each, metric, at, over) for each in (run, runs[0])]
+            mine, theirs = ({world: score.value for world, score in one.items()} for one in both)
+            shared = sorted(mine.keys() & theirs.keys())
+            mean, base = (_mean([one[world] for world in shared]) for one in (mine, theirs))
+            read = (tell_share(list(both[0].values())), tell_share(list(both[1].values())))
+            difference = compare_paired(mine, theirs)
+            found.append(RunPair(metric, run.name, runs[0].name, mean, base, difference, format_budget(over, at), read))
     return found
+
+
+def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
+    """Compares every run with the first one at the end of the shortest, and the headline score also at equal costs.
+
+    A cost that is the same for all runs, or that one of them does not have, is left out.
+    """
+    headline, own = find_headline(runs), [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
+    shown = dict.fromkeys([headline, *SHOWN_METRICS, *own])
+    pairs = [pair for metric in shown for pair in compare_with_first(runs, [metric])]
+    for cost in (cost for cost in COSTS if cost != find_axis(runs)):
+        ends = np.array([find_end(run, cost) for run in runs])
+        if np.all((ends > 0) & (ends < math.inf)) and float(np.ptp(ends)) > ALIKE * float(ends.max()):
+            pairs += compare_with_first(runs, [headline], over=cost)
+    return pairs
 
 
 def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
@@ -191,7 +213,7 @@ def _tell_where(runs: Sequence[ReadRun], over: str | None) -> list[str]:
     last = find_common_end(runs, axis)
     readings = tell_readings(runs, last, axis)
     if over is not None:
-        return [f"Compared at equal {COSTS[over]}, {format_cost(over, last)} a seed.", *readings]
+        return [f"Compared at equal cost, {format_budget(over, last)} a seed.", *readings]
     if axis == SECONDS:
         said = f"Not all runs have rounds. They are compared at equal virtual time, after {format_seconds(last)}."
         return [said, *readings]
@@ -243,7 +265,7 @@ MOST_TEXT = 200  # letters of the values of a key
 
 
 def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """What must be known of the data of runs before they are compared; nothing where they have the same.
+    """Lists what must be known of the data of runs before they are compared; nothing where they have the same.
 
     Args:
         runs: at least two; each is compared with the first.
@@ -254,41 +276,33 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
         >>> list_data_notes(runs)
         ["The runs differ in data.hold_out (a 0.0, b 0.2): their pairs share seeds, but not the clients' rows."]
     """
-    first, names = runs[0], [_name_data(run) for run in runs]
-    known = [_read_digests(run) for run in runs]
-    if any(name != names[0] and not _are_same(now, known[0]) for name, now in zip(names, known, strict=True)):
-        each = ", ".join(f"{run.name} {name}" for run, name in zip(runs, names, strict=True))
-        return [f"The runs differ in their data: {each}. Their scores cannot be compared."]
-    found = []
-    for run, now in zip(runs[1:], known[1:], strict=True):
-        other = [part for part in (*TRAINING, *TEST) if now and known[0] and now.get(part) != known[0].get(part)]
-        if other:
+    known = [found if isinstance(found := run.identity.get("data"), Mapping) else {} for run in runs]
+    first, names, found = known[0], [_name_data(run) for run in runs], []
+    for run, name, now in zip(runs[1:], names[1:], known[1:], strict=True):
+        other = [part for part in (*TRAINING, *TEST) if now.get(part) != first.get(part)]
+        if name != names[0] and (other or not (now and first)):
+            each = ", ".join(f"{run.name} {name}" for run, name in zip(runs, names, strict=True))
+            return [f"The runs differ in their data: {each}. Their scores cannot be compared."]
+        if now and first and other:
             what = "Their scores cannot be compared" if set(other) & set(TEST) else "They do not train on the same rows"
-            names_of = f"{first.name} and {run.name}: {', '.join(other)}"
-            found.append(f"The runs differ in their data, though both are called {names[0]} ({names_of}). {what}.")
-    return found + _list_key_notes(runs)
-
-
-def _list_key_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """A note on the keys that give the clients of two runs other rows; none where these are known to be the same."""
-    first = _read_digests(runs[0]).get(ROWS)
-    if first is not None and all(_read_digests(run).get(ROWS) == first for run in runs):
-        return []
+            names_of = f"{runs[0].name} and {run.name}: {', '.join(other)}"
+            found.append(f"The runs differ in their data, though both are called {name} ({names_of}). {what}.")
+    if first.get(ROWS) is not None and all(now.get(ROWS) == first[ROWS] for now in known):
+        return found
     flat = [_list_pairing_keys(run) for run in runs]
-    each = {key: [one.get(key, UNSET) for one in flat] for one in flat for key in one}
-    other = {key: values for key, values in each.items() if len(set(values)) > 1}
-    shared = {key: values for key, values in other.items() if UNSET not in values}  # the rest follows from a name
+    each_key = {key: [one.get(key, UNSET) for one in flat] for one in flat for key in one}
+    differ = {key: values for key, values in each_key.items() if len(set(values)) > 1}
+    shared = {key: values for key, values in differ.items() if UNSET not in values}  # the rest follows from a name
     said = []
-    for key, values in list((shared or other).items())[:MOST_KEYS]:
+    for key, values in list((shared or differ).items())[:MOST_KEYS]:
         text = ", ".join(f"{run.name} {value}" for run, value in zip(runs, values, strict=True))
         said.append(f"{key} ({text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + ' ...'})")
-    if not said:
-        return []
-    return [f"The runs differ in {', '.join(said)}: their pairs share seeds, but not the clients' rows."]
+    more = f"The runs differ in {', '.join(said)}: their pairs share seeds, but not the clients' rows."
+    return [*found, more] if said else found
 
 
 def _list_pairing_keys(run: ReadRun) -> dict[str, str]:
-    """The keys that decide who trains on which rows, with their values; of a user's own rule a part of its digest."""
+    """Lists the keys that decide who trains on which rows; of a user's own rule a part of its digest."""
     found = {
         key: value if isinstance(value, str) else json.dumps(value, default=str)
         for key, value in flatten(run.scenario).items()
@@ -303,22 +317,11 @@ def _list_pairing_keys(run: ReadRun) -> dict[str, str]:
 
 
 def _name_data(run: ReadRun) -> str:
-    """What a scenario calls its data."""
+    """Returns what a scenario calls its data."""
     data: Any = run.scenario.get("data", "unknown")
     if isinstance(data, Mapping):
         data = data.get("object") or data.get("name", "unknown")
     return show_line(data, 60)
-
-
-def _read_digests(run: ReadRun) -> Mapping[str, Any]:
-    """The digests of a run's data, by what they are of; empty where there are none."""
-    found = run.identity.get("data")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _are_same(now: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    """Whether two runs are known to have the same data."""
-    return bool(now and first) and all(now.get(part) == first.get(part) for part in (*TRAINING, *TEST))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -366,7 +369,7 @@ def _holds_noise(run: ReadRun) -> bool | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Several runs in one picture and one table.
+# Curves, clients and final scores of several runs.
 
 Line = tuple[int, str, tuple[FloatArray, Curve]]  # of a run: its place, its name, its curve and where it lies
 MOST_NAMED_RUNS = 4  # in a title
@@ -485,26 +488,27 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
     return figure
 
 
-def make_comparison_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: final metrics with mean +- sd; the best of each is marked, and what cannot be told from it."""
+def make_comparison_table(runs: list[ReadRun]) -> Table:
+    """Returns header and rows: final metrics with mean +- sd; the best of each stands out, and what equals it."""
     metrics = [name for name in list_compared_metrics(runs) if any(_average(run, name) is not None for run in runs)]
     best = {name: find_best(runs, name) for name in metrics}
     head = ["run", *(name_compared(runs, name) for name in metrics)]
-    return head, [
-        [ScoreCell(run.name), *(ScoreCell(format_cell(run, name), i in best[name]) for name in metrics)]
-        for i, run in enumerate(runs)
-    ]
+    rows = []
+    for i, run in enumerate(runs):
+        cells = [format_cell(run, name) for name in metrics]
+        rows.append([run.name, *(Best(text) if i in best[name] else text for name, text in zip(metrics, cells))])
+    return head, rows
 
 
-def make_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: what each run is, and what one of its replicates and folds cost."""
+def make_cost_table(runs: list[ReadRun]) -> Table:
+    """Returns header and rows: what each run is, and what one of its replicates and folds cost."""
     head = ["run", "method", "data", "rounds", "n", *(name_score(key) for key in TOTALS)]
     rows = []
     for run in runs:
         words = [run.name, *(str(run.summary.get(key, "-")) for key in ("method", "data", "rounds")), str(run.worlds)]
         costs = [find_cost(run, key) for key in TOTALS]
         words += ["-" if cost is None else format_total(key, cost) for key, cost in zip(TOTALS, costs, strict=True)]
-        rows.append([ScoreCell(word) for word in words])
+        rows.append(words)
     return head, rows
 
 
@@ -653,6 +657,7 @@ def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
 # What runs differ by: paired differences over the seeds that they share, as a picture and a table.
 
 MOST_BARS = 40  # runs in the picture
+MOMENTS, MOST_RUNS = 24, 8  # in the picture over virtual time
 SHOWN_METRICS = (
     *("accuracy", "personal_accuracy", "rmse", "personal_rmse", "nll", "brier", "ece", "crps"),
     *("conformal_size", "conformal_width"),
@@ -689,35 +694,27 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     return figure
 
 
-def make_difference_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: every score that a run shares with the first one, and the paired difference."""
-    first = runs[0].name
-    head = ["score", "run", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
-    rows, own = [], [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
-    shown = dict.fromkeys([find_headline(runs), *SHOWN_METRICS, *own])
-    for pair in (pair for metric in shown for pair in compare_with_first(runs, [metric])):
-        if pair.difference is not None:
-            label = name_compared(runs, pair.metric, unit=True)
-            rows.append(make_pair_row(label, pair, pair.difference, list_chosen(runs)))
-    return head, rows
-
-
-def make_pair_row(
-    label: str, pair: RunPair, found: PairedDifference, chosen: frozenset[str] = frozenset()
-) -> list[ScoreCell]:
-    """The row of a table of differences: a label, the run, both means, their difference, its interval, the pairs.
+def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> Table:
+    """Returns header and rows: where each score of two runs is read, and their paired difference.
 
     Args:
-        label: what it begins with.
-        pair: the runs.
-        found: their difference.
-        chosen: names of runs whose scores are marked (`fedray.report.read`).
+        runs: all of them, the first one first.
+        pairs: each of a run and the first one.
     """
-    both = ((pair.run, pair.run_mean), (pair.baseline, pair.baseline_mean))
-    shown = [show_score(pair.metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
-    cells = [label, pair.run, *shown, show_score(pair.metric, found.mean, True)]
-    cells += [show_interval(pair.metric, found), count_pairs(found)]
-    return [ScoreCell(text, best=found.differs and i == 4) for i, text in enumerate(cells)]
+    first, chosen = runs[0].name, list_chosen(runs)
+    head = ["score, run", "at", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
+    rows: list[list[str | Best]] = []
+    for pair in pairs:
+        metric, found = pair.metric, pair.difference
+        both = ((pair.run, pair.run_mean), (first, pair.baseline_mean))
+        means = [show_score(metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
+        shown: list[str | Best] = ["not compared", "-", "-"]
+        if found is not None:
+            mean = show_score(metric, found.mean, True)
+            shown = [Best(mean) if found.differs else mean, show_interval(metric, found), count_pairs(found)]
+        label = f"{name_compared(runs, metric, unit=True)}, {pair.run}"
+        rows.append([label, pair.at, *means, *shown, *pair.read])
+    return [*head, "it is read at", f"{first} is read at"], rows
 
 
 def tell_difference(pair: RunPair) -> str:
@@ -796,114 +793,18 @@ def _is_better(pair: RunPair) -> bool:
     return bool((found.mean < 0) == lower_is_better(pair.metric))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs compared at equal cost: what each had reached when it had sent, or lasted, as much as the cheapest did in all.
-
-NOTE = (
-    "Each run less the first one, where a seed had cost what the cheapest run did in all. It is read between the "
-    "evaluations around that, whose shares of it stand in the last columns. A run is not compared (-) where none is "
-    "near enough: one from 90 % on, or one on either side, the later of which cost at most twice the other. A cost "
-    "that is the same for all runs, or that one of them has not, is left out."
-)
-WORDS = {UPLINK: "up", BYTES: "up and down", SECONDS: "of virtual time"}
-ALIKE = 0.01  # costs that differ by no more than this share are the same
-
-
-def make_equal_cost_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: the headline metric of every run and of the first one at equal bytes and virtual time.
-
-    Args:
-        runs: at least two.
-
-    Example:
-        Two seeds each. The second run sends half as much a round, so that the first one is read after its first round.
-
-        >>> def run(name, scores, each):
-        ...     worlds = {"replicate": np.repeat([0.0, 1.0], 3), "fold": np.zeros(6)}
-        ...     worlds["round"] = np.tile([0.0, 1.0, 2.0], 2)
-        ...     costs = {"up_bytes": worlds["round"] * each, "down_bytes": worlds["round"] * (2e6 - each)}
-        ...     found = {"accuracy": np.r_[scores, np.array(scores) + 0.1]}
-        ...     return ReadRun(name, {}, "", {}, {}, worlds | costs | found, None, None, {})
-        >>> dense, sparse = run("dense", [0.1, 0.5, 0.7], 1e6), run("sparse", [0.1, 0.4, 0.6], 5e5)
-        >>> head, rows = make_equal_cost_table([dense, sparse])
-        >>> print("; ".join(cell.text for cell in rows[0]))
-        1 MB up; sparse; 65.0 %; 55.0 %; +10.0 points; +10.0 points to +10.0 points; 2 seeds; 100 %; 100 %
-    """
-    metric, first = find_headline(runs), runs[0].name
-    head = ["at", "run", f"its {name_compared(runs, metric)}", f"that of {first}", "difference", "95 % interval"]
-    head += ["pairs", "it is read at", f"{first} is read at"]
-    rows = []
-    for cost, word in WORDS.items():
-        ends = np.array([find_end(run, cost) for run in runs])
-        told = bool(np.all((ends > 0) & (ends < math.inf))) and float(np.ptp(ends)) > ALIKE * float(ends.max())
-        if not told or cost == find_axis(runs):  # a table of its own has virtual time, where a run has no rounds
-            continue
-        last = float(ends.min())
-        label = f"{format_cost(cost, last)} {word}"
-        pairs = {pair.run: pair for pair in compare_with_first(runs, [metric], over=cost)}
-        used = [tell_share(list(read_worlds(run, metric, last, cost).values())) for run in runs]
-        for run, share in zip(runs[1:], used[1:], strict=True):
-            pair = pairs.get(run.name)
-            row = None if pair else _name_row(label, run.name)
-            if pair is not None and pair.difference is not None:  # those that share no seed are named above
-                row = make_pair_row(label, pair, pair.difference, list_chosen(runs))
-            rows += [[*row, ScoreCell(share), ScoreCell(used[0])]] if row else []
-    return head, rows
-
-
-def _name_row(label: str, name: str) -> list[ScoreCell]:
-    """The row of a run that cannot be read at a cost."""
-    return [ScoreCell(text) for text in (label, name, "-", "-", "not compared", "-", "-")]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs compared at equal virtual time: how far each is ahead of the first one, moment by moment.
-#
-# It is for runs of which one has no rounds (`participation.mode`): a round of it is a step of its server.
-
-MOMENTS = 24  # in the picture
-SHOWN_MOMENTS = 4  # in the table
-MOST_RUNS = 8  # in the picture
-
-
-def compare_moments(runs: Sequence[ReadRun], metric: str, number: int) -> list[tuple[float, list[RunPair]]]:
-    """Paired differences from the first run at moments that all runs have reached; none where all have rounds.
-
-    Args:
-        runs: at least two.
-        metric: a column of `rounds.parquet`.
-        number: how many moments, at equal distances up to where the first run ended.
-
-    Returns:
-        Virtual seconds of each moment, and the pairs.
-
-    Example:
-        Two seeds each; the second run is evaluated twice as often. At 2 s the first one is not trained yet.
-
-        >>> def run(name, scores, seconds, **keys):
-        ...     n = len(scores)
-        ...     worlds = {"replicate": np.repeat([0.0, 1.0], n), "fold": np.zeros(2 * n)}
-        ...     worlds["round"] = np.tile(np.arange(n), 2)
-        ...     found = {"sim_seconds": np.tile(seconds, 2), "accuracy": np.r_[scores, np.array(scores) + 0.1]}
-        ...     return ReadRun(name, keys, "", {}, {}, worlds | found, None, None, {})
-        >>> runs = [run("rounds", [0.1, 0.4, 0.6], [0.0, 4.0, 8.0]), run("buffered", [0.1, 0.3, 0.5, 0.6, 0.8],
-        ...         [0.0, 2.0, 4.0, 6.0, 10.0], participation={"mode": "buffered"})]
-        >>> [(moment, [round(pair.difference.mean, 3) for pair in each])
-        ...  for moment, each in compare_moments(runs, "accuracy", 4)]
-        [(2.0, []), (4.0, [0.1]), (6.0, [0.1]), (8.0, [0.1])]
-    """
-    end = find_common_end(runs, SECONDS)
-    if find_axis(runs) != SECONDS or not 0 < end < np.inf:
-        return []
-    moments = [end * i / number for i in range(1, number + 1)]
-    return [(at, compare_with_first(runs, [metric], at)) for at in moments]
-
-
 def figure_moments(runs: list[ReadRun]) -> Figure | None:
-    """The paired difference of the headline metric over virtual time, of every run from the first one."""
-    metric = find_headline(runs)
-    found = compare_moments(runs[: MOST_RUNS + 1], metric, MOMENTS)
-    names = [run.name for run in runs[1 : MOST_RUNS + 1] if any(p.run == run.name for _, each in found for p in each)]
+    """Draws the paired difference of the headline metric over virtual time, of every run from the first one.
+
+    It is for runs of which one has no rounds (`participation.mode`): a round of it is a step of its server.
+    """
+    metric, end = find_headline(runs), find_common_end(runs, SECONDS)
+    if find_axis(runs) != SECONDS or not 0 < end < math.inf:
+        return None
+    moments = [end * i / MOMENTS for i in range(1, MOMENTS + 1)]
+    found = [(at, compare_with_first(runs[: MOST_RUNS + 1], [metric], at)) for at in moments]
+    read = {pair.run for _, each in found for pair in each if pair.difference}
+    names = [run.name for run in runs if run.name in read]
     if not names:
         return None
     size, unit = choose_unit("seconds", found[-1][0])
@@ -922,23 +823,3 @@ def figure_moments(runs: list[ReadRun]) -> Figure | None:
     pictures.draw_grid(axes)
     axes.legend(loc="best")
     return figure
-
-
-def make_moment_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: the headline metric of every run and of the first one at equal virtual time."""
-    metric, first = find_headline(runs), runs[0].name
-    head = [
-        "virtual time",
-        "run",
-        f"its {name_compared(runs, metric)}",
-        f"that of {first}",
-        "difference",
-        "95 % interval",
-        "pairs",
-    ]
-    rows = []
-    for at, pairs in compare_moments(runs, metric, SHOWN_MOMENTS):
-        for pair in pairs:
-            if pair.difference is not None:
-                rows.append(make_pair_row(format_seconds(at), pair, pair.difference, list_chosen(runs)))
-    return head, rows

@@ -26,12 +26,12 @@ from fedray.core.text import (
     suggest_nearest,
 )
 from fedray.report import curves, pictures
-from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics
+from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics, make_difference_table
 from fedray.report.page import SECTIONS, list_run_facts
-from fedray.report.read import CONTEXT, ReadRun, tell_choices
+from fedray.report.read import CONTEXT, Best, ReadRun, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a notebook shows of a run, or of runs compared: tables of scores, and a curve as inline SVG.
+# What a notebook shows: tables of scores, and a curve as inline SVG.
 
 # The colours of the figures follow those of JupyterLab where it sets them, dark or light.
 _COLORS = (
@@ -74,26 +74,11 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair], notes: Se
         pairs: the differences.
         notes: what must be known first.
     """
-    names = [run.name for run in runs]
     keys = [[key, *values] for key, values in find_differences(list(runs))]
-    rows = []
-    for pair in pairs:
-        found = pair.difference
-        means = [_format(pair.metric, value) for value in (pair.run_mean, pair.baseline_mean)]
-        if found is None:
-            rows.append([name_score(pair.metric, unit=True), f"{pair.run} - {pair.baseline}", *means, "-", "-", "0"])
-            continue
-        low, high = (_format(pair.metric, value, signed=True) for value in (found.low, found.high))
-        interval = f"none: {found.missing_interval}" if found.missing_interval else f"{low} to {high}"
-        mean = _format(pair.metric, found.mean, signed=True) + (" *" if found.differs else "")
-        pairs_of = f"{found.n} {found.over}"
-        rows.append(
-            [name_score(pair.metric, unit=True), f"{pair.run} - {pair.baseline}", *means, mean, interval, pairs_of]
-        )
-    shown = [*notes, "Differences over shared seeds; *: the 95 % interval leaves zero out."]
-    head = ["score", "runs", "mean", "mean of the other", "difference", "95 % interval", "pairs"]
+    shown = [*notes, "Differences over shared seeds; bold: the 95 % interval leaves zero out."]
     text = "".join(f"<p>{escape(note)}</p>" for note in shown)
-    return f"<div>{_table(['key', *names], keys) if keys else ''}{_table(head, rows)}{text}</div>"
+    first = _table(["key", *(run.name for run in runs)], keys) if keys else ""
+    return f"<div>{first}{_table(*make_difference_table(runs, pairs))}{text}</div>"
 
 
 def _list_scores(run: ReadRun) -> list[list[str]]:
@@ -106,7 +91,7 @@ def _list_scores(run: ReadRun) -> list[list[str]]:
         for name in known:
             curve = run.curve(name)
             if curve is not None:
-                text = f"{_format(name, float(curve.mean[-1]))} after round {curve.round[-1]:.0f}"
+                text = f"{format_number(float(curve.mean[-1]), name)} after round {curve.round[-1]:.0f}"
                 rows.append([name_score(name, unit=True), text, str(len(curve.values))])
     totals = run.summary.get("totals", {})
     rows += [[name_score(key), format_total(key, totals[key]), ""] for key in TOTALS if totals.get(key) is not None]
@@ -121,19 +106,15 @@ def _draw_curve(run: ReadRun) -> str:
         return "" if figure is None else pictures.to_svg(figure, f"run{key}")
 
 
-def _format(name: str, value: float, *, signed: bool = False) -> str:
-    """A score, or a difference of scores with its sign."""
-    if value != value:
-        return "-"
-    sign = "+" if signed and value > 0 else ""
-    return sign + (f"{100 * value:.2f} %" if signed and is_share(name) else format_number(value, name))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
     cells = "".join(f"<th style='text-align:left'>{escape(cell)}</th>" for cell in head)
-    lines = ["".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    body = "".join(f"<tr>{''.join(map(_show_cell, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _show_cell(cell: str | Best) -> str:
+    shown = f"<b>{escape(cell.text)}</b>" if isinstance(cell, Best) else escape(cell)
+    return f"<td style='text-align:left'>{shown}</td>"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -35,8 +35,7 @@ from fedray.report import (
     stacking,
 )
 from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
-from fedray.report.read import ReadRun, find_headline, mark_score, tell_choices
-from fedray.report.sheets import PageTable, ScoreCell, lay_out
+from fedray.report.read import Best, ReadRun, Table, find_headline, mark_score, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The headline numbers of a run, as cards at the top of its page.
@@ -101,6 +100,7 @@ def _format_mean_and_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The template of every page, `report.html.j2`, and the one script that its policy lets run.
 
+PageTable = tuple[str, Table, str]  # heading, (header, rows), note
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
@@ -124,7 +124,8 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
     folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = _indent_json
-    environment.filters["layout"] = lambda table: lay_out(*table)
+    environment.tests["best"] = lambda cell: isinstance(cell, Best)
+    environment.filters["words"] = _find_words
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
     script = read_script()
     shown = [section for section in sections if section.pictures]
@@ -135,6 +136,12 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
         "numbers": _pack_json({p.key: p.numbers for section in shown for p in section.pictures if p.numbers}),
     }
     return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
+
+
+def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
+    """Tells of each column whether its texts begin on the left: it is the first one, or none begins with a number."""
+    columns = enumerate(zip(*rows, strict=True))
+    return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 
 
 def read_script() -> str:
@@ -167,6 +174,12 @@ PAIR_NOTE = (
     "Each run less the first one, over the seeds that both have: same rows, clients and first models, unless a note "
     "above says otherwise. Student's 95 % interval over the seeds, at the last round of the shortest run (at equal "
     "virtual time where a run has no rounds; a method with phases at its own end). Blue or shaded: zero lies outside."
+)
+BUDGET_NOTE = (
+    "The first score stands there also at each cost that differs between the runs: where a seed had cost what the "
+    "cheapest run did in all. It is read between the evaluations around that, whose shares of it stand in the last "
+    "columns. A run is not compared where none is near enough: one from 90 % on, or one on either side, the later of "
+    "which cost at most twice the other."
 )
 MOMENT_NOTE = (
     "Each run less the first one at the same virtual second, seed by seed, between the evaluations around it if they "
@@ -287,7 +300,8 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
         title: of the page; empty: how many runs it compares.
         tables: shown first.
     """
-    notes = compare.list_caveats(runs)
+    keys = [[key, *values] for key, values in compare.find_differences(runs)]
+    notes, pairs = compare.list_caveats(runs), compare.compare_at_all_budgets(runs)
     with pictures.use_figure_style():
         sections = [_compare_metric(runs, metric, notes) for metric in ("accuracy", "rmse")]
     return fill_template(
@@ -296,13 +310,11 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
         notes=notes,
         tables=[
             *tables,
-            ("Differences, seed by seed", compare.make_difference_table(runs), PAIR_NOTE),
-            ("At equal virtual time", compare.make_moment_table(runs), MOMENT_NOTE),
-            ("At equal cost", compare.make_equal_cost_table(runs), compare.NOTE),
+            ("Differences, seed by seed", compare.make_difference_table(runs, pairs), f"{PAIR_NOTE} {BUDGET_NOTE}"),
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What one seed cost", compare.make_cost_table(runs), COST_NOTE),
         ],
-        later_tables=[("What the scenarios set differently", make_key_table(runs), "")],
+        later_tables=[("What the scenarios set differently", (["key", *(run.name for run in runs)], keys), "")],
         sections=sections,
         runs=runs,
     )
@@ -372,12 +384,6 @@ def _try_to_draw(
         what = name.replace("_", " ").replace("-", " ")
         notes.append(f"The picture of {what} is left out: its numbers cannot be drawn ({show_line(error, 120)}).")
         return []
-
-
-def make_key_table(runs: list[ReadRun]) -> tuple[list[str], list[list[ScoreCell]]]:
-    """Header and rows: the keys that the scenarios set differently, and their values."""
-    rows = [[ScoreCell(key), *map(ScoreCell, values)] for key, values in compare.find_differences(runs)]
-    return ["key", *(run.name for run in runs)], rows
 
 
 def _find_name(scenario: dict[str, Any], key: str) -> str:

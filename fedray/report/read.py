@@ -454,6 +454,22 @@ def tell_share(worlds: Sequence[BudgetScore]) -> str:
 # Scores of a round that the test rows chose: how they are marked, and what is said of them.
 
 MARK = "\u2020"
+
+
+class Best(NamedTuple):
+    """A cell of a table that stands out.
+
+    Attributes:
+        text: what it shows.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Table = tuple[list[str], Sequence[Sequence[str | Best]]]  # header and rows
 BEST = "checkpoint.best"  # it chooses models that are kept, and not the end of a run
 
 

@@ -206,6 +206,9 @@ class EvaluateKeys:
         personal: whether every known client is evaluated with its own weights or model.
         clients: how many known clients have a row in `client_scores.parquet` in every evaluated round: `all`, or so
             many, evenly spread over their ids; None: none.
+        by_tier: whether the answers that known clients get are scored by every score (likelihood, Brier score,
+            calibration, conformal sets; RMSE, intervals), tier by tier (`tier_NAME_nll`) and over all
+            (`personal_nll`).
         ood: out-of-distribution inputs, whose uncertainty is compared with that of the test rows: another data set with
             inputs of the same shape, or `noise`; None: none.
         metrics: further metrics, which your module registers.
@@ -217,6 +220,7 @@ class EvaluateKeys:
     target: StopKeys | None = section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
     personal: bool = key(False, flag)
     clients: int | str | None = key(None, maybe(either("all", whole(1, EVALUATED_CLIENTS))))
+    by_tier: bool = key(False, flag)
     ood: str | None = key(None, maybe(text))
     metrics: list[str] | None = key(None, maybe(list_of(named("metric"), 100, scalar=True)))
 

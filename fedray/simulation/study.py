@@ -76,6 +76,7 @@ class Evaluation:
         conformal: How the sets are made that hold the right answer with a given probability; None: there are none.
         dropout_at_test: Whether the dropout of the networks stays on in every answer (`fedray.models.dropout`).
         ood: Whether the uncertainty of out-of-distribution inputs is compared with that of the rows.
+        by_tier: Whether known clients are scored by every score, tier by tier and together.
     """
 
     every: int = 1
@@ -92,6 +93,7 @@ class Evaluation:
     conformal: ConformalRule | None = None
     dropout_at_test: bool = False
     ood: bool = False
+    by_tier: bool = False
 
 
 class Part(NamedTuple):
@@ -204,6 +206,11 @@ class Study:
     def worlds(self) -> int:
         """Number of worlds, R."""
         return len(self.seeds)
+
+    @property
+    def trained(self) -> list[Study]:
+        """The studies whose clients train a network: those of the parts of a stack, or this one."""
+        return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
     def last_phase(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedray.core.errors import BadInput, FedrayError, warn_user
-from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.text import format_bytes, format_number, format_seconds, name_score, quote_value, suggest_nearest
 from fedray.core.validators import Check, maybe, one_of, real, text
 from fedray.metrics.paired import read_at_budget
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target
@@ -141,6 +141,41 @@ def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
         limit = float(entry[within[0]])
         return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction, WITHIN[within[0]], limit)
     return SweepObjective(name, "final", HELD_OUT_PREFIX + metric, direction)
+
+
+def name_objective(objective: SweepObjective) -> str:
+    """Returns an objective in words, with its budget or target.
+
+    Example:
+        >>> objective = read_objective("", {"name": "accuracy", "within_bytes": 2e6})
+        >>> name_objective(objective)
+        'accuracy within 2 MB up and down'
+    """
+    prefix = next((p for p in REACH if objective.name.startswith(p)), "")
+    inner = objective.name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
+    words = {"up_bytes_to_": "uplink bytes to ", "bytes_to_": "bytes up and down to "}
+    word = "bytes up and down" if inner == BYTES else name_score(SYNONYMS.get(inner, inner))
+    name = words.get(prefix, prefix.replace("_", " ")) + word
+    if objective.limit is None:
+        return name
+    if objective.kind == "reach":
+        return f"{name} {format_number(objective.limit, objective.metric)}"
+    if not objective.axis.endswith(BYTES):
+        return f"{name} within {format_seconds(objective.limit)}"
+    return f"{name} within {format_bytes(objective.limit)} {'up and down' if objective.axis == BYTES else 'up'}"
+
+
+def name_winner(objectives: Sequence[SweepObjective]) -> str:
+    """Names the first winner: the best trial, or of several objectives the top of the first alone.
+
+    Example:
+        >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
+        >>> name_winner([one]), name_winner([one, other]), name_winner([other, one])
+        ('best', 'highest accuracy', 'lowest bytes up and down')
+    """
+    if len(objectives) == 1:
+        return "best"
+    return f"{'highest' if objectives[0].direction == 'maximize' else 'lowest'} {name_objective(objectives[0])}"
 
 
 def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:

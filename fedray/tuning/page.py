@@ -5,32 +5,27 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
-from matplotlib.tri import Triangulation
 from optuna.trial import FrozenTrial, TrialState
 
 from fedray.core import text
-from fedray.core import text as text_
 from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import pictures
 from fedray.report.page import Card, fill_template
 from fedray.report.pictures import NumberTable, Picture, Section, draw_pictures, pair_figures
-from fedray.report.sheets import ScoreCell
+from fedray.report.read import Best, Table
 from fedray.scenario import yaml_text
-from fedray.tuning.objectives import BYTES, HELD_OUT_PREFIX, REACH, SYNONYMS, SweepObjective
+from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import SearchState
 from fedray.tuning.space import Parameter, format_value
@@ -39,8 +34,6 @@ from fedray.tuning.trial import read_histories
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A sweep as its pictures see it, and what they share: colors, units, axes of parameters.
-
-NAMES = {BYTES: "bytes up and down"}
 
 
 class View(NamedTuple):
@@ -95,51 +88,9 @@ def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[Fl
     for what, column in (("bytes", "bytes"), ("seconds", "sim_seconds")):
         if counted.endswith(column):
             finite = found[np.isfinite(found)]
-            size, unit = text_.choose_unit(what, float(finite.max()) if len(finite) else 1.0)
+            size, unit = text.choose_unit(what, float(finite.max()) if len(finite) else 1.0)
             return found / size, f"{name_objective(objective)} ({unit})"
     return found, f"held-out {name_objective(objective)}" if objective.kind == "final" else name_objective(objective)
-
-
-def name_objective(objective: SweepObjective) -> str:
-    """An objective in words, with its budget or target.
-
-    Example:
-        >>> from fedray.tuning.objectives import read_objective
-        >>> objective = read_objective("", {"name": "accuracy", "within_bytes": 2e6})
-        >>> name_objective(objective), format_cell_value(objective, 0.912)
-        ('accuracy within 2 MB up and down', '91.2 %')
-    """
-    prefix = next((p for p in REACH if objective.name.startswith(p)), "")
-    inner = objective.name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
-    words = {"up_bytes_to_": "uplink bytes to ", "bytes_to_": "bytes up and down to "}
-    name = words.get(prefix, prefix.replace("_", " ")) + NAMES.get(inner, text_.name_score(SYNONYMS.get(inner, inner)))
-    if objective.limit is None:
-        return name
-    if objective.kind == "reach":
-        return f"{name} {text_.format_number(objective.limit, objective.metric)}"
-    if not objective.axis.endswith(BYTES):
-        return f"{name} within {text_.format_seconds(objective.limit)}"
-    return f"{name} within {text_.format_bytes(objective.limit)} {'up and down' if objective.axis == BYTES else 'up'}"
-
-
-def name_winner(objectives: Sequence[SweepObjective]) -> str:
-    """What the first winner is: the best trial, or of several objectives the top of the first alone.
-
-    Example:
-        >>> from fedray.tuning.objectives import read_objective
-        >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
-        >>> name_winner([one]), name_winner([one, other]), name_winner([other, one])
-        ('best', 'highest accuracy', 'lowest bytes up and down')
-    """
-    if len(objectives) == 1:
-        return "best"
-    return f"{'highest' if objectives[0].direction == 'maximize' else 'lowest'} {name_objective(objectives[0])}"
-
-
-def name_objective_in_title(objective: SweepObjective) -> str:
-    """The name of an objective at the beginning of a title."""
-    name = name_objective(objective)
-    return name[0].upper() + name[1:]
 
 
 def format_cell_value(objective: SweepObjective, value: float) -> str:
@@ -148,13 +99,13 @@ def format_cell_value(objective: SweepObjective, value: float) -> str:
     if not math.isfinite(value):
         return "not reached"
     if counted.endswith(BYTES):
-        return text_.format_bytes(value)
-    return text_.format_seconds(value) if counted == "sim_seconds" else text_.format_number(value, counted)
+        return text.format_bytes(value)
+    return text.format_seconds(value) if counted == "sim_seconds" else text.format_number(value, counted)
 
 
 def format_share(axis: Any, objective: SweepObjective) -> None:
     """Shows an axis in percent where the objective is a share."""
-    if objective.kind == "final" and text_.is_share(objective.metric):
+    if objective.kind == "final" and text.is_share(objective.metric):
         pictures.use_percent(axis)
 
 
@@ -180,7 +131,7 @@ def set_axis_ticks(axes: Axes, which: str, parameter: Parameter) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     if parameter.kind == "categorical":
         labels = [format_value(label) for label in parameter.labels]
-        axis.set_ticks(range(len(labels)), [text if len(text) < 14 else text[:12] + "..." for text in labels])
+        axis.set_ticks(range(len(labels)), [name if len(name) < 14 else name[:12] + "..." for name in labels])
         (axes.set_xlim if which == "x" else axes.set_ylim)(-0.5, len(labels) - 0.5)
     elif parameter.log:
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
@@ -192,9 +143,8 @@ def set_axis_ticks(axes: Axes, which: str, parameter: Parameter) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of the search: history, Pareto front, parallel coordinates, learning curves.
+# Pictures of the search: history, Pareto front, learning curves.
 
-AXES = 8  # parameters of the parallel coordinates at most
 MOST_VECTOR_LINES = 60  # trainings; more are a picture of pixels within the SVG
 
 
@@ -259,60 +209,6 @@ def figure_pareto(view: View) -> Figure | None:
     return figure
 
 
-def figure_parallel(view: View) -> Figure | None:
-    """Every trial as a line over its parameters, colored by the first objective."""
-    space = [p for p in view.acting(0) if all(p.key in trial.params for trial in view.done)][:AXES]
-    if len(view.done) < 2 or not space:
-        return None
-    objective = view.objectives[0]
-    values, _ = scale_values(objective, [trial.values[0] for trial in view.done])
-    columns = [_column(p, view.done) for p in space]
-    ends = [(columns[k].min(), columns[k].max()) for k in range(len(space))] + [(values.min(), values.max())]
-    table = np.stack([*columns, values], axis=1)
-    low, high = np.array(ends).T
-    table = np.where(high > low, (table - low) / np.where(high > low, high - low, 1.0), 0.5)
-    best = objective.direction == "maximize"
-    figure, axes = pictures.make_canvas("Every trial, from its parameters to its value", size=(pictures.WIDE, 4.2))
-    rank = values.argsort() if best else (-values).argsort()
-    colors = make_shades() if best else make_shades().reversed()
-    lines = np.stack([np.tile(np.arange(table.shape[1], dtype=float), (len(table), 1)), table], axis=2)[rank]
-    look: dict[str, Any] = {"linewidths": 1.3, "alpha": 0.75, "rasterized": len(lines) > pictures.MOST_VECTOR_MARKS}
-    axes.add_collection(LineCollection(list(lines), array=values[rank], cmap=colors, **look))
-    axes.set_xlim(-0.2, table.shape[1] - 0.8)
-    axes.set_ylim(-0.12, 1.12)
-    names = [*(p.key for p in space), name_objective(objective)]
-    axes.set_xticks(range(len(names)), names)
-    axes.tick_params(axis="x", pad=14, length=0)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    for k, (bottom, top) in enumerate(_ends(view, space)):
-        axes.axvline(k, color=pictures.GRID, linewidth=1.2, zorder=0)
-        axes.annotate(bottom, (k, -0.03), ha="center", va="top", fontsize=8.5, color=pictures.MUTED)
-        axes.annotate(top, (k, 1.03), ha="center", va="bottom", fontsize=8.5, color=pictures.MUTED)
-    return figure
-
-
-def _column(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
-    found = find_axis_positions(parameter, trials)
-    return np.log(found) if parameter.log else found
-
-
-def _ends(view: View, space: Sequence[Parameter]) -> list[tuple[str, str]]:
-    """What stands below and above each axis of the parallel coordinates."""
-    found = []
-    for parameter in space:
-        values = find_axis_positions(parameter, view.done)
-        low, high = float(values.min()), float(values.max())
-        if parameter.kind == "categorical":
-            names = [format_value(choice) for choice in parameter.labels]
-            found.append((names[int(low)], names[int(high)]))
-        else:
-            found.append((f"{low:.4g}", f"{high:.4g}"))
-    raw = [trial.values[0] for trial in view.done]
-    return [*found, (format_cell_value(view.objectives[0], min(raw)), format_cell_value(view.objectives[0], max(raw)))]
-
-
 def figure_curves(view: View) -> Figure | None:
     """The metric of `pick_course` over the rounds of every training."""
     if not view.curves:
@@ -347,9 +243,8 @@ def figure_curves(view: View) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of the landscape: importance of the parameters, slices, contour.
+# Pictures of the landscape: importance of the parameters, slices.
 
-LEVELS = 12  # of the contour
 PANELS = 12  # slices at most
 IMPORTANT = 8  # parameters in the importance chart
 
@@ -419,9 +314,9 @@ def figure_slices(view: View, i: int) -> Figure | None:
     columns = min(4 if len(space) != 3 else 3, len(space))
     rows = -(-len(space) // columns)
     size = (pictures.WIDE if columns > 1 else pictures.NARROW, 2.7 * rows + 0.2)
-    figure, grid = pictures.make_canvas(
-        f"{name_objective_in_title(objective)} against each parameter", rows, columns, size=size, squeeze=False
-    )
+    name = name_objective(objective)
+    title = f"{name[0].upper()}{name[1:]} against each parameter"
+    figure, grid = pictures.make_canvas(title, rows, columns, size=size, squeeze=False)
     values, label = scale_values(objective, [trial.values[i] for trial in view.done])
     order = np.array([trial.number for trial in view.done], dtype=float)
     panels = list(grid.ravel())
@@ -451,53 +346,6 @@ def figure_slices(view: View, i: int) -> Figure | None:
     return figure
 
 
-def figure_contour(view: View) -> Figure | None:
-    """The first objective over its two most important parameters of those that count in the same trials."""
-    ranked = [p for key in compute_importance(view, 0) for p in view.space if p.key == key]
-    known = [{p.key for p in pair} for pair in combinations(ranked, 2)]
-    pairs = [keys for keys in known if any(keys <= trial.params.keys() for trial in view.done)]
-    if not pairs:
-        return None
-    pair = [p for p in ranked if p.key in pairs[0]]
-    x, y = (find_axis_positions(parameter, view.done) for parameter in pair)
-    values, label = scale_values(view.objectives[0], [trial.values[0] for trial in view.done])
-    keep = np.isfinite(x) & np.isfinite(y)
-    x, y, values = x[keep], y[keep], values[keep]
-    title = f"{name_objective_in_title(view.objectives[0])} over {pair[0].key} and {pair[1].key}"
-    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.9))
-    norm = Normalize(float(values.min()), float(values.max()))
-    _filled_contour(axes, pair, (x, y, values), norm)
-    axes.scatter(
-        x, y, c=values, s=20, cmap=make_shades(), norm=norm, edgecolors=pictures.PAPER, linewidths=0.7, zorder=3
-    )
-    set_axis_ticks(axes, "x", pair[0])
-    set_axis_ticks(axes, "y", pair[1])
-    bar = figure.colorbar(ScalarMappable(norm, make_shades()), ax=axes, label=label)
-    bar.outline.set_visible(False)
-    format_share(bar.ax.yaxis, view.objectives[0])
-    return figure
-
-
-def _filled_contour(
-    axes: Axes, pair: list[Parameter], points: tuple[FloatArray, FloatArray, FloatArray], norm: Normalize
-) -> None:
-    """Colors between the trials, linear in the triangles between them; equal places show their mean."""
-    x, y, values = points
-    spots, back = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
-    mean = np.bincount(back.ravel(), weights=values) / np.bincount(back.ravel())
-    flat = [np.log(s) if p.log else s for s, p in zip(spots.T, pair, strict=True)]
-    if len(spots) < 3 or any(np.ptp(one) == 0 for one in flat):
-        return
-    unit = [(one - one.min()) / np.ptp(one) for one in flat]
-    try:
-        triangles = Triangulation(*unit).triangles
-        axes.tricontourf(
-            Triangulation(spots[:, 0], spots[:, 1], triangles), mean, LEVELS, cmap=make_shades(), norm=norm, alpha=0.55
-        )
-    except (RuntimeError, ValueError):  # all on one line
-        return
-
-
 def list_idle_notes(view: View) -> list[str]:
     """Which parameters cannot act on an objective, and so are in none of its pictures."""
     found = []
@@ -515,7 +363,6 @@ MOST_CELLS = 4000  # of the table of trials
 CURVES = 200  # trainings whose curves are drawn, the best ones
 TEST = "Scores on the test set, computed once, for the winners only; the search looked at held-out data."
 UNMET = "did not reach a target in every replicate and fold"
-WARM = "Ringed: the winners. Darker: earlier trials."
 
 
 def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
@@ -593,16 +440,11 @@ def _sections(view: View) -> Iterator[Section]:
 def _draw_landscape(view: View) -> Iterator[Picture]:
     """What the objectives depend on; the numbers of all but the importance are those of the trials."""
     space = len(view.space)
-    notes = [_limit(n, space, "parameters") for n in (IMPORTANT, PANELS, AXES)]
-    importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {notes[0]}".strip()
-    yield from draw_pictures([(figure_importance(view), importance)], "importance")
-    contour = "The two most important ones; linear between the trials, which are the dots."
-    trials = [
-        (figure_contour(view), contour),
-        *((figure_slices(view, i), f"{WARM} {notes[1]}".strip()) for i in range(len(view.objectives))),
-        (figure_parallel(view), f"Brighter: better. {notes[2]}".strip()),
-    ]
-    yield from draw_pictures(trials, "trials", _tabulate(view))
+    importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {_limit(IMPORTANT, space, 'parameters')}"
+    yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")
+    note = f"Ringed: the winners. Darker: earlier trials. {_limit(PANELS, space, 'parameters')}".strip()
+    slices = [(figure_slices(view, i), note) for i in range(len(view.objectives))]
+    yield from draw_pictures(slices, "trials", _tabulate(view))
 
 
 def _limit(shown: int, all_: int, what: str) -> str:
@@ -611,7 +453,7 @@ def _limit(shown: int, all_: int, what: str) -> str:
 
 
 def _tabulate(view: View) -> NumberTable:
-    """The numbers of the parallel coordinates: each trial's parameters and values."""
+    """Returns the numbers of the slices: each trial's parameters and values."""
     head = ["trial", *(p.key for p in view.space), *(name_objective(o) for o in view.objectives)]
     rows = [[trial.number, *(trial.params.get(p.key) for p in view.space), *trial.values] for trial in view.done]
     return NumberTable(head, [[_pack_cell(value) for value in row] for row in rows])
@@ -659,41 +501,31 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     states = ", ".join(f"{summary[s]} {s}" for s in ("complete", "pruned", "failed") if summary[s])
     cards.append(Card("trials", str(summary["trials"]), states))
     cards.append(
-        Card("trainings", str(summary["trainings"]), f"{text_.format_seconds(summary['seconds_trained'])} in all")
+        Card("trainings", str(summary["trainings"]), f"{text.format_seconds(summary['seconds_trained'])} in all")
     )
-    saved = f"{text_.format_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
+    saved = f"{text.format_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
     cards.append(Card("looked up", str(summary["looked_up"]), saved))
     return cards
 
 
-Table = tuple[list[str], list[list[ScoreCell]]]
-
-
-def _params(view: View, trial: FrozenTrial) -> list[ScoreCell]:
-    found = [trial.params.get(parameter.key, "-") for parameter in view.space]
-    return [ScoreCell(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in found]
-
-
-def _value_heads(view: View) -> list[str]:
-    """The heads of the objectives' columns: each value, and its standard error where trials have some."""
-    names, seen = [name_objective(objective) for objective in view.objectives], _have_errors(view)
-    return [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]
-
-
-def _have_errors(view: View) -> bool:
-    return any("standard_errors" in trial_note(trial) for trial in view.trials)
-
-
-def _value_cells(
-    view: View, values: Sequence[float | None], errors: Sequence[float | None], *, best: bool, seen: bool
-) -> list[ScoreCell]:
-    """The cells below `_value_heads`; `seen`: there are columns of errors."""
-    cells = []
-    for o, value, error in zip(view.objectives, values, errors, strict=True):
-        cells.append(ScoreCell("-" if value is None else format_cell_value(o, value), best))
-        if seen:
-            cells.append(ScoreCell("-" if error is None or value is None else format_cell_value(o, error)))
-    return cells
+def _list_rows(
+    view: View, trials: Iterable[FrozenTrial], last: Sequence[str], more: Callable[[FrozenTrial], list[str]]
+) -> Table:
+    """Returns header and rows of trials: values, with standard errors where trials have some, parameters, and more."""
+    seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
+    names = [name_objective(objective) for objective in view.objectives]
+    heads = [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]
+    rows = []
+    for trial in trials:
+        has, values = trial.state == TrialState.COMPLETE, list[str | Best]()
+        for i, (objective, error) in enumerate(zip(view.objectives, _errors_of(view, trial), strict=True)):
+            value = format_cell_value(objective, trial.values[i]) if has else "-"
+            values.append(Best(value) if trial.number in view.winners else value)
+            values += [format_cell_value(objective, error) if has and error is not None else "-"] if seen else []
+        found = [trial.params.get(parameter.key, "-") for parameter in view.space]
+        params = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in found]
+        rows.append([str(trial.number), *values, *params, *more(trial)])
+    return ["trial", *heads, *(parameter.key for parameter in view.space), *last], rows
 
 
 def _errors_of(view: View, trial: FrozenTrial) -> list[float | None]:
@@ -716,46 +548,35 @@ def _count_ties(view: View) -> str:
 
 
 def _winners(view: View, summary: Mapping[str, Any]) -> Table:
-    test = [
-        n
-        for n in ("accuracy", "personal_accuracy", "personal_worst", "rmse", "nll")
-        if n in summary["winners"][0]["test"]
-    ]
-    head = [
-        "trial",
-        *_value_heads(view),
-        *(p.key for p in view.space),
-        *(f"test {text_.name_score(n)}" for n in test),
-    ]
-    rows, trials = [], {trial.number: trial for trial in view.trials}
-    for winner in summary["winners"]:
-        found = ([winner[what][o.name] for o in view.objectives] for what in ("values", "standard_errors"))
-        values = _value_cells(view, *found, best=True, seen=_have_errors(view))
-        scores = [ScoreCell(text_.format_number(winner["test"][n], n) if n in winner["test"] else "-") for n in test]
-        rows.append([ScoreCell(str(winner["number"])), *values, *_params(view, trials[winner["number"]]), *scores])
-    return head, rows
+    """Returns header and rows of the winners, with their scores on the test set."""
+    test = {winner["number"]: winner["test"] for winner in summary["winners"]}
+    names = ("accuracy", "personal_accuracy", "personal_worst", "rmse", "nll")
+    shown = [name for name in names if name in summary["winners"][0]["test"]]
+
+    def list_scores(trial: FrozenTrial) -> list[str]:
+        found = test[trial.number]
+        return [text.format_number(found[name], name) if name in found else "-" for name in shown]
+
+    trials = {trial.number: trial for trial in view.trials}
+    head = [f"test {text.name_score(name)}" for name in shown]
+    return _list_rows(view, [trials[number] for number in test], head, list_scores)
 
 
 def _list_trials(view: View) -> tuple[str, Table, str]:
-    """Title, table and note of the trials: the complete ones, the best first, then the others by their numbers."""
-    head = ["trial", *_value_heads(view), *(p.key for p in view.space), "how it ended"]
+    """Returns title, table and note of the trials: the complete ones, the best first, then the others by number."""
     sign = -1 if view.objectives and view.objectives[0].direction == "maximize" else 1
     ranked = sorted(view.done, key=lambda t: (sign * t.values[0], t.number))
     done, first = {trial.number for trial in ranked}, name_winner(view.objectives)
     every = [*ranked, *(trial for trial in view.trials if trial.number not in done)]
-    most, seen = max(1, MOST_CELLS // len(head)), _have_errors(view)
-    rows = []
-    for trial in every[:most]:
-        values = trial.values if trial.number in done else [None] * len(view.objectives)
-        cells = _value_cells(view, values, _errors_of(view, trial), best=trial.number in view.winners, seen=seen)
-        rows.append([ScoreCell(str(trial.number)), *cells, *_params(view, trial), ScoreCell(_tell_end(trial))])
+    most = max(1, MOST_CELLS // (2 + len(view.objectives) + len(view.space)))
+    table = _list_rows(view, every[:most], ["how it ended"], lambda trial: [_tell_end(trial)])
     if len(every) <= most:
-        return f"All {len(every)} trials, the {first} first", (head, rows), _count_ties(view)
+        return f"All {len(every)} trials, the {first} first", table, _count_ties(view)
     left = len(every) - most
     note = f"{left} trials are left out here, the worst and those without a value: trials.parquet has all {len(every)}."
     note = f"{_count_ties(view)} {note}".strip()
     title = f"{most} of {len(every)} trials"
-    return f"The best {title}" if first == "best" else f"{title}, the {first} first", (head, rows), note
+    return f"The best {title}" if first == "best" else f"{title}, the {first} first", table, note
 
 
 def _tell_end(trial: FrozenTrial) -> str:

@@ -170,7 +170,11 @@ def refuse_fault(error: Exception, folder: Path) -> None:
 # An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
 # once an age, for the pruner.
 
-MEASURED_LATER = ("evaluate.personal", "evaluate.clients")  # keys of what is measured, not of what is trained
+MEASURED_LATER = (
+    "evaluate.personal",
+    "evaluate.clients",
+    "evaluate.by_tier",
+)  # keys of what is measured, not of what is trained
 OutcomeState = Literal["complete", "pruned", "failed"]
 
 

@@ -31,6 +31,7 @@ from fedray.storage import directory, identity
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
 from fedray.tuning import optuna_study
+from fedray.tuning.objectives import name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
 from fedray.tuning.search import WORDS, Say, SearchState, count_planned_trials, run_search
@@ -62,7 +63,7 @@ def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
     summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
     if len(state.sweep.objectives) > 1:
-        summary["first_winner"] = _name_first(state)
+        summary["first_winner"] = name_winner(state.sweep.objectives)
     write_scenarios(state, winners)
     plain.write_json(state.out / "summary.json", summary)
     if report:
@@ -222,24 +223,15 @@ def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) 
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
     given = merge_keys(state.sweep.base, expand(to_overrides(space, trial.params)))
+    top = (
+        f"# The {name_winner(state.sweep.objectives)} of the Pareto front (pareto/); no trial is best in everything.\n"
+    )
     return (
-        f"{_tell_first(state) if first else ''}"
+        f"{top if first else ''}"
         f"# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
         f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
         f"{write_yaml(drop_defaults(scenario, given))}"
     )
-
-
-def _tell_first(state: SearchState) -> str:
-    """A comment of `best.yaml`, where there are several objectives."""
-    return f"# The {_name_first(state)} of the Pareto front (pareto/); no trial is best in everything.\n"
-
-
-def _name_first(state: SearchState) -> str:
-    """What the first winner is."""
-    from fedray.tuning.page import name_winner  # matplotlib is slow to import
-
-    return name_winner(state.sweep.objectives)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

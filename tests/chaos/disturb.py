@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     same: bool
 
     def row(self, name: str) -> str:
-        """A line of the table in docs/reliability.md."""
+        """A line of the table in docs/explanation/reliability_tests.md."""
         number = sum(self.kills.values())
         kinds = " | ".join(str(self.kills.get(kind, 0)) for kind in KINDS)
         lost = self.seconds - self.quiet

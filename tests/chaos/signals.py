@@ -220,7 +220,7 @@ def run_signals(number: dict[str, int], seed: int, commands: Sequence[str], fold
 
 
 def describe_results(results: list[Result]) -> str:
-    """The table in docs/reliability.md."""
+    """The table in docs/explanation/reliability_tests.md."""
     rows = Counter((one.runtime, one.kind) for one in results)
     lines = []
     for (runtime, kind), number in sorted(rows.items()):

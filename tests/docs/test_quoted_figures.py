@@ -1,4 +1,4 @@
-"""Figures that pages quote are those of the table they come from, `docs/explanation/benchmark_results.md`."""
+"""Figures that pages quote are those of the notebook of results, `docs/results/`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = (ROOT / "docs" / "explanation" / "benchmark_results.md").read_text()
+SOURCE = (ROOT / "docs" / "results" / "speed.md").read_text()
 
 
 def measured(section: str) -> list[float]:
@@ -31,3 +31,17 @@ def test_the_table_of_speed_quotes_the_first_rows_of_the_results(page: str) -> N
     assert all(map(is_rounded, quoted, measured("All rows")[:5])), quoted
     (commit,) = re.findall(r"commit\s(\w{7})\b", text.partition("| work |")[0])
     assert f"`fedray bench --quick` at commit {commit}, one run" in SOURCE
+
+
+PAPERS = {"SHEFL": "shefl", "Fed-ensemble": "fed_ensemble", "FedAG": "fedag", "Stacking": "stacking"}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_page_of_verdicts_quotes_the_notebook(paper: str) -> None:
+    """Each decimal number of a section stands on the notebook's page of this paper, perhaps as a fraction of 100."""
+    (section,) = re.findall(rf"^## {paper}\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "results.md").read_text(), re.M | re.S)
+    noted = (ROOT / "docs" / "results" / f"{PAPERS[paper]}.md").read_text()
+    there = [float(number) for number in re.findall(r"\d+\.\d+", noted)]
+    quoted = re.findall(r"\d+\.\d+", section)
+    assert len(quoted) > 5
+    assert not [one for one in quoted if not any(is_rounded(one, x) or is_rounded(one, 100 * x) for x in there)]

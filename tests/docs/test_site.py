@@ -112,18 +112,69 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_site_builds_without_a_warning_and_without_network(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning and without a network."""
     pytest.importorskip("sphinx")
+    place = tmp_path_factory.mktemp("site")
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(place)]
     start = processor_seconds()
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **nowhere}, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert processor_seconds() - start < 300  # wall time is that of whatever else runs here
-    listed = (tmp_path / "llms.txt").read_text()
-    assert all((tmp_path / link).is_file() for link in re.findall(r"\]\((.*?)\)", listed))
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_site_lists_every_page(site: Path) -> None:
+    listed = (site / "llms.txt").read_text()
+    assert all((site / link).is_file() for link in re.findall(r"\]\((.*?)\)", listed))
     assert listed.count("\n- [") == len(pages()) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_page_loads_anything_from_the_network(site: Path) -> None:
+    loads = r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]*"stylesheet"[^>]*"https?:|import[^;]*"https?:'
+    assert not [page.name for page in site.rglob("*.html") if re.search(loads, page.read_text())]
+
+
+BROKEN = """() => [...document.querySelectorAll("article td, article th")].flatMap((cell) => {
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode())
+    for (const word of texts.currentNode.data.matchAll(/[\\p{L}\\p{N}_]+([.,]\\p{N}+)*/gu)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      const lines = [...range.getClientRects()].filter((box) => box.width > 0).map((box) => Math.round(box.top));
+      if (new Set(lines).size > 1) return [word[0]];
+    }
+  return [];
+})"""
+WIDE = (
+    "results",
+    "design",
+    "reference/generated/keys/model",
+    "reference/generated/methods/index",
+)  # tables of many words
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_cell_of_a_table_broke_inside_a_word_or_a_number(site: Path) -> None:
+    sync_api, chromium = pytest.importorskip("playwright.sync_api"), gallery.find_chromium()
+    if chromium is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for width in (1400, 390):
+            shown = browser.new_page(viewport={"width": width, "height": 900})
+            for name in WIDE:
+                shown.goto((site / f"{name}.html").as_uri())
+                assert shown.locator("article td").count()
+                assert shown.evaluate(BROKEN) == [], (name, width)
+        browser.close()

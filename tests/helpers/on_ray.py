@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import fedray
 from fedray.data.types import Dataset, Split, classification
+from fedray.runtime import environment
 from fedray.scenario.nested import merge_keys
 
 BASE: dict[str, Any] = {
@@ -63,3 +66,29 @@ def inline(*changes: dict[str, Any]) -> tuple[str, str]:
     if key not in KNOWN:
         KNOWN[key] = hashes(run(*changes, runtime="inline"))
     return KNOWN[key]
+
+
+@contextmanager
+def open_nodes(cpus: Sequence[int], head: int | None = None) -> Iterator[Any]:
+    """A Ray cluster on this machine, to which this process is connected while the block runs.
+
+    Args:
+        cpus: CPUs of each node; the n-th one also has 8 of a resource `node{n}`.
+        head: CPUs of a further first node, on which this process is; None: it is on the first one of `cpus`.
+    """
+    environment.prepare_process()  # before Ray is loaded
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster()
+    given = {"object_store_memory": 300 << 20, "include_dashboard": False}
+    if head is not None:
+        cluster.add_node(num_cpus=head, **given)
+    for node, number in enumerate(cpus):
+        cluster.add_node(num_cpus=number, resources={f"node{node}": 8}, **given)
+    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_runs import write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedray.report import clients, curves, jobs, predictions
+from fedray.report import curves, jobs, predictions
 from fedray.report import pictures as style
 from fedray.report.page import fill_template
 from fedray.report.pictures import MOST_NUMBERS, Section, draw_picture, read_panels
-from fedray.report.read import Curve, ReadRun, read_run
+from fedray.report.read import Curve, ReadRun
 
 
 def bare_run(pictures: dict[str, NDArray[Any]]) -> ReadRun:
@@ -114,30 +112,3 @@ def test_the_second_half_of_every_line_stays_inside_the_axis(ends: list[float], 
         assert window <= min(ends) - 2 * (max(ends) - min(ends)) * 0.8
     else:
         assert max(ends) > 1.3 * min(ends) or length < 12  # far apart, or short: the whole axis shows them
-
-
-def test_the_best_round_is_marked(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", clients=6, rounds=40, replicates=2))
-    curve = run.curve("accuracy")
-    assert curve is not None
-    with style.use_figure_style():
-        figure = curves.figure_rounds(run)
-    assert figure is not None
-    (mark,) = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("best")]
-    best = int(np.argmax(curve.mean))
-    assert np.asarray(mark.get_xydata()).tolist() == [[curve.round[best], curve.mean[best]]]
-    assert mark.get_label() == f"best: {100 * curve.mean[best]:.1f} %, round {curve.round[best]:.0f}"
-
-
-def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
-    assert clients.figure_data(bare_run({"label_counts": np.full((4, 3), 5)})) is None
-    assert clients.figure_weights(bare_run({"alpha": np.full((4, 3), 1 / 3)})) is None
-    assert clients.figure_client_accuracy(bare_run({"client_accuracy": np.full(4, 0.5)})) is None
-    run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
-    table = run.clients
-    assert table is not None
-    for name, value in (("tier", "all"), ("status", "ok"), ("sim_seconds", 1.0)):
-        table = table.set_column(table.column_names.index(name), name, [[value] * len(table)])
-    same = ReadRun(run.name, run.scenario, "", {}, {}, run.rounds, None, table, {})
-    draws = (jobs.figure_assignment, jobs.figure_participation, jobs.figure_traffic, jobs.figure_gantt)
-    assert [draw(same) for draw in draws] == [None] * 4

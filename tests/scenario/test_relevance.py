@@ -296,7 +296,7 @@ def test_a_sweep_over_methods_says_what_they_keep_of_its_scenario(tmp_path: Path
 
 # -- Every key of a scenario decides its results, and a run goes on with no other value, unless the page says it may
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "identity.md"
 SECTIONS = {section.replace("*", "a") for section in section_types()}  # a tier named a
 KEYS = [
     f"{section}.{'mine' if one.name == 'options' else one.name}".removeprefix(".").replace("*", "a")
@@ -308,7 +308,7 @@ LEAVES = [key for key in KEYS if key not in SECTIONS]
 
 
 def read_free_names() -> set[str]:
-    """What `docs/reliability.md` lists; keys of a tier as those of the tier a."""
+    """What `docs/reference/identity.md` lists; keys of a tier as those of the tier a."""
     listed = PAGE.read_text().split("These keys may be edited in `scenario.yaml`")[1].split("\n- ")[0]
     names = set(re.findall(r"`([a-z_.]+)`", listed))
     return {f"clients.tiers.a.{name}" if name in FREE_TIER_KEYS else name for name in names}

@@ -21,7 +21,7 @@ from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
 from fedray.experiments.run import run_scenario
 from fedray.experiments.table import _read_rows, format_markdown
 from fedray.methods import Scored
-from fedray.report.compare import format_cell, make_difference_table
+from fedray.report.compare import compare_at_all_budgets, format_cell, make_difference_table
 from fedray.report.page import make_cards, render_one
 from fedray.report.read import read_run
 from fedray.runtime import session
@@ -333,8 +333,9 @@ def test_a_round_that_the_test_rows_choose_is_said_and_its_scores_are_marked(rul
     (note,) = [line for line in found.notes if "test rows" in line]
     assert "done" in note and f"({KEYS[rule]} = tooth)" in note and note.replace(" of done", "") in render_one(read)
     assert ("chosen_on_test" in found.dataframe.columns) == ends
-    rows_of = make_difference_table([read_run(other.path), read])[1]
-    assert [cell.text.endswith("\u2020") for cell in rows_of[0][2:4]] == [ends, False]
+    both = [read_run(other.path), read]
+    rows_of = make_difference_table(both, compare_at_all_budgets(both))[1]
+    assert [str(cell).endswith("\u2020") for cell in rows_of[0][2:4]] == [ends, False]
     assert ("\u2020" in "".join(_describe_summary(done.path, drawn=False))) == ends
     cell = read_cells(read_scenario(scenario({"table": [{"name": "run"}]})))[0]
     table = format_markdown(_read_rows(cell, done.path), ["run"])

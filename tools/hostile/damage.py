@@ -315,7 +315,7 @@ def make_bench() -> Iterator[Bench]:
 
 
 def main(number: int | None = None, seed: int = 0) -> None:
-    """Prints a table for docs/reliability.md, and every outcome that must not be."""
+    """Prints a table for docs/explanation/reliability_tests.md, and every outcome that must not be."""
     table: dict[str, Counter[str]] = {}
     with make_bench() as bench:
         damages = bench.list_damages(seed)

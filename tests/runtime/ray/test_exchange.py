@@ -28,8 +28,7 @@ KEYS = read_scenario(scenario({"method": {"models": 1}, "clients": {"number": 16
 def runtime() -> Iterator[RayRuntime]:
     """Two actors on one node, and one on each of two; this process is the coordinator, on a fourth one."""
     import ray
-
-    from fedray.runtime.ray.runtime import open_nodes
+    from on_ray import open_nodes
 
     study = build_study(KEYS)
     with open_nodes([2, 1, 1], head=0):

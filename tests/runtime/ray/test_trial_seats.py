@@ -23,7 +23,7 @@ KEYS: dict[str, Any] = {"sampler": "grid", "trials": None, "overrides": {"runtim
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """Two nodes of two CPUs."""
-    from fedray.runtime.ray.runtime import open_nodes
+    from on_ray import open_nodes
 
     with open_nodes([2, 2]) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""What grows with clients, and what with nodes: `python -m fedray.bench.scale` prints the figures of docs/scale.md."""
+"""What grows with clients, and what with nodes: `python bench/scale.py` prints the figures of docs/scale.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))  # `on_ray.open_nodes`
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One line for each population (in a process of its own): seconds to build, CPU seconds of a round of 1,000 clients,
@@ -75,12 +78,37 @@ def measure_population(number: int, rows: str) -> None:
     )
 
 
+class Reader:
+    """An actor that reads the models of a broadcast."""
+
+    def read(self, models: NDArray[np.float32]) -> float:
+        """Touches a number of every page, so that all of the models must be there."""
+        return float(models[::4096].sum())
+
+
 def measure_broadcast(nodes: int) -> None:
     """Prints the lines of a cluster with that many nodes."""
-    from fedray.runtime.ray.runtime import time_broadcasts
+    import ray
+    from on_ray import open_nodes
 
-    for each, seconds in zip(ACTORS, time_broadcasts(nodes, ACTORS, MEGABYTES, LAPS), strict=True):
-        print(f"{nodes} nodes, {each} actors each: {MEGABYTES} MB in {seconds:.3f} s (best of {LAPS})", flush=True)
+    kind: Any = ray.remote(Reader)
+    with open_nodes([8] * nodes):
+        models = np.zeros(MEGABYTES << 18, dtype=np.float32)
+        for each in ACTORS:
+            options = [{"num_cpus": 0.1, "resources": {f"node{node}": 1}} for node in range(nodes) for _ in range(each)]
+            readers = [kind.options(**one).remote() for one in options]
+            ray.get([reader.read.remote(models[:1]) for reader in readers])
+            laps = []
+            for _ in range(LAPS):
+                start = time.perf_counter()
+                shared = ray.put(models)
+                ray.get([reader.read.remote(shared) for reader in readers])
+                laps.append(time.perf_counter() - start)
+            for reader in readers:
+                ray.kill(reader)
+            print(
+                f"{nodes} nodes, {each} actors each: {MEGABYTES} MB in {min(laps):.3f} s (best of {LAPS})", flush=True
+            )
 
 
 def measure_coordinator(number: int, jobs: int) -> None:
@@ -135,8 +163,9 @@ def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: in
         hidden: hidden units of the network.
         models: K.
     """
+    from on_ray import open_nodes
+
     from fedray.runtime.ray.connection import open_ray
-    from fedray.runtime.ray.runtime import open_nodes
 
     with open_nodes([actors // nodes] * nodes, head=0) if nodes else open_ray(None, actors):
         laps = _time_laps(actors, hidden, models, WAYS if nodes else WAYS[:1])
@@ -272,17 +301,13 @@ def print_figures(arguments: list[str]) -> None:
             lines += [f"coordinator {number} {jobs}" for number, jobs in COORDINATED]
             lines += [*(f"exchange {case}" for case in EXCHANGED), "step"]
             for line in lines:
-                subprocess.run([sys.executable, "-m", "fedray.bench.scale", *line.split()], check=True)
-
-
-if __name__ == "__main__":
-    print_figures(sys.argv[1:])
+                subprocess.run([sys.executable, __file__, *line.split()], check=True)
+            print_table()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a round takes on a cluster that is not here, from constants that `fedray.bench.scale` measures.
-#
-# `python -m fedray.bench.scale` prints the last table of docs/scale.md.
+# What a round takes on a cluster that is not here, from constants that are measured above: the last table of
+# docs/scale.md.
 
 PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
 ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
@@ -367,4 +392,4 @@ def print_table() -> None:
 
 
 if __name__ == "__main__":
-    print_table()
+    print_figures(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Which engine trains the networks that people write, why, and at what cost: `python -m fedray.bench.engines`.
+"""Which engine trains the networks that people write, why, and at what cost: `python bench/engines.py`.
 
 Every network trains ten clients a round, in fedray and in the plain loop by turns; the table has the ratio of the CPU
 seconds of their fastest rounds, so that it can be taken on a busy machine. `--quick` measures fewer rounds,
@@ -241,7 +241,7 @@ def measure_network(name: str, quick: bool) -> EngineRow:
 
 def main(arguments: Sequence[str]) -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m fedray.bench.engines")
+    parser = argparse.ArgumentParser(prog="python bench/engines.py")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", action="append", choices=list(NETWORKS))
     chosen = parser.parse_args(arguments)
@@ -258,6 +258,4 @@ if __name__ == "__main__":
     if all(os.environ.get(name) == value for name, value in WORKER.items()):
         main(sys.argv[1:])
     else:  # these are read when a process starts
-        os.execve(
-            sys.executable, [sys.executable, "-m", "fedray.bench.engines", *sys.argv[1:]], {**os.environ, **WORKER}
-        )
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **WORKER})

@@ -1,0 +1,259 @@
+"""Each picture of a run shows the numbers that were measured, names those that matter, and is left out without any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from fake_runs import write_run
+from numpy.typing import NDArray
+from small import scenario
+
+import fedray
+from fedray.metrics.classification import calibration
+from fedray.metrics.unknown import ANOMALY_Z
+from fedray.report import clients, curves, flights, jobs, pictures, predictions, random_walk, stacking
+from fedray.report.page import SECTIONS
+from fedray.report.read import ReadRun, read_run
+
+DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
+OF_CLASSES = {predictions.figure_calibration, predictions.figure_confusion, predictions.figure_loss_plane}
+OF_CLASSES |= {predictions.figure_disagreement, clients.figure_data, clients.figure_classes, clients.figure_weights}
+OF_CLASSES |= {clients.figure_client_accuracy}
+OF_NUMBERS = {predictions.figure_predictive, predictions.figure_pit, predictions.figure_coverage}
+OF_NUMBERS |= {predictions.figure_sharpness, clients.figure_client_rmse}
+OF_OTHERS = {random_walk.figure_graph, random_walk.figure_visits, clients.figure_tier_rounds, clients.figure_conformal}
+OF_OTHERS |= {predictions.figure_ood, flights.figure_flights, flights.figure_staleness}
+OF_OTHERS |= {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
+
+
+@pytest.fixture(autouse=True)
+def _style() -> Iterator[None]:
+    with pictures.use_figure_style():
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("runs")
+    write_run(base / "classes", clients=20, rounds=12)
+    write_run(base / "numbers", regression=True, clients=10, rounds=12)
+    return base
+
+
+@pytest.fixture
+def classes(folder: Path) -> ReadRun:
+    return read_run(folder / "classes")
+
+
+def bare_run(**arrays: NDArray[Any]) -> ReadRun:
+    return ReadRun("bare", {}, "", {}, {}, {}, None, None, arrays)
+
+
+def set_columns(run: ReadRun, **columns: Any) -> ReadRun:
+    """The run with other columns of its jobs."""
+    table = run.clients
+    assert table is not None
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, pa.array(values))
+    return replace(run, clients=table)
+
+
+@pytest.mark.parametrize(("name", "absent"), [("classes", OF_NUMBERS), ("numbers", OF_CLASSES)])
+def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str, absent: set[Any]) -> None:
+    run = read_run(folder / name)
+    assert {draw for draw in DRAWS if draw(run) is not None} == set(DRAWS) - absent - OF_OTHERS
+    empty = ReadRun("empty", {}, "", {}, {}, {}, None, None, {})
+    assert all(draw(empty) is None for draw in DRAWS)
+
+
+def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
+    assert clients.figure_data(bare_run(label_counts=np.full((4, 3), 5))) is None
+    assert clients.figure_weights(bare_run(alpha=np.full((4, 3), 1 / 3))) is None
+    assert clients.figure_client_accuracy(bare_run(client_accuracy=np.full(4, 0.5))) is None
+    assert clients.read_tier_curves(bare_run()) == {}
+    run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
+    n = len(run.clients or ())
+    same = set_columns(replace(run, pictures={}), tier=["all"] * n, status=["ok"] * n, sim_seconds=[1.0] * n)
+    draws = (jobs.figure_assignment, jobs.figure_participation, jobs.figure_traffic, jobs.figure_gantt)
+    assert [draw(same) for draw in draws] == [None] * 4
+
+
+def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(classes: ReadRun) -> None:
+    n = len(classes.pictures["confusion"])
+    bases = {"stack_folds": np.array([[0.5, 0.25], [1.0, 0.75]]), "stack_bases": np.array(["0 (mlp)", "1 (cnn)"])}
+    weights = np.concatenate([np.eye(n), -np.eye(n)], axis=1)
+    classes.pictures.update(bases, confusion_average=np.ones((n, n)), meta_weights=weights)
+    drawn = [draw(classes) for draw in (stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta)]
+    gain = 100 * (np.trace(classes.pictures["confusion"]) / classes.pictures["confusion"].sum() - 1 / n)
+    assert [str(figure.get_label()) for figure in drawn if figure is not None] == [
+        f"Stacking gains {gain:.1f} points on the plain average of its sub models",
+        "Sub models reach 25 to 100 %",
+        f"{n} of {2 * n} probabilities speak against their own class",
+    ]
+
+
+def test_the_best_round_is_marked(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", clients=6, rounds=40, replicates=2))
+    curve, figure = run.curve("accuracy"), curves.figure_rounds(run)
+    assert curve is not None and figure is not None
+    (mark,) = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("best")]
+    best = int(np.argmax(curve.mean))
+    assert np.asarray(mark.get_xydata()).tolist() == [[curve.round[best], curve.mean[best]]]
+    assert mark.get_label() == f"best: {100 * curve.mean[best]:.1f} %, round {curve.round[best]:.0f}"
+
+
+def test_bytes_of_a_curve_are_those_of_the_rounds(classes: ReadRun) -> None:
+    found, totals = curves.read_curve_over(classes, "bytes"), classes.summary["totals"]
+    assert found is not None and found[0][-1] == totals["up_bytes"] + totals["down_bytes"]
+
+
+def test_several_inputs_are_not_drawn_as_a_curve_of_the_first(folder: Path) -> None:
+    run, random = read_run(folder / "numbers"), np.random.default_rng(0)
+    y = random.normal(size=200)
+    run.pictures["predictive"] = np.stack([random.normal(size=200), y, y + 0.1, np.full(200, 0.3)], axis=1)
+    figure = predictions.figure_predictive(run)
+    assert figure is not None and figure.axes[0].get_xlabel() == "target (its own units)"
+
+
+def test_names_of_members_stay_inside_the_loss_plane(classes: ReadRun) -> None:
+    """A member at the right edge is named on its left."""
+    classes.pictures["loss_plane_points"] = np.array([[-2.9, 0.0], [8.9, 0.0], [3.0, 6.0]])
+    figure = predictions.figure_loss_plane(classes)
+    assert figure is not None
+    figure.draw_without_rendering()
+    inside = figure.axes[0].get_window_extent()
+    assert [text.get_text() for text in figure.axes[0].texts] == ["model 0", "model 1", "model 2"]
+    for box in (text.get_window_extent() for text in figure.axes[0].texts):
+        assert inside.x0 <= box.x0 <= box.x1 <= inside.x1
+
+
+def test_a_confidence_between_two_bins_was_drawn_in_the_next_one() -> None:
+    """Three of five members are sure: a confidence of 0.6, the upper end of the ninth of fifteen bins."""
+    found = calibration(np.array([[0.6, 0.4], [0.4, 0.6], [0.8, 0.2]]), [0, 0, 0])
+    table = np.stack([found.confidence, found.accuracy, found.samples], axis=1)
+    figure = predictions.figure_calibration(bare_run(calibration=table))
+    assert figure is not None
+    (bars,) = figure.axes[1].patches
+    left = np.asarray(bars.get_path().vertices)[::5, 0]
+    assert np.floor(15 * left).tolist() == np.flatnonzero(found.samples).tolist() == [8, 11]
+    assert np.allclose(15 * left % 1, 0.08)
+
+
+def test_a_job_map_shows_every_model_of_a_client() -> None:
+    row, x, model = np.array([0, 0, 1]), np.array([0, 0, 0]), np.array([2, 1, 0])
+    image = jobs._paint_cells(row, x, model, faint=np.zeros(3, bool), shape=(2, 1), models=5)
+    paint = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in pictures.pick_colors(5)])
+    np.testing.assert_allclose(image[:, 0, :3], paint[[1, 2, 0, 0]])
+
+
+def test_jobs_of_a_client_follow_each_other_unless_side_by_side() -> None:
+    client, seconds = np.array([3, 3, 5, 5]), np.array([1.0, 2.0, 4.0, 1.0])
+    start, busy = jobs._job_starts(client, seconds, np.array([False, False, True, True]))
+    assert start.tolist() == [0.0, 1.0, 0.0, 0.0] and busy == {3: 3.0, 5: 4.0}
+
+
+def test_only_jobs_that_counted_are_counted(classes: ReadRun) -> None:
+    """Nobody waits for a client that came late, and one that was away took no part."""
+    table = classes.clients
+    assert table is not None
+    client = int(table["client"][-1].as_py())
+    late = np.array(table["client"]) == client
+    status = np.where(late, "late", table["status"].to_pylist()).tolist()
+    changed = set_columns(classes, sim_seconds=np.where(late, 1e6, table["sim_seconds"]), status=status)
+    waits, often, before = jobs.figure_gantt(changed), jobs.figure_participation(changed), jobs.figure_gantt(classes)
+    assert waits is not None and often is not None and before is not None
+    assert waits.axes[0].get_xlim()[1] <= before.axes[0].get_xlim()[1]
+    assert "rounds on average (0 to " in str(often.get_label())
+    assert str(client) not in str(waits.get_label()).partition(";")[0].split()
+
+
+def test_the_picture_of_who_trains_which_is_sorted_by_cluster(tmp_path: Path) -> None:
+    keys = scenario({"method": {"name": "ifca", "models": 2}, "rounds": 1, "data": {"partition": None}})
+    done = fedray.run(keys, data__partition={"name": "iid", "rotation": 2}, out=tmp_path / "run")
+    run, true = read_run(done.path), done.study.shards.clusters(0)
+    table, figure = run.first_world(), jobs.figure_assignment(run)
+    assert table is not None and true is not None and figure is not None
+    bands = jobs.group_rows(run, table, np.arange(6))
+    assert bands.names == ("cluster 0", "cluster 1") and bands.sizes == (3, 3)
+    assert true[bands.order].tolist() == [0, 0, 0, 1, 1, 1]
+    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert {"cluster 0", "cluster 1"} <= {text.get_text() for text in figure.axes[0].texts}
+    assert [text for text in rows if text] == [str(client) for client in bands.order.tolist()]
+
+
+@pytest.mark.parametrize(("scores", "title", "named"), [
+    ({}, "None of 20 clients has", []),
+    ({7: 3.4}, "1 of 20 clients has", ["client 7"]),
+    ({7: 3.4, 2: -3.2, 11: 4.0}, "3 of 20 clients have", ["clients 11, 7, 2"]),
+    ({i: 5.0 - i / 10 for i in range(9)}, "9 of 20 clients have", ["clients 0, 1, 2, 3, 4, 5, 6, 7, ..."]),
+])  # fmt: skip
+def test_clients_whose_drift_is_beyond_the_threshold_are_named(
+    classes: ReadRun, scores: dict[int, float], title: str, named: list[str]
+) -> None:
+    z = np.linspace(-1.0, 1.0, 20)
+    z[list(scores)] = list(scores.values())
+    classes.pictures["client_scores"] = z
+    figure = clients.figure_drift(classes)
+    assert figure is not None and figure.get_label() == f"{title} a drift score beyond 3 standard deviations"
+    assert [text.get_text() for text in figure.axes[0].texts] == named
+    assert {ANOMALY_Z, -ANOMALY_Z} <= {float(np.asarray(line.get_ydata())[0]) for line in figure.axes[0].lines}
+    classes.pictures["client_scores"] = np.full(20, np.nan)
+    assert clients.figure_drift(classes) is None
+
+
+@pytest.mark.drawn
+def test_the_page_of_a_run_with_sets_shows_what_its_clients_got(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = [("The clients", ((clients.figure_conformal, "a note"),))]
+    monkeypatch.setattr("fedray.report.page.SECTIONS", sections)  # the others take their time
+    keys = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2}}, "evaluate": {"clients": "all"}}
+    run = fedray.run(scenario(keys, {"rounds": 1}), out=tmp_path / "run")
+    table = read_run(run.path).pictures["conformal_clients"]
+    frame = run.client_scores.to_pandas().query("round == 1")
+    assert np.array_equal(table, frame[["conformal_coverage", "conformal_size"]].to_numpy())
+    worst = f"of the rows of client {int(table[:, 0].argmin())}, the least; 80 % is wanted"
+    assert worst in (run.path / "report.html").read_text()
+
+
+def test_clients_without_rows_are_left_out_and_one_client_is_no_comparison() -> None:
+    def draw(*table: list[float]) -> Any:
+        return clients.figure_conformal(bare_run(conformal_clients=np.array(table), conformal_alpha=np.array([0.2])))
+
+    figure = draw([0.9, 1.5], [np.nan, np.nan], [0.7, 2.0])
+    assert "70.0 % of the rows of client 2" in str(figure.get_label())
+    assert draw([0.9, 1.5], [np.nan, np.nan]) is None
+
+
+def test_the_curve_of_a_tier_is_the_mean_of_its_clients_in_each_world(tmp_path: Path) -> None:
+    tiers = {"strong": {"number": 2}, "weak": {}}
+    keys = {"rounds": 2, "replicates": 2, "clients": {"tiers": tiers}, "evaluate": {"clients": "all"}}
+    run = fedray.run(scenario(keys), out=tmp_path / "run")
+    frame, found = run.client_scores.to_pandas(), clients.read_tier_curves(read_run(run.path))
+    assert list(found) == ["strong", "weak"]
+    for tier, curve in found.items():
+        assert curve.round.tolist() == [0, 1, 2] and curve.values.shape == (2, 3)
+        mine = frame[frame["tier"] == tier].groupby(["replicate", "round"])["accuracy"].mean()
+        assert np.allclose(curve.values, mine.to_numpy().reshape(2, 3))
+
+
+def test_jobs_in_flight_take_the_place_of_the_round(tmp_path: Path, classes: ReadRun) -> None:
+    tiers = {"clients": {"number": 12, "tiers": {"slow": {"share": 0.5, "spread": 1.0}, "fast": {"spread": 0.3}}}}
+    buffered = {"participation": {"mode": "buffered", "concurrency": 8, "goal": 3}}
+    run = read_run(fedray.run(scenario({"rounds": 12}, tiers, buffered), out=tmp_path / "run").path)
+    table, late = run.clients, flights.figure_staleness(run)
+    assert table is not None and late is not None and flights.figure_flights(run) is not None
+    most = max(step for step in table["staleness"].to_pylist() if step is not None)
+    assert f"{most} at most" in str(late.get_label())
+    assert jobs.figure_gantt(run) is None and jobs.figure_gantt(classes) is not None
+
+
+@pytest.mark.parametrize("most", [1, 3, 20])
+def test_shares_add_up_to_one(most: int) -> None:
+    assert flights.count_shares(np.arange(9), most).sum() == pytest.approx(1.0)
