@@ -24,15 +24,10 @@ from fedray.methods import (
     Answer,
     Compress,
     Correction,
-    Finish,
-    LocalLoss,
     Method,
-    PersonalPasses,
     Plan,
-    PrivateLayers,
     Setting,
     federated,
-    federated_each,
 )
 from fedray.scenario.loader import read_scenario
 
@@ -122,111 +117,6 @@ def test_nothing_public_made_an_ensemble_rule_of_ones_own() -> None:
     first_of_all, everyone = run.predict(images), plain.predict(images)
     assert np.allclose(first_of_all.mean, everyone.members[0]) and not np.allclose(everyone.mean, everyone.members[0])
     assert run.summary["model_hash"] == plain.summary["model_hash"]
-
-
-def test_what_finishes_local_training_and_what_is_memory_are_checked() -> None:
-    wrong: Any = 3
-    guarded = guard(pieces=(Finish(lambda start, _final: start[:1]),)).phase.find(Finish)
-    assert guarded is not None
-    with pytest.raises(BadInput, match=r"^method mine: Finish\.finish returned .*shape \[1, 2\]"):
-        guarded.finish(torch.zeros(3, 2), torch.zeros(3, 2))
-    with pytest.raises(BadInput, match=r"^method mine: Finish\.finish is an int: give a function"):
-        guard(pieces=(Finish(wrong),))
-    with pytest.raises(BadInput, match=r"PrivateLayers\.memory = \('head',\): name some of its layers, \(\)"):
-        guard(pieces=(PrivateLayers((), memory=("head",)),))
-
-
-def test_weights_of_tiers_beside_models_of_the_clients_own_are_refused() -> None:
-    passes = (PersonalPasses((plain().phase.local,)),)
-    answer = guard(answer=lambda state: Answer(state, 1, tiers=np.ones((1, 2, 1))), pieces=passes).answer
-    assert answer is not None
-    with pytest.raises(BadInput, match="tiers, but its known clients have models or weights of their own: leave tiers"):
-        answer(STATE)
-
-
-def test_a_model_for_each_client_beside_networks_was_told_a_remedy_that_is_refused() -> None:
-    """It said to set method.models = 6, and then that the field is not read beside parts."""
-
-    def both(setting: Setting) -> Method:
-        parts = federated_each(setting)
-        return Method("both", parts[0], parts=parts, join=lambda _t, _steps: [], one_model_per_client=True)
-
-    fedray.register("method", "both_of_parts", both, options={"networks": []}, models=1)
-    networks = [{"name": "mlp", "hidden": [4]}, {"name": "linear"}]
-    keys = scenario({"method": {"name": "both_of_parts", "models": 1, "networks": networks}, "data": {"limit": 60}})
-    del keys["model"]  # the list names the networks
-    with pytest.raises(BadInput, match="one_model_per_client is not called beside parts"):
-        build_study(read_scenario(keys))
-
-
-# -- A method whose clients and server share a variable: in one process it acted, on Ray each process had a copy of it
-
-ONE_MODEL = scenario(
-    {"rounds": 3, "report": False, "data": {"limit": 90}, "clients": {"number": 3}, "method": {"models": 1}}
-)
-Change = Callable[[dict[str, Any], torch.Tensor, np.ndarray], object]
-
-
-def make(change: Change, by: str) -> Callable[[Setting], Method]:
-    """FedAvg whose loss and server hold a table, a tensor and an array, which one of them changes."""
-    table, tensor, array = {"a": 1.0}, torch.ones(2), np.ones(2)
-
-    def compose(setting: Setting) -> Method:
-        def loss(outputs: Any, targets: Any, context: Any) -> Any:
-            if by == "loss":
-                change(table, tensor, array)
-            return context.objective(outputs, targets) * table["a"] * tensor[0] * array[0]
-
-        phase = federated(setting, local=replace(setting.local, loss=LocalLoss(loss)))
-
-        def step(state: Any, stats: Any, t: int) -> Any:
-            if by == "step":
-                change(table, tensor, array)
-            return phase.server.step(state, stats, t)
-
-        return Method("own", replace(phase, server=phase.server._replace(step=step)))
-
-    return compose
-
-
-@pytest.mark.parametrize("by", ["step", "loss"])
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("table", lambda table, _tensor, _array: table.update(a=2.0)),
-        ("tensor", lambda _table, tensor, _array: tensor.mul_(2)),
-        ("array", lambda _table, _tensor, array: np.copyto(array, 2)),
-    ],
-)
-def test_what_server_and_clients_share_is_refused_once_it_is_changed(name: str, change: Change, by: str) -> None:
-    with pytest.raises(BadInput, match=f"'{name}' is changed in training, .* on Ray, .* keep it in state.extra"):
-        fedray.run(ONE_MODEL, method=make(change, by))
-
-
-@pytest.mark.parametrize("by", ["step", "loss"])
-def test_what_is_added_to_a_table_or_only_read_is_left_in_peace(by: str) -> None:
-    run = fedray.run(ONE_MODEL, method=make(lambda table, _tensor, _array: table.setdefault("memo", 3), by))
-    assert run.summary["rounds"] == 3
-
-
-def test_a_variable_that_a_step_sets_anew_is_refused() -> None:
-    def compose(setting: Setting) -> Method:
-        factor = 1.0
-
-        def loss(outputs: Any, targets: Any, context: Any) -> Any:
-            return factor * context.objective(outputs, targets)
-
-        phase = federated(setting, local=replace(setting.local, loss=LocalLoss(loss)))
-
-        def step(state: Any, stats: Any, t: int) -> Any:
-            nonlocal factor
-            factor = 0.5 * factor
-            return phase.server.step(state, stats, t)
-
-        return Method("own", replace(phase, server=phase.server._replace(step=step)))
-
-    with pytest.raises(BadInput, match="'factor' is changed in training"):
-        fedray.run(ONE_MODEL, method=compose)
 
 
 # -- What the server of a user's own method holds and asks: rows that no client has, and what models say of them

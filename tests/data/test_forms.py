@@ -24,7 +24,6 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Dataset, Split, adapt, classification, store
 from fedray.data.catalogue import load_data
-from fedray.data.forms.new_rows import read_inputs
 from fedray.data.shards import hash_array
 from fedray.data.types import Array
 from fedray.scenario.identity import list_result_keys
@@ -244,25 +243,6 @@ def test_a_data_set_made_by_hand_takes_tensors_names_and_one_column_of_targets()
     assert fedray.data.regression("mine", Split(x, y.astype(float)), Split(x, y * 0.5)).train.y.shape == (6, 1)
 
 
-class Drawn(Pairs):
-    """The digits, moved anew whenever one is asked for."""
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        return torch.from_numpy(X[i]).roll(int(torch.randint(8, ())), -1), int(Y[i])
-
-
-def test_transforms_that_would_act_once_or_never_are_said() -> None:
-    with pytest.warns(FedrayWarning, match=r"^data: item \d differs when it is asked for again\. .* as augment=$"):
-        adapt(Drawn())
-    adapt(Pairs())  # warnings are errors
-    rows = datasets.Dataset.from_dict({"x": FLAT.tolist(), "label": Y.tolist()})
-    for thing in (rows.with_transform(dict), datasets.DatasetDict(train=rows, test=rows.with_transform(dict))):
-        for _ in range(2):  # the second time rows are kept
-            with pytest.warns(FedrayWarning, match="^data: rows are read as they are stored, without the transform of"):
-                adapt(thing)
-    adapt(rows.with_format("torch"))
-
-
 # -- Own data in a form that cannot be used, or not as it is: one line that says what it is and what to do
 
 TEXTS = pd.DataFrame({"text": ["a b", "a", "b", "b a"] * 10, "kind": [0, 1] * 20, "who": [*"bcda"] * 10})
@@ -290,15 +270,6 @@ def test_test_rows_of_a_hub_belong_to_the_clients_of_the_training_rows() -> None
     data = adapt(datasets.DatasetDict(both), target="kind", group="who", tokenizer=count_letters)
     assert data.test.group is not None
     assert data.test.group.tolist() == [1 if who == "b" else -1 for who in some["who"]]
-
-
-def test_texts_to_predict_were_told_to_be_a_table() -> None:
-    """Tokens are given as tokens: a run does not keep the tokenizer of its data."""
-    data = adapt(
-        (["a b", "b", "a", "b a"] * 4, [0, 1] * 8), tokenizer=lambda text: [ord(letter) % 32 for letter in text]
-    )
-    with pytest.raises(BadInput, match=r"trained on tokens: give them as whole numbers \[n, 3\]"):
-        read_inputs(data, ["a b", "b"])
 
 
 # -- Hugging Face data sets of the user's cache are read without the network; what is not there is one line
