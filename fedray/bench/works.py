@@ -161,9 +161,9 @@ def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested:
     return BenchWork(read_scenario(keys), UserObjects(data=noise(tested, shape, tested), model=module), module)
 
 
-def like_boston() -> Dataset:
-    """Random numbers of the size of Boston housing, for machines without it."""
-    n, features, folds = BOSTON
+def like_boston(n: int = BOSTON[0], folds: int = BOSTON[2]) -> Dataset:
+    """Makes random numbers of the size of Boston housing, for machines without it."""
+    features = BOSTON[1]
     random = rng.stream(0, "bench table")
     x, y = random.standard_normal((n, features), dtype=np.float32), random.standard_normal((n, 1), dtype=np.float32)
     data = regression("noise", Split(x, y), Split(x[:0], y[:0]))

@@ -26,7 +26,7 @@ def test_fedray_and_the_plain_loop_train_the_same_weights(kind: str) -> None:
 
 
 def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
-    own = UserObjects(works.like_boston(), works.boston_mlp)
+    own = UserObjects(works.like_boston(120, 3), works.boston_mlp)
     boston = works.BenchWork(works.boston(1).scenario, own, works.boston_mlp)
     assert measure_weight_difference(boston, torch.float32) < 1e-4
 

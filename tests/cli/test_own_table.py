@@ -17,23 +17,10 @@ from fedray.report.read import read_run
 def write_passengers(path: Path, rows: int = 120) -> None:
     """Titanic's columns, made up: text, categories, gaps, and names that are all different."""
     draw = np.random.default_rng(0)
-    header = [
-        "PassengerId",
-        "Survived",
-        "Pclass",
-        "Name",
-        "Sex",
-        "Age",
-        "SibSp",
-        "Parch",
-        "Ticket",
-        "Fare",
-        "Cabin",
-        "Embarked",
-    ]
+    header = "PassengerId,Survived,Pclass,Name,Sex,Age,SibSp,Parch,Ticket,Fare,Cabin,Embarked"
     with path.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(header)
+        table.writerow(header.split(","))
         for i in range(rows):
             sex = ("male", "female")[i % 2]
             survived = int(draw.random() < (0.2, 0.8)[i % 2])
@@ -46,30 +33,16 @@ def write_passengers(path: Path, rows: int = 120) -> None:
 
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
-KEYS = (
-    "data.name=table",
-    "data.target=Survived",
-    "data.partition.name=iid",
-    "runtime=inline",
-    "rounds=3",
-    "clients=5",
-    "method.models=2",
-    "local.epochs=2",
-)
+TEXT = "data.name=table data.target=Survived data.partition.name=iid runtime=inline rounds=3 clients=5"
+KEYS = [*TEXT.split(), "method.models=2", "local.epochs=2"]
 
 
 @pytest.mark.filterwarnings("ignore:data. columns? ")
 @pytest.mark.short_report
 def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_path: Path) -> None:
     write_passengers(tmp_path / "titanic.csv")
-    given: list[str | Path] = [
-        "run",
-        QUICKSTART,
-        *KEYS,
-        f"data.path={tmp_path / 'titanic.csv'}",
-        "--out",
-        tmp_path / "run",
-    ]
+    path = f"data.path={tmp_path / 'titanic.csv'}"
+    given: list[str | Path] = ["run", QUICKSTART, *KEYS, path, "--out", tmp_path / "run"]
     refused = run_command(*given)
     assert refused.status == 2
     assert "columns Age (24), Embarked (1) have missing values: write data.missing: mean" in refused.err

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,33 +44,6 @@ def test_a_tilde_is_the_home_directory_wherever_a_path_is_given(home: Path) -> N
     assert fedray.resume("~/python").path == again.path == home / "python"
     assert again.export("~/own")[0].parent == home / "own"
     assert list(Path.cwd().iterdir()) == []
-
-
-def test_a_directory_that_cannot_be_written_is_named_before_torch_is_imported(tmp_path: Path) -> None:
-    """By every command that writes."""
-    file, taken, folder = tmp_path / "small.yaml", tmp_path / "file", tmp_path / "folder"
-    file.write_text(yaml.safe_dump({**scenario(), "table": [{"name": "a", "seed": 1}]}))
-    (tmp_path / "sweep.yaml").write_text("{scenario: small.yaml, space: {seed: [1]}, objectives: [accuracy]}")
-    taken.write_text("")
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "scenario.yaml").write_text("rounds: 1")
-    commands = [
-        ["run", str(file), f"--out={taken}/run"],
-        ["table", str(file), f"--out={taken}/run"],
-        ["tune", str(tmp_path / "sweep.yaml"), f"--out={taken}/run"],
-        ["export", str(folder), f"--out={taken}/run"],
-        ["report", str(folder), f"--out={taken}/page.html"],
-    ]
-    code = (
-        "import sys\nfrom fedray.cli.commands import main\n"
-        f"for command in {commands!r}:\n"
-        "    try:\n        main(command)\n"
-        "    except SystemExit as end:\n        print(end.code, sorted({'torch', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["2 []"] * len(commands), done
-    assert len(done.stderr.splitlines()) == len(commands)
-    assert all("cannot be written" in line and str(taken) in line for line in done.stderr.splitlines()), done.stderr
 
 
 READING = ("resume {}", "report {}", "export {}", "plot {}", "tune {}.yaml --out {}", "run {}.yaml --out {}")

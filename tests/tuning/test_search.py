@@ -39,12 +39,12 @@ def opened(out: Path, name: str = "sweep") -> optuna.Study:
     return optuna.load_study(study_name=name, storage=optuna_study.open_storage(str(out / "study.journal")))
 
 
-def test_fifty_gammas_cost_one_training(tmp_path: Path) -> None:
-    found = sweep({"predict.gamma": GAMMA}, objectives=["personal_accuracy"], sampler="random", trials=50)
+def test_many_gammas_cost_one_training(tmp_path: Path) -> None:
+    found = sweep({"predict.gamma": GAMMA}, objectives=["personal_accuracy"], sampler="random", trials=12)
     summary, trials = run(found, tmp_path / "s")
-    assert (summary["trials"], summary["trainings"], summary["looked_up"]) == (50, 1, 49)
+    assert (summary["trials"], summary["trainings"], summary["looked_up"]) == (12, 1, 11)
     assert len(list((tmp_path / "s" / "trials").iterdir())) == 1
-    assert summary["seconds_saved"] == pytest.approx(49 * summary["seconds_trained"])
+    assert summary["seconds_saved"] == pytest.approx(11 * summary["seconds_trained"])
     assert len({row["values"]["personal_accuracy"] for row in trials}) > 1
     assert json.loads((tmp_path / "s" / "summary.json").read_text()) == summary
     assert summary["trainings"] == sum(row["how"] == "trained" for row in trials)
