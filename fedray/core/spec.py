@@ -81,7 +81,7 @@ class Section(NamedTuple):
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
-    """A field of a dataclass that is a key of a scenario; the arguments are fields of `Option`."""
+    """Returns a field of a dataclass that is a key of a scenario; the arguments are fields of `Option`."""
     option = {"key": Option(default, check, needs=needs)}
     if default is REQUIRED:
         return field(metadata=option)
@@ -91,7 +91,7 @@ def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
 
 
 def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -> Any:
-    """A field of a dataclass that is a section of a scenario.
+    """Returns a field of a dataclass that is a section of a scenario.
 
     Args:
         kind: the dataclass of its keys.

@@ -59,7 +59,7 @@ def needs_losses(study: Study, answer: Answer) -> bool:
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Each client's weights over the models that answer (FE eqs. 3-4).
+    """Returns each client's weights over the models that answer (FE eqs. 3-4).
 
     Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
     gamma weighs the models that its tier has, or all. Where each client has a model of its own, that one answers; if it
@@ -90,7 +90,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """The same where tiers have weights: those of a tier are for its clients what `weights` is for everybody."""
+    """Returns the same if tiers have weights: those of a tier act on its clients as `weights` on everybody."""
     assert answer.tiers is not None
     tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
     for t in np.unique(tier).tolist():
@@ -102,7 +102,7 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def rank_own_models(models: int, client: IntArray) -> Tensor:
-    """Losses by which client i chooses model i, `[K, n]`: 0 of that model, 1 of every other.
+    """Returns losses by which client i chooses model i, `[K, n]`: 0 for that model, 1 for every other.
 
     Args:
         models: K.
@@ -131,7 +131,7 @@ class WeightedRows(NamedTuple):
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """The weighted mean of values `[..., n]` of these rows, `[...]`; NaN without rows.
+        """Returns the weighted mean of values `[..., n]` of these rows, `[...]`; NaN without rows.
 
         Values that are all 1 have the mean 1.0, and where the rows weigh the same, whole numbers are counted without
         rounding: with 13 weights of 1 / 13 the mean of 13 hits would be a little less than 1.
@@ -152,26 +152,26 @@ RowsOfClient = Callable[[int], WeightedRows]
 
 
 def count_known(study: Study) -> int:
-    """How many clients are evaluated one by one: the first so many ids."""
+    """Counts the clients that are evaluated one by one: the first so many ids."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
-    """The known clients whose scores are recorded one by one, `[n]`: all, or some, evenly spread over the ids."""
+    """Picks the known clients whose scores are recorded, `[n]`: all, or some, evenly spread over the ids."""
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
     return np.arange(wanted) * known // max(1, wanted)
 
 
 def label_shares(study: Study, world: int) -> FloatArray:
-    """Share of each class in each client's training data, `[N, C]`."""
+    """Returns the share of each class in each client's training data, `[N, C]`."""
     counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
     shares: FloatArray = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)
     return shares
 
 
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
-    """A function: client -> the test rows it is scored on.
+    """Returns a function: client -> the test rows that it is scored on.
 
     A client with test rows of its own is tested on them; otherwise on the test rows of the classes it holds, reweighted
     to its label shares, which is the expectation over test samples that follow its distribution. Where there are no
@@ -206,7 +206,7 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def held_out_rows(study: Study, world: int) -> RowsOfClient:
-    """A function: client -> its held-out rows, which all weigh the same."""
+    """Returns a function: client -> its held-out rows, which all weigh the same."""
 
     def find(client: int) -> WeightedRows:
         rows = study.shards.client_holdout(world, client) if study.hold_out else np.empty(0, np.int64)
@@ -216,7 +216,7 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """What each model contributes to a client's answer: its vote for each class, or its targets in original units.
+    """Returns what each model adds to a client's answer: its vote for each class, or its targets in original units.
 
     Args:
         study: what was trained.
@@ -232,7 +232,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """For each row 1 where the answer is right and else 0, or the squared error, the mean over targets.
+    """Returns for each row 1 if the answer is wrong and else 0, or the squared error, the mean over targets.
 
     Args:
         study: what was trained.
@@ -250,7 +250,7 @@ def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) ->
 
 
 def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
-    """A function: client -> the rows of a split that it is scored on."""
+    """Returns a function: client -> the rows of a split that it is scored on."""
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
@@ -268,7 +268,7 @@ def alike(weights: FloatArray | None) -> Group:
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """The rows of each client, and numbers of what it is answered there, `[..., n]`, one client after the other.
+    """Returns the rows of each client, and numbers of its answers there, `[..., n]`, client after client.
 
     So nobody holds the answers of all clients at once: thousands may have models of their own.
 
@@ -301,7 +301,7 @@ def measure_clients(
     clients: IntArray | None = None,
     everybody: FloatArray | None = None,
 ) -> FloatArray:
-    """Accuracy, or RMSE, of the answers that clients get on their own rows of a split.
+    """Returns accuracy, or RMSE, of the answers that clients get on their own rows of a split.
 
     Args:
         study: what was trained.
@@ -390,7 +390,7 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 
 
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
-    """A known client's own models `[K, d]`: of several personal passes those that are best on its held-out rows.
+    """Picks a known client's own models `[K, d]`: of several personal passes those best on its held-out rows.
 
     Args:
         host: where the client lives.
@@ -407,7 +407,7 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
-    """Accuracies or RMSEs of clients with models of their own, on their test and held-out rows: `[N, P]` each.
+    """Splits the scores of clients with own models into those on test and held-out rows: `[N, P]` each.
 
     Args:
         own: (world, client) -> `[2, P]`, one column for each personal pass.
@@ -418,7 +418,7 @@ def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[Fl
 
 
 def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False) -> FloatArray:
-    """Each client's score with the pass that did best on its own held-out rows, `[N]`; the first one in a tie.
+    """Picks each client's score with the pass that did best on its held-out rows, `[N]`; the first in a tie.
 
     Args:
         test: score of each client with each pass, `[N, P]`.
@@ -431,13 +431,13 @@ def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False)
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """The number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst."""
+    """Returns the number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst."""
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
 
 
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
-    """Mean, the worse tenth and worst of the clients' scores `[N]`; a client without a score (NaN) is left out.
+    """Returns mean, worse tenth and worst of the clients' scores `[N]`, without clients that have none (NaN).
 
     Args:
         scores: accuracies, or RMSEs.
@@ -524,7 +524,7 @@ class Inquiry(NamedTuple):
     halved: bool = False
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
-        """A function: client -> the rows that it is asked about."""
+        """Returns a function: client -> the rows that it is asked about."""
         find = rows_of_clients(study, world, self.split)
 
         def find_half(client: int) -> WeightedRows:
@@ -534,7 +534,7 @@ class Inquiry(NamedTuple):
         return find_half if self.halved else find
 
     def say(self, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """What each client says of the numbers of its rows; means of no rows are NaN."""
+        """Returns what each client says of the numbers of its rows; means of no rows are NaN."""
         for own, values in each:
             yield np.full(self.means, own.mean(values)) if self.means else values
 
@@ -549,7 +549,7 @@ def read_answers(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> RowAnswers:
-    """What models say about the rows of a split.
+    """Returns what models say about the rows of a split.
 
     Args:
         study: what was trained.
@@ -573,7 +573,7 @@ def read_answers(
 
 
 def read_world(study: Study, world: int, measured: Measured, split: str) -> RowAnswers:
-    """What the models that answer say about all rows of a split.
+    """Returns what the models that answer say about all rows of a split.
 
     Args:
         study: what was trained.
@@ -589,7 +589,7 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
 def join_answers(
     study: Study, of: RowAnswers, rows: IntArray | None = None, weights: FloatArray | None = None
 ) -> Joined:
-    """What the models say together about some rows.
+    """Returns what the models say together about some rows.
 
     Args:
         study: what was trained.
@@ -612,14 +612,14 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """The known clients' weights, `[N, K]`; None: all get everybody's answer, as of a stack."""
+    """Returns the known clients' weights, `[N, K]`; None: all get everybody's answer, as of a stack."""
     return None if study.parts else measured.weights.get(world)
 
 
 def tell_known(
     study: Study, world: int, measured: Measured, of: RowAnswers, inquiry: Inquiry, *, own: Own | None
 ) -> list[FloatArray]:
-    """What each known client says about the answers that it gets, `[means]` or `[n_k]` each.
+    """Returns what each known client says about the answers that it gets, `[means]` or `[n_k]` each.
 
     Args:
         study: what was trained.
@@ -640,7 +640,7 @@ def tell_known(
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """What known clients say that answer with models of their own, where they live; see `ask_own`.
+    """Returns what known clients say that answer with models of their own, where they live; see `ask_own`.
 
     Args:
         host: where the clients live.

@@ -1,15 +1,17 @@
-"""Known clients of a regression are scored one by one, as those of a classification are."""
+"""Known clients are scored one by one, by what they answer, in every evaluated round."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from small import copy_run, rows, scenario
 
 import fedray
-from fedray.core.text import is_share
+from fedray.core.errors import FedrayError
 from fedray.evaluation.answers import (
     WeightedRows,
     find_best_pass,
@@ -19,12 +21,13 @@ from fedray.evaluation.answers import (
     summarize_clients,
 )
 from fedray.metrics.ensemble import weigh_votes
-from fedray.metrics.scores import lower_is_better
+from fedray.scenario.loader import read_scenario
+from fedray.tuning.trial import hash_training
 
 NUMBER = 6
 
 
-def run(method: dict[str, Any], **keys: Any) -> fedray.Run:
+def train(method: dict[str, Any], **keys: Any) -> fedray.Run:
     """The sine toy, whose clients have amplitudes of their own."""
     scenario = {
         "rounds": 3, "runtime": "inline", "method": method, "data": {"name": "sine", "samples": 20},
@@ -44,18 +47,19 @@ def rmse_of(run: fedray.Run, client: int) -> float:
     return float(np.sqrt(((mean - y.numpy()) ** 2).mean()))
 
 
-@pytest.mark.parametrize(
-    "method",
-    [{"name": "ditto"}, {"name": "local_only"}, {"name": "fed_ensemble", "models": 3}, {"name": "lg_fedavg"}],
-    ids=lambda method: method["name"],
-)
-def test_regression_never_recorded_what_known_clients_answer(method: dict[str, Any]) -> None:
+ANSWERING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ditto": ({}, {}),
+    "local_only": ({}, {}),
+    "fed_ensemble": ({"models": 3}, {"predict": {"gamma": 0.01}}),
+    "lg_fedavg": ({"shared_layers": 1}, {"model": {"name": "mlp", "hidden": [8]}}),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+def test_regression_never_recorded_what_known_clients_answer(name: str) -> None:
     """Ditto reported FedAvg's RMSE and local_only that of the average of all N models."""
-    keys = {"predict": {"gamma": 0.01}} if method["name"] == "fed_ensemble" else {}
-    model = {"model": {"name": "mlp", "hidden": [8]}} if method["name"] == "lg_fedavg" else {}
-    if method["name"] == "lg_fedavg":
-        method = {**method, "shared_layers": 1}
-    one = run(method, evaluate={"personal": True}, **keys, **model)
+    options, keys = ANSWERING[name]
+    one = train({"name": name, **options}, evaluate={"personal": True}, **keys)
     each = [rmse_of(one, client) for client in range(NUMBER)]
     scores = found(one)
     assert scores["personal_rmse"] == pytest.approx(np.mean(each), rel=1e-5)
@@ -66,7 +70,7 @@ def test_regression_never_recorded_what_known_clients_answer(method: dict[str, A
 
 def test_gamma_changes_what_a_regression_records() -> None:
     scores = [
-        found(run({"name": "fed_ensemble", "models": 3}, evaluate={"personal": True}, predict={"gamma": gamma}))
+        found(train({"name": "fed_ensemble", "models": 3}, evaluate={"personal": True}, predict={"gamma": gamma}))
         for gamma in (0.0, 0.01, float("inf"))
     ]
     assert len({one["personal_rmse"] for one in scores}) == 3
@@ -76,8 +80,8 @@ def test_gamma_changes_what_a_regression_records() -> None:
 
 def test_ditto_chooses_lambda_by_rmse_where_there_are_no_classes() -> None:
     hold = {"data": {"hold_out": 0.3}}
-    many = run({"name": "ditto", "lambda": [0.0, 50.0]}, **hold)
-    singles = [run({"name": "ditto", "lambda": value}, **hold) for value in (0.0, 50.0)]
+    many = train({"name": "ditto", "lambda": [0.0, 50.0]}, **hold)
+    singles = [train({"name": "ditto", "lambda": value}, **hold) for value in (0.0, 50.0)]
     held = [found(one)["hold_out_personal_rmse"] for one in (many, *singles)]
     assert held[0] <= min(held[1:]) + 1e-9
 
@@ -92,17 +96,8 @@ def test_best_pass_is_the_lowest_rmse_and_a_client_without_rows_takes_the_first(
     assert summarize_clients(np.array([np.nan]), classes=False) == {}
 
 
-def test_names_of_personal_errors_have_their_direction_and_unit() -> None:
-    for name in ("personal_rmse", "hold_out_personal_rmse_p90", "personal_rmse_worst"):
-        assert lower_is_better(name)
-        assert not is_share(name)
-    for name in ("personal_accuracy", "hold_out_personal_p10", "personal_worst"):
-        assert not lower_is_better(name)
-        assert is_share(name)
-
-
 def test_a_client_without_test_rows_of_its_own_is_tested_on_all_where_there_are_no_classes() -> None:
-    study = run({"name": "fedavg"}).study
+    study = train({"name": "fedavg"}).study
     rows = own_test_rows(study, 0)(2)
     assert len(rows.rows) == len(study.split("test", 0)[1])
     assert torch.as_tensor(rows.weight).sum() == pytest.approx(1.0)
@@ -131,7 +126,7 @@ def test_clients_with_models_of_their_own_read_no_other_model(monkeypatch: pytes
     """N models at N clients were N^2 answers."""
     rng = np.random.default_rng(0)
     votes, rows = rng.random((4, 9, 3)).astype(np.float32), np.array([2, 5])
-    own, study = np.eye(4)[1], run({"name": "local_only"}).study
+    own, study = np.eye(4)[1], train({"name": "local_only"}).study
     whole = weigh_votes(own, votes, rows, finite=False)
     outputs = torch.from_numpy(rng.random((NUMBER, len(study.split("test", 0)[1]), 1)))
     monkeypatch.setattr(np, "tensordot", lambda *_a, **_how: pytest.fail("all models are read"))
@@ -139,3 +134,81 @@ def test_clients_with_models_of_their_own_read_no_other_model(monkeypatch: pytes
     assert np.isfinite(measure_clients(study, 0, outputs, np.eye(NUMBER))).all()
     with pytest.raises(pytest.fail.Exception):
         weigh_votes(np.array([0.0, 0.5, 0.5, 0.0]), votes, rows)
+
+
+TIERS = {"tiers": {"strong": {"number": 2}, "weak": {}}}
+
+
+def recorded(keys: dict[str, Any], **options: Any) -> fedray.Run:
+    return fedray.run(scenario({"evaluate": {"clients": "all"}, "clients": TIERS}, keys), **options)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"evaluate": {"personal": True}, "predict": {"gamma": 0.1}, "data": {"hold_out": 0.2}},
+        {"method": {"name": "ditto"}, "evaluate": {"personal": True, "every": 2}},
+    ],
+    ids=["own weights", "own models"],
+)
+def test_their_mean_is_the_personal_score_of_the_round(keys: dict[str, Any]) -> None:
+    run = recorded({**keys, "rounds": 2, "replicates": 2})
+    frame, rounds = run.client_scores.to_pandas(), run.rounds.to_pandas()
+    for prefix in [name.removesuffix("accuracy") for name in frame.columns if name.endswith("accuracy")]:
+        means = frame.groupby(["replicate", "fold", "round"])[f"{prefix}accuracy"].mean()
+        wanted = rounds.set_index(["replicate", "fold", "round"]).get(f"{prefix}personal_accuracy")
+        if wanted is None:
+            assert frame[f"{prefix}accuracy"].isna().all()  # nothing was held out
+            continue
+        assert np.allclose(means, wanted[means.index], atol=1e-12)
+    assert len(frame) == 6 * len(rounds)
+
+
+def test_where_nobody_has_weights_of_his_own_everybody_is_given_the_answer_of_the_ensemble() -> None:
+    """A client of a regression is tested on all test rows, so that its RMSE is that of the run."""
+    keys = {"data": {"name": "sine", "samples": 20}, "model": {"name": "rbf"}, "method": {"models": 3}}
+    run = fedray.run({**keys, "rounds": 2, "runtime": "inline", "clients": 4, "evaluate": {"clients": "all"}})
+    frame, rounds = run.client_scores.to_pandas(), run.rounds.to_pandas()
+    for t, rmse in zip(rounds["round"], rounds["rmse"], strict=True):
+        assert np.allclose(frame.loc[frame["round"] == t, "rmse"], rmse, rtol=1e-6)
+
+
+def test_weights_of_an_infinite_temperature_are_the_answer_that_everybody_gets() -> None:
+    """One computes an answer for each client, the other one for all."""
+    keys = {"rounds": 1, "data": {"hold_out": 0.2}}
+    own, alike = (recorded({**keys, "evaluate": {"personal": personal}}).client_scores for personal in (True, False))
+    assert own.column_names == alike.column_names
+    for name in ("accuracy", "hold_out_accuracy"):
+        assert np.allclose(own[name].to_numpy(), alike[name].to_numpy(), atol=1e-12)
+
+
+def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_among_all() -> None:
+    plain, keys = ({"rounds": 1, "evaluate": {"clients": number}} for number in (None, 3))
+    assert len({hash_training(read_scenario(scenario(one)), ()) for one in (plain, keys)}) == 1, "it is no training"
+    every, some = recorded({"rounds": 1}), recorded(keys)
+    assert every.summary["model_hash"] == some.summary["model_hash"]
+    few = some.client_scores.to_pylist()
+    assert [row["client"] for row in few] == [0, 2, 4] * 2
+    assert [row["tier"] for row in few] == ["strong", "weak", "weak"] * 2
+    assert few == [row for row in every.client_scores.to_pylist() if row["client"] in (0, 2, 4)]
+    sizes = [row["samples"] for row in every.client_scores.to_pylist() if row["round"] == 0]
+    assert sum(sizes) == 240 and max(sizes) > min(sizes)
+
+
+def test_a_damaged_table_is_written_again_and_every_score_is_that_of_a_run_that_was_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the table is flushed in every round; also sets, and scores of unknown inputs."""
+    monkeypatch.setattr("fedray.storage.tables.FLUSH_ROWS", 5)
+    keys = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2}}, "evaluate": {"ood": "noise"}}
+    whole = recorded(keys, out=tmp_path / "whole")
+    parts = [path.name for path in sorted((whole.path / "client_scores.parquet").iterdir())]
+    assert parts == [f"part-{round:09d}.parquet" for round in range(5)]
+    cut = copy_run(whole, tmp_path / "cut", 2)
+    part = cut / "client_scores.parquet" / parts[1]
+    part.write_bytes(part.read_bytes()[:-7])
+    with pytest.raises(FedrayError, match="part-000000001.parquet is damaged"):
+        _ = fedray.load(cut).client_scores
+    with pytest.warns(UserWarning, match="part-000000001"):
+        again = fedray.resume(cut)
+    assert again.client_scores.equals(whole.client_scores) and rows(again.rounds) == rows(whole.rounds)

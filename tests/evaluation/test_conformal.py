@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from small import copy_run, of_method, rows, scenario
+from small import of_method, scenario
 
 import fedray
-from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.data.store import open_dataset
-from fedray.data.types import Dataset, Split, classification
 from fedray.evaluation.answers import held_out_rows, own_test_rows
 from fedray.metrics.conformal import ConformalRule, find_threshold, weigh_clients
 
@@ -28,13 +24,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def standard_error(alpha: float, *rows: float) -> float:
-    """Of a coverage: that of the tested rows, and that of the rows that calibrate."""
-    return float(np.sqrt(alpha * (1 - alpha) * sum(1 / n for n in rows)))
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_sets_cover_as_promised_whoever_answers_digits(method: str) -> None:
+def test_sets_cover_as_promised_whoever_answers(method: str) -> None:
     """1 - alpha <= coverage <= 1 - alpha + K / (N + K), for the ensemble's answer and for the clients' own."""
     keys = scenario(
         {"method": {"name": method}, "data": {"limit": None, "hold_out": 0.4, "partition": {"name": "iid"}}},
@@ -43,9 +34,15 @@ def test_sets_cover_as_promised_whoever_answers_digits(method: str) -> None:
     )
     run = fedray.run(keys, report=False)
     held, clients = len(run.study.split("hold_out", 0)[1]), 6
-    error = 2 * standard_error(0.1, len(run.study.split("test", 0)[1]), held)
-    for name in ("conformal_coverage", "conformal_coverage_clients"):
-        assert 0.9 - error <= run.metrics[name] <= 0.9 + clients / (held + clients) + error, name
+    x, y = (part.numpy() for part in run.study.split("test", 0))
+    covered = {name: run.metrics[name] for name in ("conformal_coverage", "conformal_coverage_clients")}
+    for score in ("lac", "raps"):
+        sets = run.predict(x, conformal={"score": score}).sets
+        assert sets is not None
+        covered[score] = float(sets[np.arange(len(y)), y].mean())
+    error = 2 * np.sqrt(0.1 * 0.9 * (1 / len(y) + 1 / held))  # of the tested rows, and of those that calibrate
+    for name, coverage in covered.items():
+        assert 0.9 - error <= coverage <= 0.9 + clients / (held + clients) + error, name
     assert run.metrics["conformal_coverage_client_worst"] <= run.metrics["conformal_coverage_clients"]
 
 
@@ -127,12 +124,6 @@ def test_sets_change_nothing_that_is_trained_or_sent(run: fedray.Run) -> None:
     assert (sent == 2 * 8 * held).all()  # a number a row, for everybody's answer and for the clients' own
 
 
-def test_a_run_that_goes_on_has_the_same_sets(run: fedray.Run, tmp_path: Path) -> None:
-    again = fedray.resume(copy_run(run, tmp_path / "run", last_round=2))
-    assert rows(again.rounds) == rows(run.rounds)
-    assert rows(again.client_scores) == rows(run.client_scores)
-
-
 def test_coverage_of_the_classes_is_a_list(run: fedray.Run) -> None:
     table = run.rounds.to_pandas()
     each = np.stack(table["conformal_coverage_class"])
@@ -162,88 +153,9 @@ def test_a_pooled_method_has_one_client_and_a_stack_its_own_answer() -> None:
     assert sets is not None and sets[np.arange(len(y)), y].mean() == stack.metrics["conformal_coverage"]
 
 
-WRONG = {
-    "data.hold_out = 0, but predict.conformal needs rows": {"predict": {"conformal": {"alpha": 0.2}}},
-    "predict.conformal.alpha = 0.01, but .* are too few for it": {
-        "data": {"hold_out": 0.2},
-        "predict": {"conformal": {"alpha": 0.01}},
-    },
-    "predict.conformal.alpha = 0.001, but .* too few for it.*: raise it, or raise data.hold_out": {
-        "data": {"hold_out": 0.2},
-        "predict": {"conformal": {"alpha": 0.001, "quantile": "qq"}},
-    },
-    "predict.conformal.score = regression, but digits has classes: choose lac": {
-        "data": {"hold_out": 0.2},
-        "predict": {"conformal": {"score": "regression"}},
-    },
-}
-
-
-@pytest.mark.parametrize(("line", "keys"), WRONG.items(), ids=[line[:40] for line in WRONG])
-def test_sets_that_cannot_be_are_one_line(line: str, keys: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match=line) as wrong:
-        fedray.run(scenario(keys))
-    assert "\n" not in str(wrong.value)
-
-
 def test_the_least_alpha_that_a_line_names_is_enough() -> None:
     keys: dict[str, Any] = {"data": {"hold_out": 0.2}, "predict": {"conformal": {"alpha": 0.01}}, "rounds": 0}
-    with pytest.raises(BadInput) as wrong:
+    with pytest.raises(BadInput, match="predict.conformal.alpha = 0.01") as wrong:
         fedray.run(scenario(keys))
     keys["predict"]["conformal"]["alpha"] = float(str(wrong.value).split("raise it to ")[1].split(" ")[0])
     assert fedray.run(scenario(keys), report=False).metrics["conformal_coverage"] > 0
-
-
-def test_a_run_that_withheld_nothing_predicts_no_sets() -> None:
-    run = fedray.run(scenario({"rounds": 0}), report=False)
-    with pytest.raises(BadInput, match=r"conformal needs rows .* data.hold_out = 0"):
-        run.predict(run.study.split("test", 0)[0], conformal={"alpha": 0.3})
-
-
-DEALS = 3
-
-
-def deal_fashion(deal: int) -> Dataset:
-    """FashionMNIST dealt anew to training and test rows: its own test rows are harder than withheld training rows."""
-    whole = open_dataset("fashion_mnist")
-    x, y = (np.concatenate([getattr(part, name) for part in (whole.train, whole.test)]) for name in "xy")
-    order = rng.stream(0, "mixed fashion", deal).permutation(len(y))
-    train, test = order[:20_000], order[20_000:30_000]
-    return classification("mixed fashion", Split(x[train], y[train]), Split(x[test], y[test]), whole.class_names)
-
-
-def mixture_error(run: fedray.Run) -> float:
-    """The standard error of the coverage of clients who are tested on rows that they share."""
-    sizes = np.array([len(run.study.shards.client_holdout(0, client)) for client in range(10)])
-    find, weight = own_test_rows(run.study, 0), np.zeros(10_000)
-    for client, share in enumerate(weigh_clients(sizes)):
-        own = find(client)
-        weight[own.rows] += share * own.weight
-    return standard_error(0.1, int(sizes.sum()), 1 / float((weight**2).sum()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_sets_cover_as_promised_whoever_answers_fashion_mnist(method: str) -> None:
-    """As on digits, for every score, with ten thousand test rows and clients of different labels; three deals."""
-    keys = scenario(
-        {"method": {"name": method}, "data": {"limit": None, "hold_out": 0.3}, "local": {"batch_size": 32}},
-        {"data": {"partition": {"name": "dirichlet", "alpha": 0.5}}, "clients": {"number": 10}, "rounds": 3},
-        {"predict": {"conformal": {"score": "aps"}}, "evaluate": {"every": 3}},
-        METHODS[method],
-    )
-    covered: dict[str, list[float]] = {"own": [], "lac": [], "aps": [], "raps": []}
-    errors, held = [], 0
-    for deal in range(DEALS):
-        run = fedray.run(keys, data=deal_fashion(deal), report=False)
-        x, y = (part.numpy() for part in run.study.split("test", 0))
-        covered["own"].append(run.metrics["conformal_coverage_clients"])
-        for score in ("lac", "aps", "raps"):
-            sets = run.predict(x, conformal={"score": score}).sets
-            assert sets is not None
-            covered[score].append(float(sets[np.arange(len(y)), y].mean()))
-        errors.append(mixture_error(run))
-        held = len(run.study.split("hold_out", 0)[1])
-    error = 2 * float(np.mean(errors)) / np.sqrt(DEALS)
-    for name, values in covered.items():
-        assert 0.9 - error <= np.mean(values) <= 0.9 + 10 / (held + 10) + error, (name, values)

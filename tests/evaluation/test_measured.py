@@ -25,8 +25,8 @@ UNEVEN: dict[str, Any] = {
 }
 
 
-def line(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of a noisy line."""
+def noisy_line(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of a noisy noisy_line."""
     x = torch.linspace(-1.0, 1.0, n)[:, None]
     return x, 3.0 * x + torch.from_numpy(np.random.default_rng(0).normal(size=(n, 1))).float()
 
@@ -51,7 +51,7 @@ def read_residual(run: fedray.Run) -> float:
 
 
 def test_clients_without_rows_do_not_count_as_clients_without_residuals() -> None:
-    run = fedray.run({**UNEVEN, "method": {"name": "fedavg"}}, data=line(60))
+    run = fedray.run({**UNEVEN, "method": {"name": "fedavg"}}, data=noisy_line(60))
     variances, filled = find_variances(run, run.progress.state, 1)[0], find_filled(run)
     assert not filled.all()
     assert (variances[~filled] == 0.0).all()
@@ -60,7 +60,7 @@ def test_clients_without_rows_do_not_count_as_clients_without_residuals() -> Non
 
 def test_residuals_of_clients_by_themselves_are_those_of_each_model_at_its_own_client() -> None:
     with pytest.warns(FedrayWarning, match="models that took no upload in the run, and stay as they were drawn: 4"):
-        run = fedray.run({**UNEVEN, "method": {"name": "local_only"}}, data=line(60))
+        run = fedray.run({**UNEVEN, "method": {"name": "local_only"}}, data=noisy_line(60))
     variances, filled = find_variances(run, run.progress.state, 8), find_filled(run)
     assert read_residual(run) == pytest.approx(np.diag(variances)[filled].mean())
     assert read_residual(run) < 0.9 * variances[:, filled].mean()

@@ -1,15 +1,18 @@
-"""What a person watches: plain lines where there is no terminal, a live table where there is one, and the time left."""
+"""What a person watches: phases and lines without a terminal, a live table where there is one, and the time left."""
 
 from __future__ import annotations
 
 import io
+import logging
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
-from small import scenario
+from small import run_command, scenario
 
 import fedray
 from fedray.experiments import live
@@ -94,3 +97,62 @@ def test_a_run_in_a_notebook_says_what_it_does(capsys: pytest.CaptureFixture[str
     assert "round 2/2" in capsys.readouterr().err and seen == [0, 1, 2]
     fedray.resume(tmp_path / "run", rounds=3)  # no notebook: nothing is printed
     assert capsys.readouterr().err == ""
+
+
+def file(folder: Path) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(scenario({"rounds": 2})))
+    return path
+
+
+def test_a_phase_is_said_when_it_lasts_and_again_after_25_s_at_most() -> None:
+    """The pauses grew from 15 s to 30 s and to ten minutes."""
+    heard = live.Heard()
+    heard.begin("reading the data")
+    said = {}
+    for second in range(100):
+        line = live.next_line(heard, heard.began + second)
+        if line:
+            said[second] = line
+    assert said == {
+        2: "reading the data",
+        17: "still reading the data (17 s)",
+        40: "still reading the data (40 s)",
+        65: "still reading the data (1.08 min)",
+        90: "still reading the data (1.5 min)",
+    }
+
+
+def test_a_phase_that_is_over_at_once_is_not_said() -> None:
+    heard = live.Heard()
+    heard.begin("training")
+    assert live.next_line(heard, heard.began + 1.9) is None
+    heard.speak()  # a line of progress
+    assert live.next_line(heard, heard.spoke + live.SILENCE - 1) is None
+    assert live.next_line(heard, heard.spoke + live.SILENCE + 1) == "still training (16 s)"
+
+
+def test_without_a_terminal_every_phase_of_a_run_was_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the report is made; nothing of it is a control code."""
+
+    def draw(_run_dirs: Any, out: Path, **_: Any) -> None:
+        time.sleep(0.5)
+        out.write_text("<html>")
+
+    monkeypatch.setattr(live, "SOON", 0.0)
+    monkeypatch.setattr("fedray.report.page.write_report", draw)
+    done = run_command("run", file(tmp_path), "--out", tmp_path / "run")
+    assert done.status == 0 and "drawing the report" in done.err.splitlines()
+    assert "\x1b" not in done.err + done.out
+
+
+def test_quiet_says_the_result_alone_and_verbose_shows_tracebacks(tmp_path: Path) -> None:
+    given = file(tmp_path)
+    quiet = run_command("run", given, "-q", "--no-report", "--out", tmp_path / "run")
+    assert (quiet.status, quiet.err) == (0, "")
+    assert quiet.out.splitlines()[-1] == str(tmp_path / "run")
+    assert not (tmp_path / "run" / "report.html").exists()
+    wrong = run_command("-v", "run", given, "rounds=ten")
+    assert "Traceback" in wrong.err
+    assert wrong.err.splitlines()[-1].startswith("fedray: rounds = 'ten'")
+    assert logging.getLogger("fedray").level == logging.NOTSET

@@ -53,11 +53,6 @@ def test_every_partition_is_drawn_by_the_command_on_the_page(
     assert draw(name, tmp_path, monkeypatch).startswith(PNG)
 
 
-def test_a_picture_that_cannot_be_drawn_is_one_line(tmp_path: Path) -> None:
-    found = run_command("check", ROOT / "scenarios" / "quickstart.yaml", "--plot", tmp_path / "a.svg")
-    assert found.status == 2 and "the picture is a PNG: give a name that ends with .png" in found.err
-
-
 def test_the_own_partition_of_the_page_deals_and_reads_its_option() -> None:
     block = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     keys: dict[str, Any] = {"rounds": 0, "runtime": "inline", "report": False, "clients": 4, "model": "linear"}

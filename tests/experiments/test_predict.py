@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from small import run_quietly
 
 import fedray
@@ -20,8 +19,6 @@ from fedray.core.method import Answer
 from fedray.methods import Method, Setting, federated
 
 KEYS = {"rounds": 6, "clients": 5, "runtime": "inline", "report": False, "method": "fedavg", "local": {"lr": 0.1}}
-
-
 run_on = partial(run_quietly, KEYS)
 
 
@@ -60,39 +57,9 @@ def test_a_loaded_run_reads_a_table_by_its_columns_too(frame: pd.DataFrame, tmp_
             assert np.array_equal(after.predict(shuffled).mean, before.predict(frame[["a", "b", "city"]]).mean)
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (lambda f: f[["b", "a"]], r"x: the table has no column city: "),
-        (lambda f: f.rename(columns={"a": "aa"}), r"x: the table has no column a: did you mean aa\?"),
-        (lambda f: f.assign(age=1.0), r"x has a column age, which the training table has not: leave it out"),
-        (
-            lambda f: f.assign(b=np.nan),
-            r"x: 300 of 300 rows have no value in column b \(the first is row 0\): fill them, or",
-        ),
-        (
-            lambda f: f.assign(city=[None, *f["city"][1:]]),
-            r"x: 1 of 300 rows have no value in column city \(the first is row 0",
-        ),
-        (lambda f: f.assign(b="many"), r"x: column b is of type \w+, but held numbers in training: give numbers"),
-        (lambda f: f.assign(b=np.inf), r"x: 300 of 300 rows have an infinite value in column b \(the first is row 0\)"),
-        (lambda f: f[["a", "b", "city"]].to_numpy(), r"x is of type object: give numbers"),
-    ],
-)
-def test_a_table_that_does_not_fit_is_one_line(run: fedray.Run, frame: pd.DataFrame, change: Any, line: str) -> None:
-    with pytest.raises(BadInput, match=line) as caught:
-        run.predict(change(frame))
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_numbers_were_answered(run: fedray.Run) -> None:
-    x = np.zeros((3, 4), np.float32)
-    x[2, 1] = np.nan
-    for given in (x, torch.from_numpy(x), x.tolist()):
-        with pytest.raises(
-            BadInput, match=r"x: 1 of \d+ rows have inputs that are NaN or infinite \(the first is row 2\)"
-        ):
-            run.predict(given)
+def test_text_where_training_had_numbers_is_refused(run: fedray.Run, frame: pd.DataFrame) -> None:
+    with pytest.raises(BadInput, match="x: column b is of type"):
+        run.predict(frame.assign(b="many"))
 
 
 @pytest.mark.filterwarnings("ignore:data. column city is text")
@@ -123,10 +90,7 @@ def test_so_was_one_of_an_array() -> None:
     assert np.array_equal(on_arrays.predict(x).mean, on_arrays.predict(np.where(np.isnan(x), means, x)).mean)
 
 
-def test_a_table_for_a_run_on_arrays_is_refused_because_nothing_is_known_of_columns(frame: pd.DataFrame) -> None:
-    on_arrays = run_on((frame[["a", "b"]].to_numpy(), frame["y"].to_numpy()))
-    with pytest.raises(BadInput, match=r"x is a table, but the data of this run name no columns: give an array"):
-        on_arrays.predict(frame[["a", "b"]])
+def test_pairs_of_tables_have_names_of_columns_too(frame: pd.DataFrame) -> None:
     halves = [(part[["a", "b"]], part["y"]) for part in (frame[:200], frame[200:])]
     on_pairs = run_on(tuple(halves))  # tables of numbers: their names are known
     swapped = on_pairs.predict(frame[["b", "a"]]).mean
@@ -143,15 +107,9 @@ def test_the_names_of_clients_were_lost(tmp_path: Path) -> None:
     found = [run.predict(x, client=client).mean for client in ("Rome", 0, "Oslo")]
     assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
     assert np.array_equal(fedray.load(run.path, data=each).predict(x, client="Oslo").mean, found[2])
-    with pytest.raises(BadInput, match=r"client = 'Roma': there is no such client: did you mean Rome\? \(Rome, Oslo\)"):
-        run.predict(x, client="Roma")
-    with pytest.raises(BadInput, match=r"client = 1.5: give its name, or a number from 0 to 1"):
-        run.predict(x, client=1.5)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_clients_without_names_and_clients_of_a_column_are_told_apart(run: fedray.Run, frame: pd.DataFrame) -> None:
-    with pytest.raises(BadInput, match=r"client = 'Rome', but the clients of this run have no names: give 0 to 4"):
-        run.predict(frame, client="Rome")
+def test_clients_of_a_column_have_its_names(frame: pd.DataFrame) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         natural: dict[str, Any] = {"target": "y", "group": "city"}

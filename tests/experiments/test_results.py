@@ -1,10 +1,10 @@
-"""A run as an object: the words that Ray's and pandas' users know."""
+"""A run as an object, in the words that Ray's and pandas' users know."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from reports import without_report
 from small import copy_run, scenario
 
 import fedray
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.files.plain import hold_lock
 
 
@@ -32,6 +32,7 @@ def test_metrics_are_the_last_rows_mean_over_replicates(run: fedray.Run) -> None
     assert run.metrics["accuracy"] == pytest.approx(last["accuracy"].mean())
     assert run.metrics["accuracy"] == pytest.approx(run.summary["metrics"]["accuracy"]["mean"])
     assert "member_accuracy" not in run.metrics  # lists of several worlds have no mean
+    assert list(frame.columns) == run.rounds.column_names and len(frame) == run.rounds.num_rows
 
 
 def test_metrics_of_one_world_are_its_row_with_its_lists(run: fedray.Run) -> None:
@@ -41,17 +42,6 @@ def test_metrics_of_one_world_are_its_row_with_its_lists(run: fedray.Run) -> Non
     alone = average_last_rows(run.rounds.filter(np.equal(run.rounds["replicate"], 1)))
     assert alone == {k: v for k, v in rows[-1].items() if k not in ("replicate", "fold")}
     assert isinstance(alone["member_accuracy"], list)
-
-
-def test_the_frame_is_the_table(run: fedray.Run) -> None:
-    assert list(run.metrics_dataframe.columns) == run.rounds.column_names
-    assert len(run.metrics_dataframe) == run.rounds.num_rows
-
-
-def test_without_pandas_there_is_one_line(run: fedray.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(FedrayError, match="pip install pandas"):
-        _ = run.metrics_dataframe
 
 
 def test_a_finished_run_has_a_checkpoint_and_no_error(run: fedray.Run) -> None:
@@ -83,3 +73,21 @@ def test_what_ended_a_run_is_kept_until_it_goes_on(tmp_path: Path) -> None:
     assert str(fedray.Run.from_path(out).error) == "RuntimeError: no more disk"
     resumed = fedray.resume(out)
     assert resumed.error is None and not (out / "failure.json").exists()
+
+
+WARNED: dict[str, Any] = {"rounds": 1, "clients": 2, "method": "fedavg", "data": {"name": "digits", "limit": 60}}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_without_a_mean_is_said_once_at_the_end(value: float, tmp_path: Path) -> None:
+    with pytest.warns(FedrayWarning) as said:
+        run = fedray.run(
+            {**WARNED, "rounds": 2, "replicates": 2, "runtime": "inline"},
+            metrics={"mine": lambda scored: value if scored.replicate else 1.0},
+            out=tmp_path / "run",
+            report=False,
+        )
+    (line,) = (str(one.message) for one in said)
+    assert "score mine" in line
+    assert run.summary["metrics"]["mine"] == {"mean": None, "sd": None, "n": 2}
+    assert run.rounds["mine"].to_pylist()[:3] == [1.0, 1.0, 1.0]  # of the first seed

@@ -1,19 +1,142 @@
-"""A table says what its finished cells were trained on, and mixes them with nothing else."""
+"""A table: its cells end with it and fail alone, its text says what they were trained on, and LaTeX can read it."""
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from small import scenario
+import yaml
+from small import run_command, scenario
 
 import fedray
-from fedray.core.errors import BadInput
-from fedray.experiments.table import run_table
+from fedray.core.errors import BadInput, Diverged
+from fedray.experiments import table as cells
+from fedray.experiments.table import (
+    EVERY,
+    CellLines,
+    format_latex,
+    format_markdown,
+    hold_cell,
+    refuse_unknown_metrics,
+    run_table,
+)
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
+
+
+def write(folder: Path, cells: list[dict[str, Any]], **changes: Any) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(scenario({"report": False, "table": cells, **changes})))
+    return path
+
+
+def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
+    """It goes on, marks the cell with its reason in what it prints and writes, and ends with status 1."""
+    bad = {"local.lr": 1e30, "local.epochs": 3}
+    cells: list[dict[str, Any]] = [{"name": "bad", "overrides": bad}, {"name": "good"}, {"name": "damaged"}]
+    given, out = write(tmp_path, cells, rounds=1), tmp_path / "table"
+    (out / "cells" / "good" / "checkpoints").mkdir(parents=True)  # left by a run that was killed while it made it
+    (out / "cells" / "good" / ".lock").touch()
+    fedray.run(to_plain(read_cells(read_scenario(given))[2].scenario), out=out / "cells" / "damaged")
+    summary = out / "cells" / "damaged" / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "metrics": [1]}))
+    result = run_command("table", given, "--out", out, "-q")
+    assert result.status == 1 and "Traceback" not in result.err
+    text = (out / "table.md").read_text()
+    assert result.out.strip() == text.strip()
+    lines = text.splitlines()
+    assert lines[2].startswith("| bad | failed: round 1: training diverged")
+    assert ["failed: " in line for line in lines[2:5]] == [True, False, True]
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+    *notes, last = result.err.splitlines()
+    assert last.startswith("fedray: 2 of 3 cells failed (bad, damaged): ")
+    assert len(notes) == len(set(notes)) > 0, "what the processes of the cells said of their studies, each once"
+    rows = pq.read_table(out / "table.parquet").to_pylist()
+    assert all(row["error"] is None for row in rows if row["cell"] == "good")
+    assert [row["error"][:26] for row in rows if row["cell"] == "bad"] == ["round 1: training diverged"]
+
+
+def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each took all of it: the second cell waited for half an hour, and died."""
+    given, told = write(tmp_path, [{"name": name} for name in "abc"], rounds=1), list[dict[str, str]]()
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+    def start(_arguments: list[str], **options: Any) -> subprocess.Popen[str]:
+        told.append(options["variables"])
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], **pipes)
+
+    monkeypatch.setattr(cells, "start_child", start)
+    for jobs, parts in ((1, "1"), (2, "2"), (9, "3")):
+        told.clear()
+        run_command("table", given, "--out", tmp_path / f"table{jobs}", "--jobs", str(jobs))
+        assert told == [{"FEDRAY_PARTS": parts}] * 3
+
+
+def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.2)
+    given, out = write(tmp_path, [{"name": "a"}], rounds=1), tmp_path / "table"
+    (out / "cells").mkdir(parents=True)
+    with hold_cell(out / "cells" / "a"):
+        result = run_command("table", given, "--out", out, "-q")
+    assert result.status == 1 and f"another `fedray table` trains {out / 'cells' / 'a'}" in result.err
+
+
+CHILD = """
+import os, sys, time
+from fedray.process.session import follow_parent
+follow_parent(int(sys.argv[1]))
+print(os.getpid(), flush=True)
+time.sleep(100)
+"""
+PARENT = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], str(os.getpid())])"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is told that its parent died")
+def test_a_child_ends_with_a_parent_that_is_killed() -> None:
+    """The cells of a killed table trained on as orphans."""
+    process = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) != process.pid
+    process.kill()
+    assert process.stdout.read() == ""  # the end of the file: nobody holds it any more
+    process.communicate()
+
+
+def follow(lines: list[tuple[float, str]]) -> tuple[list[str], CellLines]:
+    """What is said when a cell writes lines at some seconds, after one in second 0."""
+    said: list[str] = []
+    clock = iter([0.0, *(second for second, _ in lines)])
+    heard = CellLines(said.append, clock=clock.__next__)
+    for line in ("reading the data", *(line for _, line in lines)):
+        heard.hear("wide", line)
+    return said, heard
+
+
+def test_a_round_that_took_minutes_was_not_shown_because_the_cell_had_said_that_it_still_works() -> None:
+    said: list[str] = []
+    clock = iter([0.0, 107.0, 214.0])  # it is not asked for lines that say nothing new
+    heard = CellLines(said.append, clock=clock.__next__)
+    for t in (1, 2, 3):
+        heard.hear("wide", f"round {t}/100")
+        for waited in (15, 38, 63, 88, 106):
+            heard.hear("wide", f"still training ({waited} s)")
+        assert heard.newest("wide") == f"round {t}/100"
+    assert said == ["cell wide: round 2/100", "cell wide: round 3/100"]
+
+
+def test_short_rounds_are_shown_now_and_then() -> None:
+    said, heard = follow([(second, f"round {second}/60") for second in range(1, 61)])
+    assert said == [f"cell wide: round {t}/60" for t in range(int(EVERY), 61, int(EVERY))]
+    assert heard.newest("wide") == "round 60/60"
 
 
 def write_rows(path: Path, invert: bool) -> None:
@@ -43,36 +166,29 @@ def test_a_finished_cell_stood_in_a_table_beside_cells_of_other_data(tmp_path: P
 TWO = [{"name": "iid"}, {"name": "path", "overrides": {"seed": 5}}]
 
 
-def test_a_table_of_some_cells_grows_into_the_table_of_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_of_some_cells_grows_into_the_table_of_all(tmp_path: Path) -> None:
     """Cells that are trained one at a time, in any order, give the table of one command."""
     given = read_scenario(scenario({"report": False, "table": TWO}))
-    fedray.run(to_plain(read_cells(given)[1].scenario), out=tmp_path / "cells" / "path")
+    first, second = read_cells(given)
+    fedray.run(to_plain(second.scenario), out=tmp_path / "cells" / "path")
     part = run_table(given, tmp_path, only=["p*"])
     assert not (tmp_path / "cells" / "iid").exists()
     assert part.text.endswith("\nNot run: iid.\n")
-    assert "| path |" in part.text
-    assert "| iid |" not in part.text
-    with caplog.at_level("INFO", "fedray"):
-        more = run_table(given, tmp_path, only=["iid"])
-    assert "training iid; 0 of 1 cells have ended" in [record.getMessage() for record in caplog.records]
-    assert "| path |" in more.text
-    assert more == run_table(given, tmp_path)
+    assert "| path |" in part.text and "| iid |" not in part.text
+    fedray.run(to_plain(first.scenario), out=tmp_path / "cells" / "iid")
+    more = run_table(given, tmp_path, only=["iid"])
+    assert "| path |" in more.text and more == run_table(given, tmp_path)
 
 
 def test_a_cell_that_had_failed_was_called_not_run(tmp_path: Path) -> None:
     cells = [{"name": "good"}, {"name": "bad", "overrides": {"local.lr": 1e30, "local.epochs": 3}}, {"name": "later"}]
     wanted = read_scenario(scenario({"method": "fedavg", "rounds": 1, "report": False, "table": cells}))
-    assert run_table(wanted, tmp_path, only=["bad"]).failed
+    good, bad, _ = read_cells(wanted)
+    fedray.run(to_plain(good.scenario), out=tmp_path / "cells" / "good")
+    with pytest.raises(Diverged):
+        fedray.run(to_plain(bad.scenario), out=tmp_path / "cells" / "bad")
     part = run_table(wanted, tmp_path, only=["good"])
     assert part.text.endswith("\nNot finished: bad.\n\nNot run: later.\n") and not part.failed
-
-
-def test_a_pattern_without_a_cell_names_the_nearest(tmp_path: Path) -> None:
-    given = read_scenario(scenario({"rounds": 1, "table": TWO}))
-    with pytest.raises(BadInput, match=r"^--cells iidd: the table has no such cell; did you mean iid\?$"):
-        run_table(given, tmp_path, only=["path", "iidd"])
-    with pytest.raises(BadInput, match=r"^--cells x\*: the table has no such cell; the cells are iid, path$"):
-        run_table(given, tmp_path, only=["x*"])
 
 
 def test_a_cell_of_another_scenario_is_refused_by_the_keys_that_differ(tmp_path: Path) -> None:
@@ -87,3 +203,80 @@ def test_a_cell_of_another_scenario_is_refused_by_the_keys_that_differ(tmp_path:
     with pytest.raises(BadInput, match=r"two holds .* \(method.models \d, now 3; local.lr 0.2, now 0.25\): remove it"):
         run_table(make_table(local={"lr": 0.25}, method={"models": 3}), tmp_path, only=["one"])
     assert not (tmp_path / "cells" / "one").exists()  # before others train
+
+
+def row(cell: str, metric: str, published: float | None = None, n: int = 3) -> dict[str, Any]:
+    scores = {"mean": 0.25, "sd": 0.5, "n": n, "published": published}
+    return {"cell": cell, "metric": metric, **scores, "rounds": 4, "up_bytes": 6e6, "down_bytes": 9e6, "error": None}
+
+
+ROWS = [row("a_b", "accuracy", 0.9), row("a_b", "nll"), row("50 %", "accuracy", None), row("50 %", "nll", None, 2)]
+
+
+def test_each_line_of_latex_has_as_many_columns_as_its_head_and_no_mark_of_a_name_is_a_command() -> None:
+    name = r"\input{x}~^#$"
+    (line,) = [line for line in format_latex([row(name, "nll")], [name]).splitlines() if "0.25" in line]
+    escaped = [r"\textbackslash", "input", r"\{x\}", r"\textasciitilde", r"\textasciicircum", r"\#", r"\$ & $0.25"]
+    assert [part in line for part in escaped] == [True] * len(escaped) and r"\input" not in line
+    failed = {"cell": "bad", "error": "local.lr_5 = {1} & more"}
+    text = format_latex([*ROWS, failed], ["a_b", "bad", "50 %"])
+    head, *body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    columns = len(re.split(r"(?<!\\)&", head))
+    assert f"{{l{'r' * (columns - 1)}}}" in text
+    assert [len(re.split(r"(?<!\\)&", line)) for line in body] == [columns] * 3
+    assert body[1].startswith("bad & failed & ") and "% bad failed: local.lr_5 = {1} & more\n" in text
+
+
+def test_latex_has_the_deviation_the_published_value_and_the_number_of_replicates() -> None:
+    first, second = [
+        line for line in format_latex(ROWS, ["a_b", "50 %"]).splitlines() if line.endswith(r"2.0 & 3.0 \\")
+    ]
+    assert first == r"a\_b & $0.2500 \pm 0.5000$ & 0.9 & $0.2500 \pm 0.5000$ & 3 & 4 & 2.0 & 3.0 \\"
+    assert second.startswith(r"50 \% & $0.2500 \pm 0.5000$ &  & $0.2500 \pm 0.5000\ (n = 2)$")
+    numbers = re.findall(r"\d\.\d{4}", format_markdown(ROWS, ["a_b", "50 %"]))
+    assert numbers == re.findall(r"\d\.\d{4}", format_latex(ROWS, ["a_b", "50 %"]))
+
+
+def test_a_bar_in_a_name_and_a_small_score_are_seen_in_the_table() -> None:
+    """A cell named a|b had one column more, and an RMSE of 0.00004 stood as 0.0000 beside the published 3e-05."""
+    row = {"cell": "a|b", "metric": "rmse", "mean": 4e-5, "sd": 1.25e-6, "n": 3, "published": 3e-5, "rounds": 5}
+    row |= {"up_bytes": 6e3, "down_bytes": 0}
+    text = format_markdown([row], ["a|b"])
+    assert text.splitlines()[2] == r"| a\|b | 4e-05 +- 1.25e-06 (n = 3) | 3e-05 | 5 | 0.002 | 0 |"
+    failed = format_markdown([row, {"cell": "c|d", "error": "x"}], ["a|b", "c|d"])
+    assert failed.splitlines()[3].startswith(r"| c\|d | failed: x |")
+    latex = format_latex([row], ["a|b"])
+    small = [rf"\ensuremath{{{digits}}}" for digits in (r"4 \cdot 10^{-5}", r"1.25 \cdot 10^{-6}", r"3 \cdot 10^{-5}")]
+    assert rf"a|b & ${small[0]} \pm {small[1]}$ & {small[2]} & 3 &" in latex
+
+
+def test_what_a_target_cost_stands_in_the_table_with_its_unit() -> None:
+    """The page says that the table shows it, and it showed the rounds alone."""
+    names = ("accuracy", "rounds_to_target", "seconds_to_target", "bytes_to_target", "accuracy_min", "nll", "entropy")
+    rows = [row("a", name) for name in names]
+    rows[3] |= {"mean": 466240.0, "sd": 117466.2}
+    head, _, line = (text.split(" | ") for text in format_markdown(rows, ["a"]).splitlines()[:3])
+    assert head[1:8] == [*names]
+    assert dict(zip(head, line, strict=True))["bytes_to_target"] == "466 kB +- 117 kB (n = 3)"
+    assert dict(zip(head, line, strict=True))["seconds_to_target"] == "0.25 s +- 0.5 s (n = 3)"
+    slower = [{**each, "cell": "b", "mean": 3e6, "sd": 4e5} for each in rows[2:4]]
+    line = format_markdown([*rows, *slower], ["a", "b"]).splitlines()[2].split(" | ")
+    assert dict(zip(head, line, strict=False))["bytes_to_target"] == "0.466 MB +- 0.117 MB (n = 3)"  # as that of b
+    latex = format_latex(rows, ["a"])
+    assert "virtual seconds to target & uplink to target (MB) &" in latex
+    assert r"$0.2500 \pm 0.5000$ & $0.4662 \pm 0.1175$ &" in latex
+
+
+def test_the_scores_that_are_asked_for_are_the_columns_in_their_order() -> None:
+    """A misspelled one is told before the cells train."""
+    head = format_markdown(ROWS, ["a_b", "50 %"], ["n*", "accuracy"]).splitlines()[0]
+    assert head == "| cell | nll | accuracy | accuracy published | rounds | up MB, each | down MB, each |"
+    latex = format_latex(ROWS, ["a_b", "50 %"], ["nll"])
+    assert "cell & NLL & " in latex and "accuracy" not in latex
+    known = ["accuracy", "accuracy_last3", "hold_out_nll", "rounds_to_target", "f1_theirs", "my_*"]
+    cells = read_cells(read_scenario(scenario({"table": [{"name": "a", "published": {"f1_theirs": 0.5}}]})))
+    refuse_unknown_metrics(known, cells)
+    with pytest.raises(BadInput, match="--metrics acuracy: .*; did you mean accuracy"):
+        format_markdown(ROWS, ["a_b", "50 %"], ["nll", "acuracy"])
+    with pytest.raises(BadInput, match="^--metrics acuracy: .*; did you mean accuracy"):
+        refuse_unknown_metrics(["nll", "acuracy"], cells)

@@ -13,7 +13,7 @@ from small import scenario
 
 import fedray
 from fedray.assembly.registry import UserObjects
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.experiments import trainable
 from fedray.experiments.trainable import Trial, run_trial
 from fedray.runtime.inline import Inline
@@ -91,25 +91,6 @@ def test_a_trial_goes_on_from_the_models_of_another_one(whole: Tune, tmp_path: P
     other = train(Tune(tmp_path / "other", start=tmp_path / "half"), local={"lr": 0.5})
     assert [one["round"] for one in other.reported] == [4]
     assert other.reported[0]["hold_out_nll"] != whole.reported[-1]["hold_out_nll"]
-
-
-@pytest.mark.parametrize(
-    ("keys", "actors", "line"),
-    [
-        ({"data": {"hold_out": 0}}, 0, "data.hold_out = 0, but Ray Tune chooses by held-out scores"),
-        ({"local": {"lr": None, "lr_grid": [0.1, 0.2]}}, 0, "local.lr_grid: Ray Tune chooses the rate"),
-        ({"runtime": "ray"}, 0, "runtime = ray: a trial trains in its own process"),
-        (
-            {"clients": {"tiers": {"all": {"num_gpus": 1}}}},
-            2,
-            "clients.tiers.all: the actors of a trial have a CPU each: drop num_gpus",
-        ),
-        ({}, -1, "actors = -1: give a number from 0"),
-    ],
-)
-def test_what_tune_cannot_do_is_one_line(keys: dict[str, Any], actors: int, line: str) -> None:
-    with pytest.raises(BadInput, match=line):
-        fedray.trainable(scenario(KEYS, keys), actors=actors)
 
 
 @pytest.mark.slow

@@ -25,10 +25,6 @@ BASE: dict[str, Any] = {
 }
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8], "kernel": 3, "padding": 1}}
 PRIVATE: dict[str, Any] = {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}
-GAUSSIANS: dict[str, Any] = {
-    "method": {"name": "pfedbayes", "models": 2, "personal_steps": 2}, "local": {"lr": 0.01}, "rounds": 2,
-    "participation": {"per_round": 6},
-}  # fmt: skip
 WALK: dict[str, Any] = {"method": {"name": "random_walk"}, "graph": {"node_failure": 0.1}}
 IDLE: dict[str, Any] = {  # steps in which nobody trains, and models that move on untrained
     "rounds": 16, "method": {"name": "random_walk", "models": 1}, "graph": {"node_failure": 0.4},

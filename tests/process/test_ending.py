@@ -1,4 +1,4 @@
-"""A signal ends a command with one line and its status, wherever it arrives."""
+"""A command ends with one line and its status wherever a signal arrives, and loses nothing where it ends quickly."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from small import run_command
 
 from fedray.process.session import AGAIN, current_ending, describe_end, end_on_signals
 
@@ -23,15 +24,21 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
+SLEEPING = "time.sleep(30)"
+IN_C = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"  # one call into C, for whose end Python's handlers wait
+SWALLOWING = "class A:\n        def __del__(self): time.sleep(30)\n    A()"  # where exceptions are swallowed
+
+
 @pytest.mark.parametrize(
-    "where",
+    ("name", "status", "where"),
     [
-        "time.sleep(30)",
-        "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)",  # one call into C, for whose end Python's own handlers wait
-        "class A:\n        def __del__(self): time.sleep(30)\n    A()",  # where exceptions are swallowed
+        ("SIGTERM", 143, SLEEPING),
+        ("SIGINT", 130, SLEEPING),
+        ("SIGHUP", 129, SLEEPING),
+        ("SIGTERM", 143, IN_C),
+        ("SIGINT", 130, SWALLOWING),
     ],
-    ids=["sleeping", "in C", "in a destructor"],
+    ids=["TERM", "INT", "HUP", "in C", "in a destructor"],
 )
 def test_a_signal_was_a_traceback_or_swallowed(name: str, status: int, where: str) -> None:
     done = run_python(f"""
@@ -139,3 +146,58 @@ before = os.listdir("/proc/self/task")
 print(read_parquet_files([path])[0].num_rows, os.listdir("/proc/self/task") == before)
 """)
     assert (done.stdout, done.stderr) == ("99 True\n", "")
+
+
+END = "print('last'); exit_quickly(3); print('went on')"
+START = "import atexit, sys, threading; from fedray.process.session import exit_quickly; "
+
+
+def python(code: str) -> tuple[int, list[str]]:
+    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_output_and_registered_functions_come_before_the_end() -> None:
+    assert python("atexit.register(print, 'registered'); " + END) == (3, ["last", "registered"])
+
+
+def test_a_closed_output_was_a_traceback_at_the_end() -> None:
+    """A command that was started without its streams; no file that it opens gets their numbers."""
+    assert python("sys.stdout = sys.stderr = None; exit_quickly(3)")[0] == 3
+    look = "import fedray.__main__, os; fedray.__main__.main(); os._exit(9)"
+    line = f"exec {sys.executable} -c '{look}' list partitions <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", line], check=False).returncode == 0
+    look = "from fedray.process.session import open_streams as o; o(); o(); import os; os._exit(os.open('/', 0))"
+    line = f'exec {sys.executable} -c "{look}" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", line], check=False).returncode == 3
+
+
+@pytest.mark.parametrize(
+    "work", ["threading.Timer(0.1, print, ['worked']).start(); ", "sys.modules['ray'] = None; print('worked'); "]
+)
+def test_whatever_may_still_work_is_waited_for(work: str) -> None:
+    """A thread that Python waits for, and libraries that end what they began."""
+    status, lines = python(work + END)
+    assert (status, sorted(lines)) == (0, ["last", "went on", "worked"])
+
+
+def test_the_command_says_all_and_keeps_its_status() -> None:
+    command = [sys.executable, "-m", "fedray"]
+    done = subprocess.run([*command, "list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, run_command("list").out)
+    wrong = subprocess.run([*command, "list", "nothing"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
+
+
+def test_what_a_program_leaves_between_two_imports_is_collected() -> None:
+    """A second call froze everything that was alive, garbage too."""
+    code = (
+        "import gc, weakref; from fedray.process.session import import_quickly\n"
+        "class Circle: pass\n"
+        "with import_quickly(): pass\n"
+        "it = Circle(); it.me = it; left = weakref.ref(it); gc.disable(); del it\n"
+        "with import_quickly(): pass\n"
+        "gc.collect(); print(left() is None)"
+    )
+    assert python(code) == (0, ["True"])

@@ -1,11 +1,19 @@
-"""Which cluster is meant: what was typed, then RAY_ADDRESS, then one that is started here; and what is none."""
+"""Which cluster is meant: what was typed, then RAY_ADDRESS, then one that is started here; and what is waited for."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
+import pytest
+from small import run_command
+
+import fedray
 from fedray.core.errors import BadInput
+from fedray.experiments import table
 from fedray.runtime.environment import find_address
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.yaml_text import write_yaml
 
 
 @pytest.mark.parametrize(
@@ -38,21 +46,38 @@ def test_what_runs_here_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
         find_address("inline", "auto")
 
 
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("ray://head:10001", "this is Ray Client.*run fedray on a machine of the cluster with --address auto"),
-        ("http://127.0.0.1:8265", "this is a dashboard.*give HOST:PORT"),
-        ("head", "give HOST:PORT of the head node, or auto"),
-        (":6379", "give HOST:PORT"),
-    ],
-)
-def test_what_is_no_address_of_a_head_node_is_one_line(
-    address: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(BadInput, match=f"--address {address}: {said}"):
-        find_address("ray", address)
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(BadInput, match=f"RAY_ADDRESS = {address}: {said}"):
-        find_address("ray", None)
+CELL = [{"name": "a", "overrides": {"method": "fedavg"}}]
+KEYS: dict[str, Any] = {"rounds": 1, "runtime": "ray", "clients": {"number": 2}}
+
+
+def test_nodes_are_waited_for_on_a_cluster_only(tmp_path: Path) -> None:
+    """Tables and sweeps did not know the option."""
+    given: dict[str, Any] = {
+        "run": KEYS,
+        "table": {**KEYS, "table": CELL},
+        "tune": {"scenario": KEYS, "space": {"local.lr": [0.1]}, "objectives": ["accuracy"]},
+    }
+    for command, written in given.items():
+        (tmp_path / f"{command}.yaml").write_text(write_yaml(written))
+        result = run_command(command, tmp_path / f"{command}.yaml", "--out", tmp_path / command, "--wait-for", "hpc=3")
+        assert result.status == 2 and "--wait-for waits for the nodes of a cluster" in result.err, result.err
+        assert not (tmp_path / command).exists()
+    calls: list[tuple[Any, Any]] = [(fedray.run, KEYS), (fedray.tune, str(tmp_path / "tune.yaml"))]
+    for call, keys in calls:
+        with pytest.raises(BadInput, match="--wait-for waits for the nodes of a cluster"):
+            call(keys, out=tmp_path / "python", wait_for={"hpc": 3})
+        with pytest.raises(BadInput, match="wait_for = {'hpc': 0}"):
+            call(keys, out=tmp_path / "python", wait_for={"hpc": 0}, address="10.0.0.1:6379")
+
+
+def test_every_cell_of_a_table_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[str]] = {}
+
+    def train(_cells: Any, _out: Path, _jobs: int, options: dict[str, list[str]], _say: Any) -> dict[str, str]:
+        seen.update(options)
+        return {"a": "not trained"}
+
+    monkeypatch.setattr(table, "train_cells", train)
+    awaited = {"hpc": 3, "GPU": 0.5}
+    table.run_table(read_scenario({**KEYS, "table": CELL}), tmp_path, address="10.0.0.1:6379", wait_for=awaited)
+    assert "--wait-for=hpc=3,GPU=0.5" in seen["a"]

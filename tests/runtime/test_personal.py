@@ -19,8 +19,6 @@ from fedray.core.types import Plan, State
 from fedray.evaluation.answers import own_test_rows, summarize_clients
 from fedray.features.private import PrivateLayers, trained_layers
 from fedray.files.plain import hash_tensors
-from fedray.report.clients import figure_client_rmse
-from fedray.report.read import read_run
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
@@ -77,17 +75,11 @@ def test_ditto_without_pull_is_local_training() -> None:
 
 
 def test_a_strong_pull_keeps_the_personal_model_at_the_global_one() -> None:
-    weak, strong = (
-        train_rounds(
-            build_study(read_scenario(scenario({"method": {"name": "ditto", "lambda": pull}, "local": {"lr": 0.01}}))),
-            3,
-        )
-        for pull in (0.0, 60.0)
-    )
-    distance = [
-        float((runtime.private()["personal/0/rows"] - state.models).norm(dim=1).mean())
-        for state, runtime in (weak, strong)
-    ]
+    distance = []
+    for pull in (0.0, 60.0):
+        keys = scenario({"method": {"name": "ditto", "lambda": pull}, "local": {"lr": 0.01}})
+        state, runtime = train_rounds(build_study(read_scenario(keys)), 3)
+        distance.append(float((runtime.private()["personal/0/rows"] - state.models).norm(dim=1).mean()))
     assert distance[1] < 0.5 * distance[0]
 
 
@@ -104,9 +96,7 @@ def test_of_several_lambdas_each_client_answers_with_its_best_on_held_out_rows()
 def test_lg_fedavg_with_nothing_private_is_fedavg_bit_for_bit() -> None:
     fedavg, lg = finished({"name": "fedavg"}), finished({"name": "lg_fedavg", "shared_layers": 2})
     for name in ("model_hash", "state_hash", "metrics"):
-        if name != "metrics":
-            assert lg.summary[name] == fedavg.summary[name]
-    assert lg.summary["metrics"] == fedavg.summary["metrics"]
+        assert lg.summary[name] == fedavg.summary[name]
     assert lg.summary["totals"]["up_bytes"] == fedavg.summary["totals"]["up_bytes"]
 
 
@@ -207,24 +197,22 @@ def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> N
 
 
 PRIVATE = {
-    "feddyn": {"name": "feddyn"},
     "feddyn_ensemble": {"name": "feddyn_ensemble", "models": 3},
     "ditto": {"name": "ditto", "models": 2, "lambda": [0.1, 1.0]},
-    "lg_fedavg": {"name": "lg_fedavg", "shared_layers": 1},
     "scaffold": {"name": "scaffold"},
     "pfedbayes": {"name": "pfedbayes", "models": 2},
-    "pvi": {"name": "pvi", "models": 2},
     "ivon_admm": {"name": "ivon_admm", "models": 2},
 }
-WHOLE: dict[str, Any] = {"compress": {"kind": "int8"}}  # of methods that refuse sparse uploads
-CHANGED: dict[str, dict[str, Any]] = {"pvi": WHOLE, "ivon_admm": {**WHOLE, "local": {"lr": 1e-4}}}
+UPLOADS: dict[str, dict[str, Any]] = {
+    "ditto": {"compress": {"kind": "topk", "error_feedback": True}},
+    "ivon_admm": {"compress": {"kind": "int8", "error_feedback": True}, "local": {"lr": 1e-4}},
+}
 
 
-@pytest.mark.parametrize("method", PRIVATE)
-def test_private_state_resumes(method: str, tmp_path: Path) -> None:
-    """With compressed uploads and their residuals, too: same models, same private state."""
-    tree = scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2},
-                     "compress": {"kind": "topk", "error_feedback": True}}, CHANGED.get(method, {}))  # fmt: skip
+@pytest.mark.parametrize("method", ["ditto", "ivon_admm"])
+def test_private_state_resumes_with_the_residuals_of_compressed_uploads(method: str, tmp_path: Path) -> None:
+    """Sparse uploads and those of eight bits: same models, same private state."""
+    tree = scenario({"method": PRIVATE[method], "data": {"hold_out": 0.2}}, UPLOADS[method])
     run = fedray.run(tree, out=tmp_path / "run")
     again = fedray.resume(copy_run(run, tmp_path / "copy", 2))
     for name in ("model_hash", "state_hash", "metrics"):
@@ -245,8 +233,8 @@ def record_plans(study: Study) -> tuple[Study, list[Plan]]:
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
-        *((method, "adaptive") for method in PRIVATE),  # it keeps losses in the state, beside what the server keeps
-        *(("feddyn_ensemble", kind) for kind in ("permutation", "random", "balanced")),
+        *((method, "adaptive") for method in ("ditto", "scaffold")),  # losses are in the state, beside the server's
+        *zip(("feddyn_ensemble", "pfedbayes", "ivon_admm"), ("permutation", "random", "balanced"), strict=True),
     ],
 )
 def test_private_rows_are_of_those_who_trained(method: str, kind: str) -> None:
@@ -307,21 +295,3 @@ def test_the_report_showed_no_clients_of_a_regression(keys: dict[str, Any], tmp_
     for name, value in summarize_clients(own, classes=False).items():
         assert last[name] == pytest.approx(value)
     assert equal == pytest.approx(np.full(6, last["rmse"]), rel=1e-5), "everybody is tested on all test rows"
-    figure = figure_client_rmse(read_run(run.path))
-    assert figure is not None
-    title = str(figure.get_label())
-    assert f"One client in ten has an RMSE above {np.quantile(own, 0.9):.3g}" in title
-    assert f"all models alike: {equal.mean():.3g}" in title
-
-
-@pytest.mark.drawn
-def test_the_report_shows_how_clients_differ(tmp_path: Path) -> None:
-    """The distribution over clients is that of the clients' own models."""
-    run = fedray.run(scenario({"method": {"name": "ditto", "lambda": 1.0}}), out=tmp_path / "run")
-    with np.load(run.path / "pictures.npz") as pictures:
-        each = pictures["client_accuracy"]
-    last = run.rounds.to_pylist()[-1]
-    assert each.shape == (6,)
-    for name, value in summarize_clients(each).items():
-        assert last[name] == pytest.approx(value)
-    assert "One client in ten stays below" in (run.path / "report.html").read_text()

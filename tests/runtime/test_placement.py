@@ -1,4 +1,4 @@
-"""How many actors the tiers get, and what they may ask of a cluster."""
+"""How many actors the tiers get of a cluster, also where others use it too or nodes have yet to come."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import ACTOR_GB, MEMORY, ActorSpec, Node, plan_actors
+from fedray.runtime.placement import ACTOR_GB, MEMORY, ActorKeys, ActorSpec, Cluster, Node, choose_seats, plan_actors
 
 
 def nodes(number: int, **has: float) -> list[Node]:
@@ -24,22 +24,6 @@ def test_a_tier_of_few_clients_leaves_the_others_what_it_does_not_need() -> None
     few, many = Tier("few", 20, num_cpus=2.0), Tier("many", 80, num_cpus=1.0)
     planned = plan_actors(Clients((few, many)), [Node("a", {"CPU": 4.0})], "auto", "auto")
     assert [spec.tier for spec in planned] == [0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("needs", "message"),
-    [
-        ({"num_cpus": 100}, "1 actors need 100 CPU, but the cluster has 12: lower clients.tiers.NAME.num_cpus"),
-        ({"num_gpus": 3}, "1 actors need 3 GPU, but the cluster has 0: lower clients.tiers.NAME.num_gpus"),
-        ({"resources": {"moon": 1}}, "1 actors need 1 moon, but the cluster has 0: lower clients.tiers.NAME.resources"),
-        ({"resources": {"lab": 2}}, "1 actors need 2 lab, but the cluster has 1"),
-    ],
-)
-def test_more_than_the_cluster_has_is_one_line(needs: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        plan_actors(Clients((Tier("all", 10, **needs),)), [Node("a", {"CPU": 12.0, "lab": 1.0})], "auto", 1)
-    assert message in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_share_of_a_gpu_does_not_overwrite_the_number_of_actors_that_fit_the_cpus() -> None:
@@ -97,26 +81,22 @@ def test_few_actors_are_spread_over_the_nodes() -> None:
     assert sorted(len(its) for its in by_node(planned).values()) == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("tier", "there", "message"),
-    [
-        (Tier("all", 10), nodes(1, CPU=0.0), "1 actors need 0.01 CPU, but the cluster has 0: .*--wait-for CPU=1 waits"),
-        (
-            Tier("all", 10, num_cpus=4.0),
-            nodes(3, CPU=2.0),
-            "clients.tiers.all: an actor needs 4 CPU on one node, which",
-        ),
-        (
-            Tier("all", 10, resources={"hpc": 1.0}),
-            nodes(3, CPU=2.0),
-            "cluster has 0: .*--wait-for hpc=1 waits for nodes",
-        ),
-    ],
-)
-def test_a_seat_without_a_cpu_or_a_node_is_refused(tier: Tier, there: list[Node], message: str) -> None:
-    """A head of 0 CPUs got one actor of 0 CPU."""
-    with pytest.raises(BadInput, match=message):
-        plan_actors(Clients((tier,)), there, "auto", "auto")
+REFUSED: list[tuple[dict[str, Any], list[Node], int | str, str]] = [
+    ({"num_cpus": 100}, nodes(1, CPU=12.0), 1, "1 actors need 100 CPU, but the cluster has 12"),
+    ({"num_gpus": 3}, nodes(1, CPU=12.0), 1, "1 actors need 3 GPU, but the cluster has 0"),
+    ({"resources": {"lab": 2.0}}, nodes(1, CPU=12.0, lab=1.0), 1, "1 actors need 2 lab, but the cluster has 1"),
+    ({}, nodes(1, CPU=0.0), "auto", "1 actors need 0.01 CPU, but the cluster has 0"),  # it got one actor of 0 CPU
+    ({"num_cpus": 4.0}, nodes(3, CPU=2.0), "auto", "an actor needs 4 CPU on one node, which no node has"),
+    ({"resources": {"hpc": 1.0}}, nodes(3, CPU=2.0), "auto", "1 actors need 1 hpc, but the cluster has 0"),
+]
+
+
+@pytest.mark.parametrize(("needs", "there", "actors", "line"), REFUSED)
+def test_what_the_cluster_does_not_have_is_refused(
+    needs: dict[str, Any], there: list[Node], actors: int | str, line: str
+) -> None:
+    with pytest.raises(BadInput, match=line):
+        plan_actors(Clients((Tier("all", 10, **needs),)), there, "auto", actors)
 
 
 AMOUNTS = {"GPU": st.sampled_from([0.0, 1.0, 2.0]), "lab": st.sampled_from([0.0, 1.0, 3.0])}
@@ -222,3 +202,39 @@ def test_ray_admits_as_many_actors_as_a_nodes_memory_holds() -> None:
     assert {spec.memory for spec in specs} == {ACTOR_GB}
     with pytest.raises(BadInput, match="9 actors need 3.6 GB of memory, but Ray's nodes have 3.3: lower it"):
         plan_actors(clients, [Node("a", small), Node("b", large)], "auto", 9)
+
+
+ONE = Clients((Tier("all", 50),))
+AUTO, FOUR = ActorKeys("auto", "auto"), ActorKeys("auto", 4)
+
+
+def cluster(whole: list[float], free: list[float]) -> Cluster:
+    return Cluster(*([Node(str(n), {"CPU": cpus}) for n, cpus in enumerate(each)] for each in (whole, free)))
+
+
+def test_a_given_number_of_actors_waits_for_all_its_seats_and_an_open_one_takes_what_is_left() -> None:
+    """Three of four CPUs are free; a fourth actor never gets less than a CPU because somebody else is there."""
+    busy = cluster([2.0, 2.0], [2.0, 1.0])
+    assert len(choose_seats(ONE, busy, AUTO, waits=False).specs) == 3
+    waits = choose_seats(ONE, busy, FOUR, waits=False)
+    assert (waits.specs, waits.why, waits.coming) == ([], "waiting for 4 CPU: other jobs leave 3 CPU", False)
+
+
+def test_nodes_that_are_waited_for_are_to_bring_a_cpu_an_actor() -> None:
+    """What has come is used as soon as it is enough; actors share one CPU if that is all there is."""
+    asked = choose_seats(ONE, cluster([0.0], [0.0]), FOUR, waits=True)
+    assert [(one.num_cpus, one.node) for one in asked.specs] == [(1.0, "")] * 4
+    assert (asked.why, asked.coming) == ("waiting for 4 CPU: the cluster has 0 CPU", True)
+    assert {one.node for one in choose_seats(ONE, cluster([4.0], [4.0]), FOUR, waits=True).specs} == {"0"}
+    shared = choose_seats(ONE, cluster([1.0], [1.0]), FOUR, waits=True)
+    assert [one.num_cpus for one in shared.specs] == [0.25] * 4
+    assert len(choose_seats(ONE, cluster([0.0], [0.0]), AUTO, waits=True).specs) == 1
+
+
+def test_a_cluster_without_room_is_refused_unless_nodes_are_waited_for() -> None:
+    pinned, none = Clients((Tier("all", 50, resources={"hpc": 1.0}),)), cluster([4.0], [4.0])
+    with pytest.raises(BadInput, match="1 actors need 1 hpc, but the cluster has 0"):
+        choose_seats(pinned, none, AUTO, waits=False)
+    later = choose_seats(pinned, none, AUTO, waits=True)
+    assert (later.why, later.coming) == ("waiting for 1 hpc: the cluster has 0 hpc", True)
+    assert [one.resources for one in later.specs] == [{"hpc": 1.0}]

@@ -6,6 +6,7 @@ The device `meta` stands for one that has its own memory: where no GPU is, its t
 from __future__ import annotations
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -30,20 +31,15 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Resident:
     return Resident(torch.device("meta"))
 
 
-def test_rows_are_copied_once(elsewhere: Resident) -> None:
+def test_rows_are_copied_once_and_the_copy_goes_with_them(elsewhere: Resident) -> None:
     x, y = torch.zeros(10, 4), torch.zeros(10, dtype=torch.int64)
     first, again = elsewhere.place(x, y), elsewhere.place(x, y)
     assert first[0].device.type == first[1].device.type == "meta" and first[0].shape == x.shape
     assert all(a is b for a, b in zip(first, again, strict=True))
-
-
-def test_a_copy_goes_with_the_rows(elsewhere: Resident) -> None:
-    x, y = torch.zeros(10, 4), torch.zeros(10)
-    elsewhere.place(x, y)
-    assert len(elsewhere._copies) == 2
-    del x
+    copy, kept = weakref.ref(first[0]), weakref.ref(first[1])
+    del x, first, again
     gc.collect()
-    assert len(elsewhere._copies) == 1
+    assert copy() is None and kept() is not None
 
 
 def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: Resident) -> None:

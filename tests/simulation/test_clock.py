@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
+from small import scenario
 
+import fedray
 from fedray.core import rng
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import Clients, Plan, Tier
 from fedray.simulation.clock import (
     DROPPED,
@@ -29,15 +35,21 @@ from fedray.simulation.clock import (
     RoundTiming,
     time_round,
 )
-from fedray.simulation.devices import DAY, Devices, diurnal_availability, read_trace, window_availability
+from fedray.simulation.devices import (
+    DAY,
+    PROFILES,
+    Devices,
+    diurnal_availability,
+    make_profile,
+    read_trace,
+    window_availability,
+)
 from fedray.training.block import choose_batch_width, deal_batches, samples_seen
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "how-to" / "trace.csv"
-
 GOLDEN = [1.578111152, 5.312827244, 0.710147582, 0.682411533]
+FOUR = Clients((Tier("client", 4, uplink=7.0, latency=0.5),))
 TWO = Clients((Tier("fast", 3, None, seconds_per_step=1.0), Tier("slow", 3, seconds_per_step=2.0)))
-
-
 EVERYBODY_COUNTS = CountingRule()
 START: Any = {"seeds": np.arange(3), "t": 0, "now": np.zeros(3)}  # of three worlds
 
@@ -71,9 +83,6 @@ def time_alone(tier: Tier, plan: Plan, costs: JobCosts) -> RoundTiming:
     return time_round(
         Devices(Clients((tier,))), EVERYBODY_COUNTS, plan, costs, seeds=np.zeros(1, int), t=0, now=np.zeros(1)
     )
-
-
-# seconds
 
 
 def test_a_job_computes_and_transfers() -> None:
@@ -174,9 +183,6 @@ def test_spread_is_lognormal_and_a_clients_own() -> None:
     assert time_plan(plan, clients, steps=1, t=7).job.tolist() == seconds.tolist(), "a client is as slow in every round"
     other = time_plan(plan, clients, steps=1, seeds=[1]).job
     assert abs(np.corrcoef(np.log(other), log)[0, 1]) < 0.05, "another seed draws other devices"
-
-
-# who counts
 
 
 def test_over_commitment_counts_the_first_of_each_tier() -> None:
@@ -291,9 +297,6 @@ def test_the_spread_of_devices_is_the_same_on_every_machine() -> None:
     assert time_plan(everyone(clients), clients, steps=1).job.tolist() == GOLDEN
 
 
-# availability
-
-
 def test_diurnal_clients_are_available_half_of_each_day() -> None:
     seeds, who = np.zeros(20_000, dtype=np.int64), np.arange(20_000)
     for now in (0.0, 12_345.6, 9.7 * DAY):
@@ -330,9 +333,6 @@ def test_windows_say_how_long_until_a_client_is_available(
         assert seconds == (0 if not mine else later[0] - at if later else np.inf)
 
 
-# traces
-
-
 def test_the_example_of_the_documentation() -> None:
     clients = Clients((Tier("client", 4, seconds_per_step=0.01, uplink=1e6, downlink=1e7, spread=0.3),))
     devices, who = read_trace(clients, EXAMPLE), np.arange(4)
@@ -354,9 +354,8 @@ def test_the_example_of_the_documentation() -> None:
 
 
 def test_csv_and_parquet_traces_are_the_same(tmp_path: Path) -> None:
-    clients = Clients((Tier("client", 4),))
     pd.read_csv(EXAMPLE).to_parquet(tmp_path / "trace.parquet")
-    one, two = read_trace(clients, EXAMPLE), read_trace(clients, tmp_path / "trace.parquet")
+    one, two = read_trace(FOUR, EXAMPLE), read_trace(FOUR, tmp_path / "trace.parquet")
     assert one.figures.keys() == two.figures.keys()
     for name in one.figures:
         np.testing.assert_array_equal(one.figures[name], two.figures[name])
@@ -368,43 +367,167 @@ def test_csv_and_parquet_traces_are_the_same(tmp_path: Path) -> None:
 
 def test_a_trace_without_windows_leaves_everybody_available(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("client,uplink\n1,5\n")
-    assert read_trace(Clients((Tier("client", 4),)), tmp_path / "t.csv").available is None
+    assert read_trace(FOUR, tmp_path / "t.csv").available is None
 
 
-BAD = {
-    "missing": (None, "cannot be read"),
-    "empty": ("", "cannot be read"),
-    "no rows": ("client,uplink\n", "it has no rows"),
-    "no client": ("uplink\n5\n", "no column client"),
-    "unknown column": ("client,uplnk\n1,5\n", "unknown column uplnk"),
-    "too large": ("client,uplink\n4,5\n", "names client 4, but clients.number is 4"),
-    "negative": ("client,uplink\n-1,5\n2,5\n", "names client -1"),
-    "fraction": ("client,uplink\n1.5,5\n", "names client 1.5"),
-    "no id": ("client,uplink\n,5\n", "names client nan"),
-    "words": ("client,uplink\n1,fast\n", "cannot be read"),
-    "zero": ("client,uplink\n1,0\n", "column uplink has values that are not above 0"),
-    "infinite": ("client,seconds_per_step\n1,inf\n", "column seconds_per_step has values"),
-    "backwards": ("client,available_from,available_to\n1,5,6\n2,9,3\n", "a window of client 2 ends before it begins"),
-    "ragged": ("client,uplink\n0,5,7\n", "cannot be read"),
-    "bytes": ("client,uplink\n0,\xff\xfe5\n", "cannot be read"),
+@pytest.mark.parametrize(
+    ("name", "text"), [("t.csv", "client,uplink\n0,5,7\n"), ("t.csv", "\xff\xfe5\n"), ("t.parquet", "client")]
+)
+def test_a_file_that_is_no_table_is_one_line(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(BadInput, match=f"^clients.trace = {tmp_path / name}: it cannot be read .*$"):
+        read_trace(FOUR, tmp_path / name)
+
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "how-to"
+
+
+def write(path: Path, **columns: Any) -> Path:
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return path
+
+
+@given(st.floats(0, 1e6), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=4))
+def test_windows_that_repeat_are_met_after_the_waiting_time_and_a_period_later(
+    now: float, rows: list[tuple[int, int]]
+) -> None:
+    start, length = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    wait = window_availability(np.zeros(len(rows), int), start, start + length, np.full(len(rows), 20.0))
+    zero = np.zeros(1, int)
+    seconds = wait(zero, zero, np.array([now]))
+    assert 0 <= seconds[0] <= 20.001
+    assert wait(zero, zero, now + seconds)[0] == 0
+    at = now % 20.0
+    inside = any(a <= at < a + n for a, n in rows)
+    assert (seconds[0] == 0) == inside
+
+
+def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "trace.csv",
+        client=[0, 0, 1, 1, 2],
+        link_from=[0, 60, 10, 20, None],
+        period=[100, 100, None, None, None],
+        uplink=[100, 10, 5, 6, 50],
+        latency=[0.0, 0.2, None, 1.0, None],
+    )
+    devices, who = read_trace(FOUR, path), np.arange(4)
+
+    def at(name: str, now: float) -> list[float]:
+        return [float(x) for x in devices.figure(name, who, np.full(4, now))]
+
+    assert at("uplink", 0) == [100, 5, 50, 7]
+    assert at("uplink", 65) == [10, 6, 50, 7]
+    assert at("uplink", 130) == [100, 6, 50, 7]
+    assert at("latency", 0) == [0, 0.5, 0.5, 0.5]
+    assert at("latency", 165) == [0.2, 1.0, 0.5, 0.5]
+
+
+def test_a_round_takes_longer_when_the_link_is_slower(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", client=[0, 0], link_from=[0, 0.001], uplink=[1e6, 10.0])
+    run = fedray.run(scenario({"rounds": 2, "report": False, "clients": {"trace": str(path)}}))
+    seconds = {(job["round"], job["client"]): job["sim_seconds"] for job in run.clients.to_pylist()}
+    assert seconds[2, 0] > 100 * seconds[1, 0]
+    assert seconds[2, 1] == seconds[1, 1]
+
+
+def convert(*words: object) -> subprocess.CompletedProcess[str]:
+    """`python tools/traces.py`, without the package."""
+    command = [sys.executable, "-I", str(ROOT / "tools" / "traces.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+CAPACITY = {9: {"computation": 100.0, "communication": 8000.0}, 4: {"computation": 50.0, "communication": 800.0}}
+BEHAVIOUR = {
+    1: {"duration": 30, "inactive": [20, 70], "finish_time": 100, "active": [10, 60], "model": "a"},
+    2: {"duration": 5, "inactive": [5], "finish_time": 50, "active": [0, 40], "model": "b"},
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_bad_trace_is_one_line(what: str, tmp_path: Path) -> None:
-    text, message = BAD[what]
-    path = tmp_path / "t.csv"
-    if text is not None:
-        path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(BadInput, match=message) as bad:
-        read_trace(Clients((Tier("client", 4),)), path)
-    line = str(bad.value)
-    assert line.startswith(f"clients.trace = {path}: ")
-    assert "\n" not in line
+@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
+def test_files_of_fedscale_are_converted_from_command_line_to_run(protocol: int, tmp_path: Path) -> None:
+    for name, content in (("capacity", CAPACITY), ("behaviour", BEHAVIOUR)):
+        (tmp_path / name).write_bytes(pickle.dumps(content, protocol=protocol))
+    out = tmp_path / "trace.csv"
+    found = convert("fedscale", tmp_path / "capacity", tmp_path / "behaviour", "--out", out)
+    assert found.returncode == 0, found.stderr
+    assert "2 clients, 4 rows" in found.stdout
+    devices, who, zero = read_trace(FOUR, out), np.arange(2), np.zeros(2, int)
+    assert devices.figure("seconds_per_sample", who).tolist() == [0.15, 0.3]  # in the order of the keys 4 and 9
+    assert devices.figure("uplink", who).tolist() == devices.figure("downlink", who).tolist() == [1e5, 1e6]
+    assert devices.available is not None
+    there = [
+        [wait == 0 for wait in devices.available(zero, who, np.full(2, now))] for now in (0.0, 15.0, 45.0, 115.0, 165.0)
+    ]
+    assert there == [[False, True], [True, False], [False, True], [True, False], [True, False]]
+    if protocol == 2:
+        with pytest.warns(FedrayWarning, match="models that took no upload"):
+            run = fedray.run(scenario({"rounds": 1, "report": False, "clients": {"number": 2, "trace": str(out)}}))
+        assert {job["status"] for job in run.clients.to_pylist() if job["client"] == 0} == {"unavailable"}
 
 
-def test_a_file_that_is_no_parquet_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "t.parquet").write_text("client,uplink\n0,5\n")
-    with pytest.raises(BadInput, match="cannot be read") as bad:
-        read_trace(Clients((Tier("client", 4),)), tmp_path / "t.parquet")
-    assert "\n" not in str(bad.value)
+class Bomb:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return print, ("boom",)
+
+
+def test_a_pickle_that_holds_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "bomb").write_bytes(pickle.dumps({1: Bomb()}))
+    found = convert("fedscale", tmp_path / "bomb", "--out", tmp_path / "trace.csv")
+    assert found.returncode == 2 and "which is no plain data" in found.stderr and found.stderr.count("\n") == 1
+    assert "boom" not in found.stdout
+
+
+def test_measurements_of_mobiperf_become_links_that_change(tmp_path: Path) -> None:
+    def record(device: str, seconds: float, kind: str, **values: Any) -> dict[str, Any]:
+        known = {"dir_up": "true"} if kind == "up" else {}
+        return {"device_id": device, "timestamp": seconds * 1e6, "parameters": known, "values": values}
+
+    records = [
+        record("b", 1000, "down", tcp_speed_results="[800, 900, 700]"),
+        record("b", 1060, "up", tcp_speed_results=[80]),
+        record("b", 1120, "down", tcp_speed_results=[1600.0]),
+        record("b", 1120, "ping", mean_rtt_ms="40"),
+        record("a", 5, "ping", mean_rtt_ms=10),
+        record("c", 7, "down", tcp_speed_results="[]"),
+    ]
+    lines = tmp_path / "lines.json"
+    lines.write_text("\n".join(map(json.dumps, records)))
+    listed = tmp_path / "list.json"
+    listed.write_text(json.dumps([{"tcp_speed_results": [8000, 8000], "guid": "z"}]))
+    out = tmp_path / "trace.parquet"
+    found = convert("mobiperf", lines, listed, "--out", out)
+    assert found.returncode == 0, found.stderr
+    devices, who = read_trace(FOUR, out), np.arange(3)
+    down = [devices.figure("downlink", who, np.full(3, now)).tolist()[:2] for now in (0.0, 61.0, 121.0, 86_400.0)]
+    assert down == [[1e5, 1e6], [1e5, 1e6], [2e5, 1e6], [1e5, 1e6]]
+    assert devices.figure("uplink", who, np.zeros(3)).tolist() == [1e4, 7.0, 7.0]
+    assert devices.figure("latency", who, np.zeros(3)).tolist() == [0.02, 0.5, 0.5]
+    empty = tmp_path / "empty.json"
+    empty.write_text("[1, {}]")
+    found = convert("mobiperf", empty, "--out", out)
+    assert found.returncode == 2 and "no record has tcp_speed_results" in found.stderr
+
+
+def test_phones_have_the_published_medians_and_a_tenfold_spread_and_are_drawn_at_their_address() -> None:
+    many = Clients((Tier("phone", 40_001, uplink=5.0),))
+    one, two, other = (make_profile("phones", many, seed) for seed in (1, 1, 2))
+    page = (DOCS / "traces.md").read_text()
+    for name, law in PROFILES["phones"].items():
+        values = one.figure(name, np.arange(40_001))
+        assert np.isclose(np.median(values), law.median, rtol=0.03)
+        low, high = np.percentile(values, (10, 90))
+        assert np.isclose(high / low, 10.0 if name != "latency" else 10.0**0.5, rtol=0.05)
+        assert np.array_equal(values, two.figure(name, np.arange(40_001)))
+        assert not np.array_equal(values, other.figure(name, np.arange(40_001)))
+        assert f"`{name}`" in page and f"| {law.median:,.9f}".rstrip("0").rstrip(".") in page
+
+
+def test_phones_change_the_clock_alone() -> None:
+    keys = scenario({"rounds": 2, "report": False})
+    plain, phones = (fedray.run(keys, clients={"number": 6, **more}) for more in ({}, {"profile": "phones"}))
+    assert plain.summary["model_hash"] == phones.summary["model_hash"]
+    assert plain.summary["totals"]["sim_seconds"] < phones.summary["totals"]["sim_seconds"]

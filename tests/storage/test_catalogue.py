@@ -1,10 +1,11 @@
-"""Every column that is written is in the catalogue, with its type and unit, and the documentation prints it."""
+"""Every column that is written is in the catalogue, with its type and unit; and parts are read at little cost."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +14,6 @@ from small import run_command, scenario
 from sweeps import sweep
 
 import fedray
-from fedray.files.tables import make_table
 from fedray.metrics.scores import SCORES, describe_score
 from fedray.storage.tables import list_table_columns
 
@@ -62,16 +62,6 @@ def test_so_are_those_of_sweeps() -> None:
     assert "trials" in schemas(found.path) and find_uncatalogued(schemas(found.path)) == []
 
 
-def test_a_column_that_is_not_in_the_catalogue_is_noticed() -> None:
-    schema = pa.schema([("client", pa.int64()), ("tier", pa.int64()), ("loss_of_mine", pa.float64())])
-    assert find_uncatalogued({"clients": schema}) == [
-        "clients.tier is int64, and text in the catalogue",
-        "clients.loss_of_mine is not in the catalogue",
-    ]
-    with pytest.raises(KeyError, match="loss_of_mine"):
-        make_table("clients", {"loss_of_mine": [0.5]})
-
-
 def test_derived_scores_have_the_unit_of_theirs() -> None:
     assert [describe_score(name).unit for name in SCORES] == [one.unit for one in SCORES.values()]  # type: ignore[union-attr]  # it has one
     member = find_column("rounds", "hold_out_member_nll")
@@ -85,3 +75,15 @@ def test_the_page_and_the_command_print_the_catalogue() -> None:
     assert said.status == 0
     names = [line.split()[0] for line in said.out.splitlines() if line.startswith("  ")]
     assert names == [name for columns in list_table_columns().values() for name in columns]
+
+
+def test_the_score_of_the_last_three_rounds_is_their_mean_in_each_world(tmp_path: Path) -> None:
+    """As Fed-ensemble's tables have it; of fewer than three evaluated rounds after the first state there is none."""
+    run = fedray.run(scenario({"rounds": 5, "replicates": 2, "report": False}), out=tmp_path / "run")
+    frame = run.metrics_dataframe.sort_values("round")
+    each = [world["accuracy"].to_numpy()[-3:].mean() for _, world in frame.groupby("replicate")]
+    pooled = run.summary["metrics"]["accuracy_last3"]
+    assert pooled["mean"] == pytest.approx(np.mean(each), abs=1e-15)
+    assert pooled["sd"] == pytest.approx(np.std(each, ddof=1), abs=1e-15) and pooled["n"] == 2
+    few = fedray.run(scenario({"rounds": 2, "report": False}), out=tmp_path / "few")
+    assert "accuracy_last3" not in few.summary["metrics"]

@@ -7,7 +7,9 @@ import json
 import linecache
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
 from fedray.scenario.loader import read_scenario
+from fedray.storage.directory import LOCK, adopt_run
 from fedray.storage.identity import write_identity
 
 
@@ -67,6 +70,10 @@ def line_of(call: Callable[..., object], *arguments: object, **keywords: object)
     return str(caught.value)
 
 
+def study_of(path: Path, **objects: Any) -> object:
+    return fedray.load(path, **objects).study
+
+
 def test_resume_trained_on_digits_after_a_run_on_own_data(tmp_path: Path) -> None:
     run = fedray.run(scenario(OWN), out=tmp_path / "run", data=pictures())
     recorded = yaml.safe_load((run.path / "scenario.yaml").read_text())["data"]
@@ -74,7 +81,7 @@ def test_resume_trained_on_digits_after_a_run_on_own_data(tmp_path: Path) -> Non
     assert "name" not in recorded
     half = copy_run(run, tmp_path / "half", 2)
     assert "started with a Python object as its data: pass the same data=" in line_of(fedray.resume, half)
-    assert "pass the same data=" in line_of(lambda: fedray.load(half).study)
+    assert "pass the same data=" in line_of(partial(study_of, half))
     assert run_command("resume", half).status == 2
     wrong = line_of(fedray.resume, half, data=pictures(-1))
     assert "(training labels, test labels, the clients' rows)" in wrong
@@ -137,32 +144,20 @@ def test_a_function_that_a_network_calls_was_changed_in_silence(
     run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run", model=load_network(NETWORK, HELPER))
     same = load_network(f"# as before\n{NETWORK}", HELPER.replace("return bend", "# a comment\n    return bend"))
     assert fedray.load(run.path, model=same).study.net.layout.d == 650
-    bent = load_network(NETWORK, HELPER.replace("tanh", "relu"))
-    assert "the source of bend of model Net is not what the run began with" in line_of(
-        lambda: fedray.load(run.path, model=bent).study
-    )
-    scaled = load_network(NETWORK.replace("2 * x", "3 * x"), HELPER)
-    assert "the file of module nets_of_mine is not what the run began with" in line_of(
-        lambda: fedray.load(run.path, model=scaled).study
-    )
+    for network, helper, line in (
+        (NETWORK, HELPER.replace("tanh", "relu"), "the source of bend of model Net"),
+        (NETWORK.replace("2 * x", "3 * x"), HELPER, "the file of module nets_of_mine"),
+    ):
+        other = load_network(network, helper)
+        assert f"{line} is not what the run began with" in line_of(partial(study_of, run.path, model=other))
 
 
 def test_lambdas_that_are_written_again_are_the_same_network(tmp_path: Path) -> None:
     """A script that resumes writes its lambda in another place, with other comments."""
-    run = fedray.run(
-        scenario({"rounds": 1}),
-        out=tmp_path / "run",
-        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-    )
+    keys, out = scenario({"rounds": 1}), tmp_path / "run"
+    run = fedray.run(keys, out=out, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     again = fedray.load(run.path, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))  # as before
     assert again.study.net.layout.d == 650
-
-
-def test_objects_that_a_run_was_not_started_with_are_refused(tmp_path: Path) -> None:
-    run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run")
-    assert "model= was given, but the run was started with model.name = mlp: leave it out" in line_of(
-        fedray.resume, run.path, model=Rectified
-    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +178,7 @@ def test_an_edited_scenario_was_used_in_silence(
     assert text.count(old) == 1
     (half / "scenario.yaml").write_text(text.replace(old, new))
     assert line in line_of(fedray.resume, half)
-    assert line in line_of(lambda: fedray.load(half).study)
+    assert line in line_of(partial(study_of, half))
     assert line in line_of(read_run, half)
 
 
@@ -233,30 +228,22 @@ def test_a_finished_run_is_made_longer(plain: fedray.Run, tmp_path: Path) -> Non
     assert fedray.resume(longer).summary["state_hash"] == whole.summary["state_hash"]
 
 
-def test_a_damaged_identity_is_one_line(plain: fedray.Run, tmp_path: Path) -> None:
+def test_a_lost_or_damaged_identity_let_another_scenario_go_on(plain: fedray.Run, tmp_path: Path) -> None:
+    """The manifest says that there was one; in a directory of before there was such a file it does not."""
     half = copy_run(plain, tmp_path / "half", 2)
+    assert "model= was given" in line_of(fedray.resume, half, model=Rectified)
+    kept = (half / "scenario.yaml").read_text()
+    for text in ("", "# nothing\n", "[1]"):
+        (half / "scenario.yaml").write_text(text)
+        for use in (fedray.resume, study_of):
+            assert f"{half / 'scenario.yaml'} is damaged" in line_of(use, half)
+    (half / "scenario.yaml").write_text(kept)
     for text in ("", "[1]", "{}", '{"scenario": 3}', "null"):
         (half / "identity.json").write_text(text)
         assert "identity.json is damaged" in line_of(fedray.resume, half)
-
-
-def test_an_emptied_scenario_was_not_named(plain: fedray.Run, tmp_path: Path) -> None:
-    half = copy_run(plain, tmp_path / "half", 2)
-    for text in ("", "# nothing\n", "[1]"):
-        (half / "scenario.yaml").write_text(text)
-        line = f"{half / 'scenario.yaml'} is damaged (no keys in it): restore it, or start a new run"
-        assert line_of(fedray.resume, half) == line
-        assert line_of(lambda: fedray.load(half).study) == line
-
-
-def test_a_lost_identity_let_another_scenario_go_on(plain: fedray.Run, tmp_path: Path) -> None:
-    """The manifest says that there was one; in a directory of before there was such a file it does not."""
-    half = copy_run(plain, tmp_path / "half", 2)
     (half / "identity.json").unlink()
-    for use in (fedray.resume, lambda out: fedray.load(out).study, read_run):
-        assert f"{half / 'identity.json'} is missing, so nobody knows what the run began with: restore it" in line_of(
-            use, half
-        )
+    for read in (fedray.resume, study_of, read_run):
+        assert f"{half / 'identity.json'} is missing" in line_of(read, half)
     (half / "manifest.json").unlink()
     assert fedray.resume(half).summary["rounds"] == 4
     assert fedray.resume(half, rounds=5).summary["rounds"] == 5  # the manifest is made again
@@ -288,16 +275,25 @@ def test_a_relative_path_of_data_did_not_say_where_it_was_looked_for(
 ) -> None:
     """A run goes on where it began; elsewhere one line says so."""
     (tmp_path / "there").mkdir()
-    rows = "".join(f"{n % 30},{n % 7},{n % 2}\n" for n in range(60))
-    (tmp_path / "mine.csv").write_text(f"a,b,y\n{rows}")
+    (tmp_path / "mine.csv").write_text("a,b,y\n" + "".join(f"{n % 30},{n % 7},{n % 2}\n" for n in range(60)))
     monkeypatch.chdir(tmp_path)
-    keys = {"data": {"name": "table", "path": "mine.csv", "target": "y"}, "clients": {"number": 2}}
-    few = {"rounds": 1, "method": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": [4]}, "runtime": "inline"}
-    run = fedray.run({**few, **keys, "report": False}, out=tmp_path / "run")
+    table = {"data": {"name": "table", "path": "mine.csv", "target": "y", "limit": None}}
+    run = fedray.run(scenario(table, {"rounds": 1, "clients": {"number": 2}}), out=tmp_path / "run")
     monkeypatch.chdir(tmp_path / "there")
-    with pytest.raises(FedrayError) as told:
-        fedray.resume(run.path, rounds=2)
-    assert f"data.path = mine.csv: there is no such file in {tmp_path / 'there'}: " in str(told.value)
-    assert "start from the folder where the run began" in str(told.value)
+    line = line_of(fedray.resume, run.path, rounds=2)
+    assert f"data.path = mine.csv: there is no such file in {tmp_path / 'there'}: " in line
     monkeypatch.chdir(tmp_path)
     assert fedray.resume(run.path, rounds=2).summary["rounds"] == 2
+
+
+@pytest.mark.parametrize(("keys", "kept"), [("rounds: 2", {"identity.json", "manifest.json"}), ("rounds: 3", set())])
+def test_a_run_that_goes_on_under_other_keys_forgets_whose_it_was(tmp_path: Path, keys: str, kept: set[str]) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    (source / "checkpoints").mkdir(parents=True)
+    (source / "scenario.yaml").write_text("rounds: 2")
+    for name in ("identity.json", "manifest.json", LOCK, "checkpoints/part"):
+        (source / name).write_text(name)
+    adopt_run(source, out, keys)
+    assert (out / "scenario.yaml").read_text() == keys
+    assert {path.name for path in out.iterdir()} == {"scenario.yaml", "checkpoints", *kept}
+    assert (out / "checkpoints" / "part").is_file()

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from small import run_command, scenario
+from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
@@ -23,12 +23,8 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(BadInput, match=rf"pip install 'fedray\[{name}\]'"):
         build_loggers([name], tmp_path)
-
-
-def test_unknown_loggers_are_refused_before_any_is_started(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'tensorbord' is unknown: use one of tensorboard, wandb, mlflow"):
-        build_loggers(["wandb", "tensorbord"], tmp_path)
-    assert build_loggers([], tmp_path) == []
+    with pytest.raises(BadInput, match="'tensorbord' is unknown"):  # before any is started
+        build_loggers([name, "tensorbord"], tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -95,39 +91,28 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Checkpoints in other rounds (2, 4, ...) show nothing: their newest metrics are those of an earlier round."""
-    logged: list[tuple[int, float]] = []
-    seen: list[tuple[int, float]] = []
-    asked: list[str] = []
+    logged, seen, asked = list[Any](), list[Any](), list[str]()
 
     def fake(dir: str) -> Any:
-        asked.append(dir)
+        asked.append(str(dir))
         return lambda round, metrics: logged.append((round, metrics["accuracy"]))
 
     monkeypatch.setattr("fedray.storage.summary.tensorboard", fake)
-    given = scenario(
-        {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
-    )
+    keys = {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
     run = fedray.run(
-        given, out=tmp_path / "run", watch=lambda shown: seen.append((shown["round"], shown["metrics"]["accuracy"]))
+        scenario(keys),
+        out=tmp_path / "run",
+        watch=lambda shown: seen.append((shown["round"], shown["metrics"]["accuracy"])),
     )
-    assert [str(folder) for folder in asked] == ["here"]
-    rows = run.rounds.to_pylist()
-    assert logged == seen == [(row["round"], row["accuracy"]) for row in rows]
+    assert asked == ["here"]
+    assert logged == seen == [(row["round"], row["accuracy"]) for row in run.rounds.to_pylist()]
     assert [round for round, _ in seen] == [0, 5, 10, 12]
 
 
-def test_no_logger_is_on_by_default_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
-    assert read_scenario(scenario()).loggers == []
-    assert read_scenario(scenario({"loggers": ["wandb", "mlflow:sqlite:///x.db"]})).loggers == [
-        "wandb",
-        "mlflow:sqlite:///x.db",
-    ]
-    (tmp_path / "s.yaml").write_text("rounds: 1\n")
-    for value, says in (("tensorbord:x", "did you mean tensorboard?"), ("'wandb:'", "nothing behind the colon")):
-        result = run_command("check", tmp_path / "s.yaml", f"loggers={value}")
-        assert result.status == 2
-        assert says in result.err
-        assert len(result.err.splitlines()) == 1
+def test_no_logger_is_on_by_default() -> None:
+    named = ["wandb", "mlflow:sqlite:///x.db"]
+    assert read_scenario(scenario()).loggers == [] == build_loggers([], Path())
+    assert read_scenario(scenario({"loggers": named})).loggers == named
 
 
 def test_a_logger_whose_server_went_away_ended_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

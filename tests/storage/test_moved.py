@@ -59,8 +59,7 @@ def test_a_table_or_a_sweep_that_goes_is_noticed(tmp_path: Path, kind: str) -> N
 
     def go(folder: Path, say: Callable[[str], None], *, resume: bool = False) -> object:
         if kind == "table":
-            cells = [{"name": name, "overrides": {"seed": seed}} for seed, name in enumerate("ab")]
-            return run_table(read_scenario({**keys, "table": cells}), folder, say=say).failed
+            return run_table(read_scenario({**keys, "table": [{"name": "a"}]}), folder, say=say).failed
         sweep = {
             "scenario": keys,
             "space": {"predict.gamma": [0.1, 1.0]},

@@ -80,37 +80,22 @@ def test_folds_have_rows_of_their_own(tmp_path: Path) -> None:
     assert again.summary["model_hash"] == run.summary["model_hash"]
 
 
-def test_a_file_of_another_data_set_is_refused_in_one_line(tmp_path: Path) -> None:
-    run = fedray.run(scenario(PLAIN), out=tmp_path / "one")
-    path = run.path / "partition.parquet"
-    with pytest.raises(BadInput) as error:
-        fedray.run(by_file(path, {"data": {"limit": 239}}))
-    assert "it deals the data set 'digits' with 240 rows, and digits has 239 rows" in str(error.value)
-    assert "\n" not in str(error.value)
-    with pytest.raises(BadInput, match=r"it deals the data set 'digits' with other labels"):
-        fedray.run(by_file(path, {"data": {"name": "sine", "clients": 6, "samples": 40, "limit": None}}))
-
-
-CASES: list[tuple[dict[str, list[Any]], str]] = [
-    ({"row": [0, 1], "client": [0, 1], "split": ["hold_out", "server"]}, "it deals no row of the split train"),
-    ({"row": [0, 1, 1], "client": [0, 0, 1]}, "it deals row 1 2 times: deal each row once"),
-    ({"row": [0, 1, 240], "client": [0, 0, 1]}, "it deals row 240, but digits has 240 training rows"),
-    ({"row": [0, 1]}, "it has no column client"),
-    ({"row": [0, -1], "client": [0, 1]}, "its column row has values out of 0"),
-    ({"row": [0.5, 1.0], "client": [0, 1]}, "its column row holds no whole numbers"),
-    ({"row": [0, 1], "client": [0, 1], "split": ["train", "valid"]}, "has 'valid': the splits are train, hold_out"),
-    ({"row": [0, 1], "client": [0, 1], "split": ["train", "hold_out"]}, "data.hold_out = 0, but"),
-]
-
-
-@pytest.mark.parametrize(("columns", "message"), CASES)
-def test_a_file_that_is_no_partition_is_refused_in_one_line(
-    columns: dict[str, list[Any]], message: str, tmp_path: Path
-) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "mine.parquet")
-    with pytest.raises(BadInput) as error:
-        fedray.run(by_file(tmp_path / "mine.parquet"))
-    assert message in str(error.value) and "\n" not in str(error.value)
+def test_a_file_of_another_data_set_or_fold_is_refused(tmp_path: Path) -> None:
+    path = fedray.run(scenario(PLAIN), out=tmp_path / "one").path / "partition.parquet"
+    for other, line in (
+        ({"data": {"limit": 239}}, "with 240 rows, and digits has 239 rows"),
+        ({"data": {"name": "sine", "clients": 6, "samples": 40, "limit": None}}, "'digits' with other labels"),
+    ):
+        with pytest.raises(BadInput, match=line):
+            fedray.run(by_file(path, other))
+    rows = Split(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32))
+    for column, world, line in (
+        ({"fold": [3, 3]}, (0, 1), "no rows of fold 1, but of 3"),
+        ({"replicate": [0, 1]}, (2, 0), "but of 2 replicates"),
+    ):
+        pq.write_table(pa.table({"row": [0, 1], "client": [0, 1], **column}), tmp_path / "dealt.parquet")
+        with pytest.raises(BadInput, match=line):
+            read_partition(tmp_path / "dealt.parquet", regression("made", rows, rows), [world])
 
 
 def test_a_file_of_another_tool_needs_rows_and_clients_alone(tmp_path: Path) -> None:
@@ -146,21 +131,3 @@ def test_generated_clients_have_no_rows_to_write_and_the_manifest_says_what_deal
     run = fedray.run({**keys, "model": "linear"}, out=tmp_path / "run")
     assert not (run.path / "partition.parquet").exists()
     assert read_sealed(run.path / "manifest.json")["study"]["partition"].startswith("generated: the rows of a client")
-
-
-@pytest.mark.parametrize(
-    ("columns", "world", "message"),
-    [
-        ({"row": [0, 1], "client": [0, 1], "replicate": [0, 1]}, (2, 0), "but of 2 replicates: lower replicates to 2"),
-        ({"row": [0, 1], "client": [0, 1], "fold": [3, 3]}, (0, 1), "no rows of fold 1, but of 3: set data.fold"),
-        ({"row": pa.array([], pa.int64()), "client": pa.array([], pa.int64())}, (0, 0), "it has no rows: give a file"),
-    ],
-    ids=["replicate", "fold", "nothing"],
-)
-def test_a_file_without_a_fold_told_to_lower_the_replicates(
-    columns: dict[str, Any], world: tuple[int, int], message: str, tmp_path: Path
-) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "dealt.parquet")
-    rows = Split(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32))
-    with pytest.raises(BadInput, match=message):
-        read_partition(tmp_path / "dealt.parquet", regression("made", rows, rows), [world])

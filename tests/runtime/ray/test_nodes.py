@@ -1,132 +1,202 @@
-"""Three nodes give the bits of one process: where files are missing, where one is killed and another joins.
+"""Seats on two real nodes of two CPUs each: all or none, waited for where they are taken, and found again.
 
-The nodes are Ray's own, started here on one machine (`ray.cluster_utils.Cluster`).
+The nodes are Ray's own, started here on one machine (`ray.cluster_utils.Cluster`). Only slow tests make actors.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
+import logging
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from small import scenario
+from ray.util.placement_group import placement_group_table, remove_placement_group
 
-import fedray
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
+from fedray.core.types import Clients, Tier
+from fedray.runtime.placement import ActorKeys, ActorSpec, Choice, choose_seats
 from fedray.runtime.ray import tasks
 from fedray.runtime.ray.connection import worker_environment
 
 pytestmark = [pytest.mark.timeout(600)]
 
-QUICK = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
-PRIVATE: dict[str, Any] = {"method": {"name": "feddyn"}}
-TABLE: dict[str, Any] = {
-    "data": {"name": "uci/mini"},
-    "clients": {"number": 4},
-    "method": {"models": 2},
-    "rounds": 2,
-}
-
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A head and two nodes of one CPU each; none of them knows where the data are."""
+def two() -> Iterator[Any]:
+    """A head and a node of two CPUs each."""
     from fedray.runtime import environment
 
     environment.prepare_process()
     import ray
     from ray.cluster_utils import Cluster
 
-    folder = tmp_path_factory.mktemp("data") / "UCI" / "UCI_Datasets" / "mini" / "data"
-    _write(folder)
-    lacks = {"FEDRAY_DATA": "/nowhere"}
-    head = {"num_cpus": 1, "_system_config": QUICK, "include_dashboard": False, "env_vars": lacks}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        cluster.add_node(num_cpus=1, env_vars=lacks)
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster.add_node(num_cpus=2)
     ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-    cluster.data = folder.parents[3]
     yield cluster
     ray.shutdown()
     cluster.shutdown()
 
 
-def _write(folder: Path) -> None:
-    """A small regression set in the standard split layout."""
-    folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(60, 4))
-    np.savetxt(folder / "data.txt", table)
-    for name, values in {"features": range(3), "target": [3], "train_0": range(48), "test_0": range(48, 60)}.items():
-        np.savetxt(folder / f"index_{name}.txt", np.array(list(values)))
-    np.savetxt(folder / "n_splits.txt", [1])
+@pytest.fixture
+def seats(two: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module under test, impatient; nothing is reserved before and after."""
+    assert len(two.list_all_nodes()) == 2
+    import ray.util
+
+    from fedray.runtime.ray import cluster as module
+
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
+    yield module
+    for group in placement_group_table().values():  # of a test that failed
+        if group["state"] != "REMOVED":
+            remove_placement_group(ray.util.get_placement_group(group["name"]))
+    assert wait_until(lambda: free_cpus(module) == 4.0)
 
 
-def hashes(done: fedray.Run) -> tuple[str, str]:
-    return done.summary["model_hash"], done.summary["state_hash"]
+def free_cpus(module: Any) -> float:
+    return float(sum(node.has.get("CPU", 0.0) for node in module.read_cluster().free))
 
 
-MODULE = "import helping_hand\nimport fedray\n\nfedray.register('model', 'own_linear', helping_hand.make)\n"
-HELP = "from torch import nn\n\n\ndef make(shape, outputs):\n    return nn.Linear(shape[0], outputs)\n"
+def wait_until(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return holds()
 
 
-@pytest.mark.slow
-def test_three_nodes_without_the_files_and_modules_of_the_driver_give_the_bits_of_one_process(
-    three: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def ask(number: int | str = "auto", cpus: float | None = None, parts: int = 1) -> Any:
+    """What a run of fifty clients chooses."""
+    tiers = Clients((Tier("all", 50, num_cpus=cpus),))
+    return partial(choose_seats, tiers, keys=ActorKeys("auto", number, parts))
+
+
+@pytest.mark.parametrize(("number", "share"), [(5, 0.6666), (3, 1.0), ("auto", 1.0)])
+def test_all_actors_have_seats_on_two_nodes_of_two_cpus(seats: Any, number: int | str, share: float) -> None:
+    """Five actors of 0.8 CPU hung: each node holds two. Ray itself confirms every seat."""
+    taken = seats.take_seats(ask(number), waits=False)
+    assert taken.is_ready()
+    assert len(taken.specs) == (4 if number == "auto" else number)
+    assert {one.num_cpus for one in taken.specs} == {share}
+    assert {one.node for one in taken.find_nodes()} == {node.name for node in seats.read_cluster().whole}
+    taken.release()
+
+
+def test_two_runs_never_hold_half_a_cluster_each(seats: Any) -> None:
+    """Both want three of four CPUs at the same moment; one begins, and the other when that one ends."""
+    with ThreadPoolExecutor(2) as both:
+        asked: list[Future[Any]] = [both.submit(seats.take_seats, ask(3, 1.0), waits=False) for _ in range(2)]
+        while not any(one.done() for one in asked):
+            time.sleep(0.05)
+        time.sleep(1.0)
+        assert sum(one.done() for one in asked) == 1
+        assert free_cpus(seats) == 1.0, "the one that waits holds nothing"
+        for one in sorted(asked, key=lambda one: not one.done()):
+            one.result(60).release()
+
+
+def test_a_busy_cluster_is_waited_for_and_said(seats: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It was taken for free: the second run hung for half an hour, and died."""
+    other = seats.take_seats(ask("auto"), waits=False)
+    released = threading.Event()
+
+    def release() -> None:
+        released.set()
+        other.release()
+
+    threading.Timer(1.5, release).start()
+    with caplog.at_level(logging.INFO, logger="fedray"):
+        mine = seats.take_seats(ask(4), waits=False)
+    assert released.is_set()
+    assert "waiting for 4 CPU: all are taken by other jobs" in caplog.messages
+    mine.release()
+
+
+def test_runs_that_fill_what_is_left_or_a_part_share_a_cluster(seats: Any) -> None:
+    """As the cells of `fedray table --jobs 2`: each takes a half, and a third run would wait."""
+    taken = [seats.take_seats(ask(parts=2), waits=False) for _ in range(2)]
+    assert [len(one.specs) for one in taken] == [2, 2]
+    taken[0].release()
+    assert wait_until(lambda: free_cpus(seats) == 2.0)
+    rest = seats.take_seats(ask(), waits=False)
+    assert len(rest.specs) == 2, "what nobody holds"
+    for one in (taken[1], rest):
+        one.release()
+
+
+def test_what_no_node_has_is_refused_at_once_and_what_a_run_has_lost_is_waited_for(
+    seats: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each node fetches the data once, into its object store, and modules from Ray.
-
-    Relative paths were read where Ray was started, and own modules had to be on every node.
-    """
-    monkeypatch.chdir(tmp_path)
-    Path("data").symlink_to(three.data)
-    Path("trace.csv").write_text("client,seconds_per_step\n0,1\n1,2\n2,3\n3,4\n")
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "own_linear.py").write_text(MODULE)
-    (code / "helping_hand.py").write_text(HELP)
-    monkeypatch.setenv("FEDRAY_DATA", "data")
-    monkeypatch.syspath_prepend(code)
-    importlib.import_module("own_linear")
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(code)])  # no worker finds it there
-    wanted = {**TABLE, "clients": {"number": 4, "trace": "trace.csv"}, "model": "own_linear"}
-    want = hashes(fedray.run(wanted, runtime="inline", modules=["own_linear"]))
-    assert hashes(fedray.run(wanted, runtime="ray", modules=["own_linear"])) == want
+    """`hpc` was on a node that is gone, when the run had begun."""
+    with pytest.raises(BadInput, match="an actor needs 3 CPU on one node, which no node has"):
+        seats.take_seats(ask("auto", 3.0), waits=False)
+    monkeypatch.setattr(seats, "PATIENCE", 0.5)
+    pinned = Clients((Tier("all", 50, resources={"hpc": 1.0}),))
+    with pytest.raises(FedrayError, match="waited 0.5 s for 1 hpc"):
+        seats.take_seats(partial(choose_seats, pinned, keys=ActorKeys("auto", "auto")), waits=True)
 
 
+def test_seats_that_were_asked_for_are_given_back_by_a_run_that_fails(seats: Any) -> None:
+    """Ray would have seated them later, for nobody."""
+    answers = [Choice([ActorSpec(0, 100.0, 0.0, {})], "waiting for 100 CPU", coming=False)]
+
+    def choose(**_now: Any) -> Choice:
+        if not answers:
+            raise BadInput("no room")
+        return answers.pop()
+
+    with pytest.raises(BadInput, match="no room"):
+        seats.take_seats(choose, waits=False)
+    assert wait_until(lambda: all(one["state"] == "REMOVED" for one in placement_group_table().values()))
+
+
+@pytest.mark.usefixtures("two")
 def test_a_sweep_whose_folder_a_node_does_not_see_is_refused_before_it_trains(
-    three: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It trained everything, and then lost it. `/proc/self/cwd` is another folder in each process."""
-    assert len(three.worker_nodes) == 2
     tasks.confirm_shared(tmp_path, worker_environment())
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadInput, match=r"--out /proc/self/cwd: node \S+ \(and 2 more\) does not see it"):
+    with pytest.raises(BadInput, match=r"--out /proc/self/cwd: node \S+ \(and 1 more\) does not see it"):
         tasks.confirm_shared(Path("/proc/self/cwd"), worker_environment())
     assert list(tmp_path.iterdir()) == []
 
 
-LONG: dict[str, Any] = {"rounds": 300, "evaluate": {"every": 150}, "checkpoint": {"every": 10, "keep": 99}}
+def test_a_run_begins_when_the_nodes_are_there(two: Any, seats: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with ThreadPoolExecutor(1) as beside, caplog.at_level(logging.INFO, logger="fedray"):
+        done = beside.submit(seats.wait_for_resources, {"lab": 3.0, "nodes": 3.0})
+        time.sleep(0.5)
+        assert not done.done()
+        groups = [one for one in placement_group_table().values() if one["state"] != "REMOVED"]
+        assert [(one["state"], len(one["bundles"])) for one in groups] == [("PENDING", 3)], "an autoscaler sees it"
+        node = two.add_node(num_cpus=0, resources={"lab": 3})  # nodes are started from the main thread only
+        done.result(60)
+    assert "waiting for 3 lab, 3 nodes: the cluster has 0 lab, 2 nodes" in caplog.messages
+    two.remove_node(node)
 
 
-@pytest.mark.slow
-def test_three_nodes_of_which_one_is_killed_and_one_joins_give_the_bits_of_one_process(
-    three: Any, tmp_path: Path
-) -> None:
-    """What clients keep to themselves (FedDyn's corrections) moves with them."""
-    want, out = hashes(fedray.run(scenario(PRIVATE, LONG))), tmp_path / "run"
-    with ThreadPoolExecutor(1) as beside:  # nodes are started from the main thread only
-        done = beside.submit(fedray.run, scenario(PRIVATE, LONG), runtime="ray", out=out)
-        while not (out / "checkpoints" / "round-000020").exists() and not done.done():
-            time.sleep(0.02)
-        three.remove_node(next(iter(three.worker_nodes)), allow_graceful=False)
-        three.add_node(num_cpus=2)
-        assert not done.done(), "the run ended before its node was killed"
-    assert hashes(done.result()) == want
-    assert done.result().clients.num_rows == LONG["rounds"] * 6
+def test_seats_of_a_coordinator_that_was_killed_are_given_back(seats: Any) -> None:
+    """Ray keeps what a dead actor had reserved until its job ends, in which a new coordinator waits for it."""
+    import ray
+
+    class Coordinator:
+        def take(self) -> int:
+            from fedray.runtime.ray.cluster import reserve
+
+            self.held = reserve([ActorSpec(0, 1.0, 0.0, {})] * 4)
+            return int(self.held.is_ready(30))
+
+    remote: Any = ray.remote(Coordinator)
+    coordinator = remote.options(num_cpus=0).remote()
+    assert ray.get(coordinator.take.remote())
+    ray.kill(coordinator)
+    time.sleep(1.0)
+    assert free_cpus(seats) == 0.0
+    mine = seats.take_seats(ask(4, 1.0), waits=False)
+    mine.release()

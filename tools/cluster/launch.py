@@ -1,4 +1,4 @@
-"""A real launch on one machine: `python tests/cluster/launch.py`, as root, on Linux with iproute2, openssh and rsync.
+"""A real launch on one machine: `python tools/cluster/launch.py`, as root, on Linux with iproute2, openssh and rsync.
 
 Three hosts, each with its own network, processes, `/tmp`, home and sshd, are namespaces of this machine. `ray up` makes
 a cluster of them from the shipped `cluster/on_premise.yaml`, of which only what is marked CHANGE is changed; a scenario
@@ -232,7 +232,7 @@ def launch(work: Path) -> None:
         until("both workers", lambda: all(t in ray("exec", file, "ray status") for t in ("/16.0 hpc", "/2.0 lpc")))
         everywhere = {port for address, port in ports(running["head"]) if address.strip("0") == ""}
         assert not {8265, 10001} & everywhere, f"the dashboard or the client port is open: {everywhere}"
-        run = "fedray run ~/fedray/tests/cluster/pinned.yaml --address auto --out ~/runs/pinned"
+        run = "fedray run ~/fedray/tools/cluster/pinned.yaml --address auto --out ~/runs/pinned"
         seen = watched(running, lambda: ray("exec", file, run))
         print("actors:", seen)
         assert seen == {"head": {"Coordinator"}, "strong": {"Client"}, "weak": {"Client"}}
@@ -240,7 +240,7 @@ def launch(work: Path) -> None:
         if importlib.util.find_spec("aiohttp_cors") is None:
             print("job submission was not tried: this machine has no ray[default]")
         else:
-            submit = "fedray run ~/fedray/tests/cluster/pinned.yaml --address auto --out ~/runs/job"
+            submit = "fedray run ~/fedray/tools/cluster/pinned.yaml --address auto --out ~/runs/job"
             with dashboard(ray, file) as here:
                 ray("job", "submit", "--no-wait", "--submission-id", "pinned", "--", "bash", "-ic", submit, **here)
                 print(ray("job", "logs", "--follow", "pinned", **here)[-300:])
@@ -253,7 +253,7 @@ def launch(work: Path) -> None:
         json.loads((work / name / "summary.json").read_text()) for name in ("fetched", "job") if (work / name).exists()
     )
     out = work / "inline"
-    do(sys.executable, "-m", "fedray", "run", ROOT / "tests/cluster/pinned.yaml", "runtime=inline", "--out", out,
+    do(sys.executable, "-m", "fedray", "run", ROOT / "tools/cluster/pinned.yaml", "runtime=inline", "--out", out,
        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
     here = json.loads((out / "summary.json").read_text())
     same = all(run["model_hash"] == here["model_hash"] for run in (there, *jobs))

@@ -1,6 +1,6 @@
 """Real kills at random moments of a run on three nodes, whatever the scenario: `kill -9` by process id, nothing mocked.
 
-    python tests/chaos/disturb.py SCENARIO.yaml [KILLS [SEED [KINDS]]]
+    python tools/chaos/disturb.py SCENARIO.yaml [KILLS [SEED [KINDS]]]
 
 runs a scenario undisturbed in one process, undisturbed on three nodes (started here, on this machine), and once more
 while client actors, nodes, raylets, agents, the coordinator and the driver are killed, or what KINDS names (as in

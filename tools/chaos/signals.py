@@ -1,6 +1,6 @@
 """Signals at random moments of every command, inline and on Ray: one line, and then the same bits.
 
-    python tests/chaos/signals.py [INLINE [RAY [SEED [COMMANDS]]]]
+    python tools/chaos/signals.py [INLINE [RAY [SEED [COMMANDS]]]]
 
 starts `fedray run`, `resume`, `table`, `tune` and `report` on small scenarios again and again. Each time one process
 gets a signal at a random moment between its start and its end: the command itself (TERM, INT, INT twice, KILL), and on

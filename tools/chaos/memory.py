@@ -1,6 +1,6 @@
 """Memory of the coordinator, the client actors and the object store over a long run on Ray, by least squares.
 
-    python tests/chaos/memory.py [ROUNDS [HIDDEN]]
+    python tools/chaos/memory.py [ROUNDS [HIDDEN]]
 
 With 32 hidden units messages travel in the calls, with 2,000 through the object store.
 """

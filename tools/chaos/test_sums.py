@@ -19,7 +19,7 @@ from fedray.runtime.ray.runtime import RayRuntime
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 LARGE = {"model": {"hidden": [700]}}  # a sum is more than Ray sends to the coordinator unasked
 KEYS = read_scenario(scenario({"method": {"models": 1}, "clients": {"number": 16, "actors": 4}, **LARGE}))
 

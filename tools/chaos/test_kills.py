@@ -1,19 +1,15 @@
 """Kills at random moments change no bit, whatever the method keeps.
 
 The methods here keep nothing, residuals, corrections, walking models, or features between rounds.
-Ten faults a scenario at least; `python tests/chaos/disturb.py` does it to any scenario file.
+Ten faults a scenario at least; `python tools/chaos/disturb.py` does it to any scenario file.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from disturb import run_disturbed, shuffle_faults
 
 BASE: dict[str, Any] = {
@@ -66,7 +62,6 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", METHODS)
 def test_kills_at_random_moments_change_no_bit(name: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fedray.bench.measure import list_tree
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import answers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
 MOST = 3  # workers

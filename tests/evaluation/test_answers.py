@@ -1,0 +1,362 @@
+"""Who answers with which weights (of models, of tiers, by a rule): every score is that of what `Run.predict` gives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedray
+from fedray.core.method import Combine
+from fedray.core.types import FloatArray, State
+from fedray.evaluation.regression import drop_absent, weigh_present
+from fedray.methods import METHODS, Answer, Method, Scored, Setting, federated
+from fedray.metrics import classification, regression
+
+TIERED: dict[str, Any] = {
+    "rounds": 2,
+    "clients": {"tiers": {"strong": {"number": 2, "models_per_round": None}, "weak": {"number": 3}}},
+    "data": {"name": "digits", "limit": 240, "hold_out": 0.4},
+    "method": {"models": 3},
+    "model": {"name": "mlp", "hidden": [4]},
+    "local": {"lr": 0.1},
+    "evaluate": {"clients": "all"},
+    "runtime": "inline",
+    "report": False,
+}
+FIRST = np.array([[1.0, 2.0, 1.0], [1.0, 0.0, 0.0]])  # the weak tier answers with model 0 alone
+OF_EVERYBODY = np.array([0.5, 0.3, 0.2])
+
+
+def by_tier(tiers: FloatArray | None, weights: FloatArray | None = None) -> Callable[[Setting], Method]:
+    """Fed-ensemble with weights of tiers `[T, K]`, and everybody's `[K]`, in all worlds."""
+
+    def compose(setting: Setting) -> Method:
+        def answer(state: State) -> Answer:
+            in_each = (None if one is None else np.stack([one] * len(setting.seeds)) for one in (weights, tiers))
+            everybody, of_tiers = in_each
+            return Answer(state, setting.models, everybody, tiers=of_tiers)
+
+        return Method("by_tier", federated(setting), answer)
+
+    return compose
+
+
+def newest(run: fedray.Run, column: str = "accuracy") -> FloatArray:
+    """The clients' scores of the last round, in the order of their ids, of the first world."""
+    table = run.client_scores.to_pandas()
+    last = table[(table["round"] == table["round"].max()) & (table["replicate"] == 0)]
+    return np.asarray(last.sort_values("client")[column])
+
+
+@pytest.mark.parametrize("gamma", [np.inf, 0.5])
+@pytest.mark.parametrize("weights", [None, OF_EVERYBODY], ids=["equal", "unequal"])
+def test_tiers_that_weigh_as_everybody_change_no_bit(weights: FloatArray | None, gamma: float) -> None:
+    keys = {**TIERED, "evaluate": {"clients": "all", "personal": True}, "predict": {"gamma": gamma}}
+    tiers = np.stack([np.ones(3) / 3 if weights is None else weights] * 2)
+    alike, plain = fedray.run(keys, method=by_tier(tiers, weights)), fedray.run(keys, method=by_tier(None, weights))
+    assert alike.client_scores.equals(plain.client_scores)
+    assert alike.rounds.drop_columns(["wall_seconds"]).equals(plain.rounds.drop_columns(["wall_seconds"]))
+    x = plain.study.split("test", 0)[0][:9]
+    for client in (0, 4):
+        assert np.array_equal(alike.predict(x, client=client).mean, plain.predict(x, client=client).mean)
+
+
+def test_a_tier_that_answers_with_one_model_has_the_scores_of_this_model() -> None:
+    """A client of a regression is tested on all test rows, so that its score is the member's own."""
+    rows = np.random.default_rng(0).normal(size=(90, 2)).astype(np.float32)
+    keys = {**TIERED, "replicates": 2, "data": {}, "predict": {"noise": "none"}}
+    run = fedray.run(keys, data=(rows, rows.sum(1, keepdims=True)), method=by_tier(FIRST))
+    rounds, found = (table[table["round"] == 2] for table in (run.rounds.to_pandas(), run.client_scores.to_pandas()))
+    for (_, scores), member in zip(found.groupby("replicate"), rounds["member_rmse"], strict=True):
+        assert np.allclose(scores["rmse"][scores["tier"] == "weak"], member[0], rtol=1e-6)
+        assert not np.isclose(scores["rmse"][scores["tier"] == "strong"].iloc[0], member, rtol=1e-3).any()
+    assert np.allclose(rounds["personal_rmse"], found.groupby("replicate")["rmse"].mean())
+
+
+def test_predictions_for_a_client_are_those_that_it_is_scored_by() -> None:
+    run = fedray.run({**TIERED, "predict": {"conformal": {"alpha": 0.3}}}, method=by_tier(FIRST))
+    x, y = run.study.split("test", 0)
+    members, shares = run.predict(x).members, run.study.shards.label_counts(0)
+    assert np.array_equal(run.predict(x, client=4).mean, members[0])
+    assert np.allclose(run.predict(x, client=0).mean, np.tensordot([0.25, 0.5, 0.25], members, 1))
+    assert np.allclose(run.predict(x).mean, members.mean(0))
+    count = np.bincount(y, minlength=10)
+    for client, score in enumerate(newest(run)):  # of test rows that follow the client's labels
+        weight = (shares[client] / np.maximum(count, 1))[y]
+        right = run.predict(x, client=client).mean.argmax(1) == y.numpy()
+        assert score == pytest.approx((right * weight).sum() / weight.sum())
+    assert run.metrics["personal_accuracy"] == pytest.approx(newest(run).mean())
+    with np.load(run.path / "pictures.npz") as pictures:
+        assert np.array_equal(pictures["alpha"], FIRST[[0, 0, 1, 1, 1]] / FIRST.sum(1)[[0, 0, 1, 1, 1], None])
+        assert np.allclose(pictures["client_accuracy"], newest(run))
+    sets = [run.predict(x, client=client).sets for client in (None, 4)]
+    assert sets[0] is not None and sets[1] is not None and not np.array_equal(sets[0], sets[1])
+
+
+def test_a_finite_gamma_chooses_among_the_models_of_the_tier() -> None:
+    tiers = np.array([[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]])
+    run, free = (fedray.run({**TIERED, "predict": {"gamma": 0.0}}, method=by_tier(one)) for one in (tiers, None))
+    x = run.study.split("test", 0)[0]
+    members = run.predict(x).members
+    assert np.array_equal(newest(run)[:2], newest(free)[:2])
+    assert any(not np.array_equal(free.predict(x, client=i).mean, members[1]) for i in (2, 3, 4))
+    assert all(np.array_equal(run.predict(x, client=i).mean, members[1]) for i in (2, 3, 4))
+
+
+def test_models_that_do_not_answer_stay_away_from_the_weights_of_tiers() -> None:
+    tiers = np.array([[0.0, 1.0, 3.0], [0.0, 0.0, 1.0]])
+    run = fedray.run(TIERED, method=by_tier(tiers, np.array([0.0, 1.0, 1.0])))
+    x = run.study.split("test", 0)[0]
+    members = run.predict(x).members
+    assert len(members) == 2
+    assert np.allclose(run.predict(x, client=0).mean, np.tensordot([0.25, 0.75], members, 1))
+    assert np.array_equal(run.predict(x, client=4).mean, members[1])
+    with np.load(run.path / "pictures.npz") as pictures:
+        assert pictures["alpha"].tolist() == [[0.25, 0.75]] * 2 + [[0.0, 1.0]] * 3
+        assert np.allclose(pictures["client_accuracy"], newest(run))
+
+
+def test_a_client_whose_own_model_has_no_weight_answers_as_a_new_client() -> None:
+    weights = np.array([[0.5, 0.3, 0.2, 0.0, 0.0]])
+
+    def chosen(setting: Setting) -> Method:
+        def answer(state: State) -> Answer:
+            return Answer(state, setting.models, weights)
+
+        return Method("chosen", federated(setting, assign=own_model), answer, one_model_per_client=True)
+
+    run = fedray.run({**TIERED, "method": {"models": 5}}, method=chosen)
+    x = run.study.split("test", 0)[0].numpy()
+    everybody, chosen_one, left_out = run.predict(x), run.predict(x, client=1), run.predict(x, client=4)
+    assert np.array_equal(chosen_one.mean, everybody.members[1])
+    assert np.array_equal(left_out.mean, everybody.mean)  # it had the plain mean of the others
+
+
+JOINED: dict[str, Any] = {
+    "rounds": 1,
+    "clients": 4,
+    "data": {"name": "digits", "limit": 240, "hold_out": 0.3, "partition": {"name": "dirichlet", "alpha": 0.3}},
+    "method": {"models": 4},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "epochs": 2},
+    "evaluate": {"clients": "all", "ood": "noise"},
+    "predict": {"conformal": {"alpha": 0.1}},
+    "runtime": "inline",
+    "report": False,
+}
+
+
+def own_model(_models: int, _rows: str) -> Any:
+    return lambda _now, drawn, _m, _state: (np.arange(len(drawn.client)), drawn.client)
+
+
+def joined(combine: Combine | None, weights: FloatArray | None = None, *, personal: bool = False) -> Any:
+    """A network for each client, and one rule."""
+
+    def compose(setting: Setting) -> Method:
+        def answer(state: State) -> Answer:
+            return Answer(state, setting.models, weights, combine=combine)
+
+        return Method("joined", federated(setting, assign=own_model), answer, one_model_per_client=personal)
+
+    return compose
+
+
+def by_class(setting: Setting) -> Method:
+    def combine(world: int, members: FloatArray) -> FloatArray:
+        counts = setting.label_counts(world)
+        share = np.where(counts.sum(0) > 0, counts / np.maximum(counts.sum(0), 1), 1 / len(counts))
+        total = (share[:, None] * members).sum(0)
+        found: FloatArray = total / total.sum(1, keepdims=True)
+        return found
+
+    phase = federated(setting, assign=own_model)
+    return Method("by_class", phase, lambda state: Answer(state, setting.models, combine=combine))
+
+
+def mean_of(_world: int, members: FloatArray) -> FloatArray:
+    found: FloatArray = members.mean(axis=0)
+    return found
+
+
+def test_the_mean_as_a_rule_changes_no_score() -> None:
+    plain, ruled = (fedray.run(JOINED, method=joined(rule)) for rule in (None, mean_of))
+    found, want = ruled.metrics_dataframe, plain.metrics_dataframe
+    assert set(want) - set(found) == {"ood_auroc_knowledge", "hold_out_ood_auroc_knowledge"}
+    for name in set(found.select_dtypes("number")) - {"wall_seconds"}:
+        np.testing.assert_allclose(found[name], want[name], rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(*(run.client_scores.to_pandas()["accuracy"] for run in (ruled, plain)))
+    x = plain.study.split("test", 0)[0].numpy()
+    sets = [run.predict(x).sets for run in (ruled, plain)]
+    assert sets[0] is not None and sets[1] is not None and np.array_equal(*sets)  # type: ignore[arg-type]
+
+
+def test_a_rule_with_the_counts_of_labels_is_label_shares_of_fens_also_where_labels_are_wrong() -> None:
+    data = {**JOINED["data"], "partition": {**JOINED["data"]["partition"], "flipped": 0.5}}
+    keys = {**JOINED, "method": {}, "data": data, "predict": {}, "evaluate": {}}
+    mine = fedray.run(keys, method=by_class, method__models=4)
+    fens = fedray.run(keys, method={"name": "fens", "aggregator": "label_shares"})
+    for name in ("accuracy", "nll", "ece", "hold_out_nll"):
+        assert mine.metrics[name] == pytest.approx(fens.metrics[name], rel=1e-5), name
+
+
+def test_predictions_metrics_and_clients_have_the_answer_of_the_rule(tmp_path: Path) -> None:
+    def surest(_world: int, members: FloatArray) -> FloatArray:
+        best = members.max(axis=2).argmax(axis=0)
+        found: FloatArray = members[best, np.arange(members.shape[1])]
+        return found
+
+    def seen(scored: Any) -> float:
+        return float((scored.prediction.argmax(1) == scored.targets).mean())
+
+    run = fedray.run(JOINED, method=joined(surest), metrics=[seen], out=tmp_path / "run")
+    x, y = (part.numpy() for part in run.study.split("test", 0))
+    answer = run.predict(x)
+    assert np.array_equal(answer.mean, surest(0, answer.members))
+    assert np.array_equal(run.predict(x, client=2).mean, answer.mean)
+    right = (answer.mean.argmax(1) == y).mean()
+    assert run.metrics["accuracy"] == run.metrics["seen"] == right
+    assert right != (answer.members.mean(0).argmax(1) == y).mean()
+    assert answer.sets is not None
+    assert answer.sets[np.arange(len(y)), y].mean() == pytest.approx(run.metrics["conformal_coverage"])
+
+
+def test_a_client_is_right_as_often_as_it_has_the_only_class_that_a_rule_answers() -> None:
+    def always(_world: int, members: FloatArray) -> FloatArray:
+        found: FloatArray = np.eye(members.shape[2])[np.full(members.shape[1], 3)]
+        return found
+
+    run = fedray.run({**JOINED, "predict": {}, "evaluate": {"clients": "all"}}, method=joined(always))
+    counts, scores = run.study.shards.label_counts(0), run.client_scores.to_pandas()
+    found = scores[scores["round"] == 1].sort_values("client")["accuracy"]
+    np.testing.assert_allclose(found, counts[:, 3] / counts.sum(axis=1), rtol=1e-6)
+
+
+SMALL: dict[str, Any] = {
+    "rounds": 2,
+    "clients": 4,
+    "method": {"models": 3},
+    "model": {"name": "mlp", "hidden": [4]},
+    "local": {"lr": 0.1},
+    "runtime": "inline",
+    "report": False,
+}
+UNEQUAL = np.array([[60.0, 0.0, 20.0]])
+
+
+def weighted(setting: Setting) -> Method:
+    """A Fed-ensemble whose models count differently."""
+    return Method("weighted", federated(setting), answer=lambda state: Answer(state, setting.models, weights=UNEQUAL))
+
+
+def read_conformal(run: fedray.Run, x: Any, y: Any) -> float:
+    """Share of the right labels in the sets of a prediction."""
+    sets = run.predict(x).sets
+    assert sets is not None
+    return float(sets[np.arange(len(y)), y].mean())
+
+
+def test_scores_were_those_of_equal_weights_where_predict_used_the_methods_own() -> None:
+    keys = {"data": {"name": "digits", "limit": 240, "hold_out": 0.4}, "evaluate": {"clients": 4}}
+    first = {"first": lambda scored: scored.prediction[0, 0]}
+    conformal = {"predict": {"conformal": {"alpha": 0.3}}}
+    run = fedray.run({**SMALL, **keys, **conformal}, method=weighted, metrics=first)
+    x, y = run.study.split("test", 0)
+    found, labels = run.predict(x).mean, y.numpy()
+    assert run.metrics["nll"] == pytest.approx(classification.nll(found, labels))
+    assert run.summary["metrics"]["nll"]["mean"] == pytest.approx(classification.nll(found, labels))
+    assert run.metrics["first"] == pytest.approx(found[0, 0])
+    assert run.metrics["conformal_coverage"] == pytest.approx(read_conformal(run, x, labels))
+    held_out, its_labels = run.study.split("hold_out", 0)
+    assert run.metrics["hold_out_nll"] == pytest.approx(
+        classification.nll(run.predict(held_out).mean, its_labels.numpy())
+    )
+
+
+def test_clients_who_get_everybodys_answer_are_scored_on_it() -> None:
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32))
+    keys = {**SMALL, "evaluate": {"clients": 4}, "predict": {"noise": "none"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = fedray.run(keys, data=(rows, rows.sum(1, keepdim=True)), method=weighted)
+    x, y = run.study.split("test", 0)
+    target, (mean, variance) = y.numpy()[:, 0], (each[:, 0] for each in (run.predict(x).mean, run.predict(x).variance))
+    assert run.metrics["rmse"] == pytest.approx(regression.rmse(mean, target))
+    assert run.metrics["nll"] == pytest.approx(regression.gaussian_nll(mean, variance, target))
+    table = run.client_scores.to_pandas()
+    each = table["rmse"][table["round"] == run.metrics["round"]]
+    assert len(each) == 4
+    assert np.allclose(each, regression.rmse(mean, target))
+
+
+def test_known_clients_without_gamma_are_answered_as_everybody() -> None:
+    """They were answered by equal weights: by `Run.predict`, and in the scores with `evaluate.personal`."""
+    data = {"name": "digits", "limit": 240, "hold_out": 0.4}
+    keys = {**SMALL, "data": data, "predict": {"conformal": {"alpha": 0.3}}}
+    runs = [fedray.run(keys, method=weighted, evaluate={"clients": 4, "personal": each}) for each in (False, True)]
+    x, _ = runs[0].study.split("test", 0)
+    for run in runs:
+        everybody, known = run.predict(x), run.predict(x, client=2)
+        np.testing.assert_allclose(known.mean, everybody.mean, rtol=1e-6)
+        assert known.sets is not None
+        assert everybody.sets is not None
+        assert np.array_equal(known.sets, everybody.sets)
+    alike, personal = (run.client_scores.to_pandas()["accuracy"] for run in runs)
+    assert np.allclose(alike, personal)
+    assert runs[1].metrics["personal_accuracy"] == pytest.approx(alike[-4:].mean())
+
+
+def test_equal_weights_keep_the_bits_of_no_weights() -> None:
+    state = State(torch.zeros(4, 2), torch.zeros(4, 0, dtype=torch.int64), {})
+    answer = Answer(state, 4, weights=np.array([[0.0, 2.0, 2.0, 0.0], [1.0, 0.0, 0.0, 3.0]]))
+    assert weigh_present(answer, 0) is None
+    assert weigh_present(Answer(state, 4), 0) is None
+    assert np.array_equal(weigh_present(answer, 1), [0.25, 0.75])  # type: ignore[arg-type]  # a list is compared with an array
+    assert drop_absent(torch.arange(4), answer, 1).tolist() == [0, 3]
+
+
+def alone_but_one(setting: Setting) -> Method:
+    """Every client has a model of its own, and that of client 1 does not answer."""
+    number = setting.clients.number
+    weights = np.array([[float(client != 1) for client in range(number)]])
+    return replace(METHODS["local_only"](setting), name="mine", answer=lambda state: Answer(state, number, weights))
+
+
+def test_clients_with_a_model_each_got_the_next_ones_where_a_model_does_not_answer() -> None:
+    """In the pictures; and `predict` gave client 1 the model that does not answer, not the others as the scores do."""
+    keys = {"method": {"models": 4}, "data": {"limit": 200}, "evaluate": {"personal": True, "clients": "all"}}
+    run = fedray.run({**SMALL, **keys}, method=alone_but_one)
+    with np.load(run.path / "pictures.npz") as pictures:
+        weights, accuracy = pictures["alpha"], pictures["client_accuracy"]
+    np.testing.assert_allclose(weights, np.insert(np.eye(3), 1, np.full(3, 1 / 3), axis=0))
+    np.testing.assert_allclose(accuracy, run.client_scores.to_pandas()["accuracy"].to_numpy()[-4:])
+    x = run.study.split("test", 0)[0][:9]
+    members = run.predict(x).members
+    for client, row in enumerate(weights):
+        np.testing.assert_allclose(run.predict(x, client=client).mean, np.tensordot(row, members, 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("method", "objective"), [("fedavg", "half_mse"), ("fed_ensemble", "gaussian_nll")])
+def test_a_metric_of_ones_own_has_the_variance_of_the_score(method: str, objective: str) -> None:
+    """The width of an interval could not be computed."""
+
+    def width(scored: Scored) -> float:
+        assert scored.variance is not None
+        return float((2 * 1.959963984540054 * scored.variance**0.5).mean())
+
+    def own_nll(scored: Scored) -> float:
+        v, error = scored.variance, scored.targets - scored.prediction
+        assert v is not None
+        return float((0.5 * np.log(2 * np.pi * v) + error**2 / (2 * v)).mean())
+
+    keys = {**SMALL, "method": method, "data": "cubic", "model": {"name": "mlp", "objective": objective}}
+    done = fedray.run(keys, metrics=[width, own_nll]).summary["metrics"]
+    assert done["width"]["mean"] == pytest.approx(done["width_95"]["mean"], rel=1e-9)
+    assert done["own_nll"]["mean"] == pytest.approx(done["nll"]["mean"], rel=1e-9)

@@ -1,0 +1,222 @@
+"""Unknown inputs and clients whose data moved are told apart, and nothing else depends on what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import of_method, scenario, train_rounds
+from sweeps import sweep
+
+import fedray
+from fedray.assembly.registry import UserObjects
+from fedray.assembly.study import build_study
+from fedray.core.errors import BadInput, FedrayError
+from fedray.data.named import load_digits
+from fedray.data.shards import StoredShards
+from fedray.data.types import Dataset, Split, classification
+from fedray.evaluation.drift import measure_drift, sample_uncertainty
+from fedray.evaluation.report_data import MOST_COMPARED_MEMBERS, compare_members
+from fedray.files.plain import hash_tensors
+from fedray.metrics.ensemble import uncertainty
+from fedray.metrics.unknown import Drift, auroc, z_scores
+from fedray.runtime.inline import Inline
+from fedray.scenario.loader import read_scenario
+from fedray.simulation.questions import outputs_on
+from fedray.simulation.rounds import begin_progress
+from fedray.simulation.study import Study
+
+NOISE = {"rounds": 2, "evaluate": {"every": 2, "ood": "noise"}}
+SCORES = {"ood_auroc", "ood_fpr95", "ood_entropy"}
+
+
+def measure(*changes: dict[str, Any], out: Path | None = None) -> fedray.Run:
+    return fedray.run(scenario(NOISE, *changes), report=False, out=out)
+
+
+def test_the_test_rows_themselves_are_not_told_apart() -> None:
+    found = measure({"data": {"limit": None}, "method": {"models": 2}, "evaluate": {"ood": "digits"}}).metrics
+    assert found["ood_auroc"] == found["ood_auroc_knowledge"] == 0.5
+    assert found["ood_entropy"] == pytest.approx(found["entropy"], abs=1e-12)
+
+
+def test_the_scores_are_those_of_the_predictions() -> None:
+    run = measure({"method": {"models": 3}})
+    parts = []
+    for split in ("test", "ood"):
+        members = run.predict(run.study.split(split, 0)[0].numpy()).members
+        assert members is not None
+        parts.append(uncertainty(members))
+    known, unknown = parts
+    assert run.metrics["ood_auroc"] == pytest.approx(auroc(unknown.total, known.total), abs=1e-9)
+    assert run.metrics["ood_auroc_knowledge"] == pytest.approx(auroc(unknown.knowledge, known.knowledge), abs=1e-3)
+    assert run.metrics["ood_entropy"] == pytest.approx(unknown.total.mean(), abs=1e-6)
+
+
+def test_nothing_else_depends_on_them() -> None:
+    asked, plain = measure(), fedray.run(scenario({"rounds": 2, "evaluate": {"every": 2}}), report=False)
+    assert asked.summary["model_hash"] == plain.summary["model_hash"]
+    scores = asked.summary["metrics"]
+    assert {name: value for name, value in scores.items() if not name.startswith("ood_")} == plain.summary["metrics"]
+
+
+def test_one_model_has_no_disagreement_and_withheld_rows_have_scores_too() -> None:
+    found = measure({"method": "fedavg", "data": {"hold_out": 0.25}}).metrics
+    assert {name for name in found if "ood" in name} == SCORES | {f"hold_out_{name}" for name in SCORES}
+
+
+@pytest.mark.parametrize("method", ["fedbe", "fedag", "ditto", "stacking", "fens", "adaboost_f", "local_only", "ifca"])
+def test_every_kind_of_answer_is_scored(method: str) -> None:
+    found = fedray.run(of_method(method, {"evaluate": {"ood": "noise"}}), report=False).metrics
+    assert found.keys() >= SCORES
+    assert 0 <= found["ood_auroc"] <= 1
+
+
+def mine(_root: Path | None) -> Dataset:
+    rows = np.zeros((30, 1, 8, 8), dtype=np.uint8)
+    return classification("mine", Split(rows, np.arange(30) % 3), Split(rows[:12], np.arange(12) % 3), ("a", "b", "c"))
+
+
+def test_inputs_of_ones_own_are_named_by_their_registration(tmp_path: Path) -> None:
+    fedray.register("data", "mine", mine)
+    run = measure({"evaluate": {"ood": "mine"}}, out=tmp_path / "run")
+    assert len(run.study.split("ood", 0)[0]) == 12
+    again = fedray.load(tmp_path / "run")
+    assert again.metrics == run.metrics
+
+
+def test_a_sweep_may_maximize_what_withheld_rows_say(tmp_path: Path) -> None:
+    given = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["ood_auroc"])
+    found = fedray.tune({**given, "overrides": {"evaluate": {"ood": "noise"}}}, out=tmp_path, report=False)
+    assert found.get_best_result().metrics["ood_auroc"] == max(trial.metrics["ood_auroc"] for trial in found)
+    with pytest.raises(BadInput, match="^objectives: ood_auroc needs unknown inputs: write overrides"):
+        fedray.tune(given, out=tmp_path / "without")
+
+
+def test_runs_with_the_same_unknown_inputs_are_compared_by_them(tmp_path: Path) -> None:
+    keys = scenario({"rounds": 1, "replicates": 2, "report": False, "evaluate": {"ood": "noise"}})
+    runs = [fedray.run(keys, method__models=k, out=tmp_path / str(k)) for k in (1, 2)]
+    (pair,) = [one for one in fedray.compare(runs).pairs if one.metric == "ood_auroc"]
+    assert pair.run_mean == pytest.approx(runs[1].metrics["ood_auroc"], abs=1e-12)
+    other = fedray.run(keys, evaluate__ood="digits", method__models=1, out=tmp_path / "other")
+    found = fedray.compare([runs[0], other], names=["a", "b"])
+    assert not any(one.metric.startswith("ood") for one in found.pairs)
+    assert any("evaluate.ood" in note for note in found.notes)
+
+
+CLIENTS, ROWS_EACH, MOVED = 24, 40, 5
+NATURAL = scenario({"clients": {"number": CLIENTS}, "rounds": 2, "data": {"partition": {"name": "natural"}}})
+
+
+NATURAL["data"].pop("limit")
+
+
+CUBIC = {"data": {"name": "cubic", "partition": {"name": "iid"}}, "model": {"objective": "gaussian_nll"}}
+
+
+def digits(*, inverted: int | None = None, alike: bool = False) -> Dataset:
+    """Digits that are dealt to clients; one client's images are inverted, or all hold the same rows."""
+    data = load_digits(None)
+    rows = np.arange(CLIENTS * ROWS_EACH) % ROWS_EACH if alike else np.arange(CLIENTS * ROWS_EACH)
+    owner = np.repeat(np.arange(CLIENTS), ROWS_EACH)
+    x = data.train.x[rows]
+    x = np.where((owner == inverted)[:, None, None, None], 16 - x, x)
+    return data._replace(train=Split(x, data.train.y[rows], owner))
+
+
+def study_of(data: Dataset) -> Study:
+    return build_study(read_scenario(NATURAL), UserObjects(data=data))
+
+
+def drift_of(study: Study, rounds: int, asked: Study) -> Drift:
+    """The drift on the data of one study, of models that were trained on those of another."""
+    state, _ = train_rounds(study, rounds)
+    before = hash_tensors({"models": state.models, "counters": state.counters})
+    drifts = measure_drift(asked, Inline(asked), state)
+    assert hash_tensors({"models": state.models, "counters": state.counters}) == before
+    assert drifts is not None
+    assert len(drifts) == 1
+    return drifts[0]
+
+
+def test_a_client_whose_data_moved_after_training_is_flagged() -> None:
+    """The same models and data without it: nobody is."""
+    study = study_of(digits())
+    moved = drift_of(study, 4, study_of(digits(inverted=MOVED)))
+    assert moved.z_knowledge.argmax() == MOVED
+    assert np.flatnonzero(moved.anomaly).tolist() == [MOVED]
+    unmoved = drift_of(study, 4, study)
+    assert not unmoved.anomaly.any()
+    others = np.arange(CLIENTS) != MOVED
+    assert np.array_equal(moved.knowledge[others], unmoved.knowledge[others])
+
+
+def test_clients_that_hold_the_same_rows_have_no_drift() -> None:
+    study = study_of(digits(alike=True))
+    drift = drift_of(study, 2, study)
+    assert (drift.knowledge > 0).all()
+    assert (drift.z_knowledge == 0).all()
+    assert not drift.anomaly.any()
+
+
+def test_a_run_stores_the_drift_of_every_client() -> None:
+    table = fedray.run(NATURAL, data=digits(inverted=MOVED), replicates=2).drift.to_pandas()
+    scores = ["total", "knowledge", "z_total", "z_knowledge", "anomaly"]
+    assert list(table.columns) == ["replicate", "fold", "client", "samples", *scores]
+    assert table.client.tolist() == [*range(CLIENTS)] * 2 and (table.samples == ROWS_EACH).all()
+    for replicate, rows in table.groupby("replicate"):
+        assert rows.client[rows.anomaly].tolist() == [MOVED]
+        np.testing.assert_allclose(rows.z_knowledge, z_scores(rows.knowledge))
+        assert (rows.replicate == replicate).all()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "stacking"])
+def test_one_model_has_no_drift_scores(method: str, tmp_path: Path) -> None:
+    run = fedray.run(of_method(method), out=tmp_path / "run")
+    assert not (run.path / "drift.parquet").exists()
+    with pytest.raises(FedrayError, match=r"has no drift\.parquet"):
+        _ = run.drift
+
+
+@pytest.mark.parametrize(("method", "change"), [("fed_ensemble", CUBIC), ("ditto", {"method": {"models": 2}})])
+def test_regression_and_personal_models_have_drift_too(method: str, change: dict[str, Any]) -> None:
+    table = fedray.run(of_method(method, change)).drift.to_pandas()
+    assert len(table)
+    assert np.isfinite(table.knowledge).all()
+    assert (table.knowledge <= table.total + 1e-9).all()
+
+
+def test_variances_of_a_regression_are_those_of_the_mixture() -> None:
+    outputs = torch.randn(5, 7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    total, knowledge = sample_uncertainty("half_mse", outputs)
+    assert torch.equal(total, knowledge)
+    np.testing.assert_allclose(knowledge, outputs.numpy().var(axis=0).mean(-1))
+    total, knowledge = sample_uncertainty("gaussian_nll", outputs)
+    assert (total > knowledge).all()
+    np.testing.assert_allclose(knowledge, outputs[..., 0].numpy().var(axis=0))
+
+
+def test_members_are_compared_pair_by_pair_up_to_as_many_as_are_drawn() -> None:
+    """Each pair of uploads was compared by itself, however many there were."""
+    members = np.random.default_rng(0).random((5, 40, 300))
+    chosen = members.argmax(-1)
+    assert np.array_equal(compare_members(members), [[(a != b).mean() for b in chosen] for a in chosen])
+    assert compare_members(np.ones((MOST_COMPARED_MEMBERS + 1, 1, 2))).size == 0
+
+
+def test_the_withheld_rows_of_a_world_were_copied_for_every_500_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"data": {"hold_out": 0.8}, "clients": 4, "replicates": 2, "model": {"name": "mlp", "hidden": [4]}}
+    study = build_study(read_scenario({**keys, "method": {"name": "fedavg"}}))
+    read, holdout = list[int](), StoredShards.holdout
+
+    def count(shards: StoredShards, world: int) -> tuple[torch.Tensor, torch.Tensor]:
+        read.append(world)
+        return holdout(shards, world)
+
+    monkeypatch.setattr(StoredShards, "holdout", count)
+    pieces = Inline(study).ask(outputs_on("hold_out", 1), begin_progress(study, study.method.phase).state)
+    assert list(pieces) == [(world, first) for world in range(2) for first in (0, 500, 1000)]
+    assert read == [0, 1, 0, 1]  # to count them, and to answer them

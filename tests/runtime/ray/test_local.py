@@ -1,0 +1,268 @@
+"""A real local Ray gives the bits of the inline runtime, whatever the packing and whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from faulty import NATURAL, marked_images, model_of
+from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
+from small import rows
+from torch import Tensor, nn
+
+import fedray
+from fedray.bench.measure import list_tree
+from fedray.core import native
+from fedray.core.errors import BadInput, FedrayError
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+class BothRuntimes(NamedTuple):
+    """One scenario on both runtimes.
+
+    Attributes:
+        inline: Its run in this process.
+        ray: Its run in two actors.
+        watched: The rounds that the watcher of the run in actors was shown.
+    """
+
+    inline: fedray.Run
+    ray: fedray.Run
+    watched: list[int]
+
+
+@pytest.fixture(scope="module")
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BothRuntimes:
+    """Actors take seconds to start: one run of them serves several tests."""
+    request.getfixturevalue("cluster")
+    folder, watched = tmp_path_factory.mktemp("both"), list[int]()
+    sets = {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}}
+    scored: dict[str, Any] = {
+        "evaluate": {"clients": "all", "ood": "noise"},
+        "predict": sets,
+        "data": {"hold_out": 0.25},
+    }
+    actors: dict[str, Any] = {"clients": {"actors": 2}}
+    out = folder / "\xfcber Ray"  # every run of such a name died at its first round
+    in_actors = run(scored, actors, out=out, watch=lambda shown: watched.append(shown["round"]))
+    return BothRuntimes(run(scored, runtime="inline", out=folder / "inline"), in_actors, watched)
+
+
+def test_two_actors_change_no_bit_and_no_row(both: BothRuntimes) -> None:
+    """In a directory whose name is not ASCII; a watcher sees every evaluated round once."""
+    assert hashes(both.ray) == hashes(both.inline)
+    assert rows(both.ray.rounds) == rows(both.inline.rounds)
+    assert rows(both.ray.clients) == rows(both.inline.clients)
+    assert both.ray.client_scores.equals(both.inline.client_scores)
+    assert both.ray.path.name == "\xfcber Ray" and both.watched == [0, 1, 2, 3, 4]
+
+
+def test_the_manifest_is_the_client_actors_own(both: BothRuntimes) -> None:
+    """What ran there: engine, width, self-test; not what the coordinator would have run."""
+    inline, ray = (json.loads((one.path / "manifest.json").read_text()) for one in (both.inline, both.ray))
+    assert inline["engine"] == ray["engine"]
+    assert ray["engine"]["name"] == ("mlp-c" if native.is_available() else "mlp")
+    assert (ray["runtime"], ray["actors"], ray["lanes_independent"]) == ("ray", 2, True)
+
+
+TORCH: dict[str, Any] = {"lanes": "torch"}
+PACKINGS = {  # how clients are packed into actors, how the scenario is changed, what trains where kernels were built
+    "an actor a client": pytest.param({"per_actor": 1}, {}, "mlp-c", marks=pytest.mark.slow),  # ten processes start
+    "cnn": pytest.param({"actors": 3}, CNN, "conv-c", marks=pytest.mark.slow),
+    "tiers": pytest.param({"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}, **CNN, **TORCH}, "conv"),
+    "walkers": pytest.param({"per_actor": 1}, WALK, "mlp-c", marks=pytest.mark.slow),
+    "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp", marks=pytest.mark.slow),
+}
+
+
+@pytest.mark.parametrize(("packing", "change", "engine"), PACKINGS.values(), ids=PACKINGS)
+def test_the_packing_never_changes_a_bit(
+    packing: dict[str, Any], change: dict[str, Any], engine: str, tmp_path: Path
+) -> None:
+    """Inline, any number of actors, one actor a client, tiers of other sizes, compiled or not: one hash."""
+    done = run(change, {"clients": packing}, out=tmp_path / "run")
+    assert hashes(done) == inline(change)
+    trained = json.loads((tmp_path / "run" / "manifest.json").read_text())["engine"]["name"]
+    assert trained == (engine if native.is_available() else engine.removesuffix("-c"))
+
+
+@pytest.mark.slow
+def test_a_coordinator_ends_when_its_driver_is_gone(tmp_path: Path) -> None:
+    """An exception in the watcher ends the run; what it left goes on, under the same Ray, at once."""
+
+    def stop(_snapshot: dict[str, Any]) -> None:
+        raise KeyError("enough")
+
+    long = {"rounds": 40, "local": {"epochs": 20}, "clients": {"actors": 1}}
+    with pytest.raises(KeyError):
+        run(long, watch=stop, out=tmp_path / "run")
+    assert fedray.resume(tmp_path / "run", data=pictures()).summary["rounds"] == 40
+
+
+def test_what_the_cluster_does_not_have_or_is_not_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """No hang, and no directory is left in the way of the next try."""
+    with pytest.raises(BadInput, match="100 CPU, but the cluster has 12"):
+        run({"clients": {"actors": 1, "tiers": {"all": {"num_cpus": 100}}}}, out=tmp_path / "run")
+    with pytest.raises(BadInput, match="--address 10.9.8.7:6379"):
+        run({"clients": {"actors": 1}}, address="10.9.8.7:6379", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+LOOPBACK = {  # as the kernel writes it
+    "0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000",
+}  # fmt: skip
+
+
+def find_sockets(pid: int) -> set[str]:
+    """The sockets of a process; one that it closes meanwhile is none."""
+    links = set()
+    with suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                links.add(str(file.readlink()))
+    return links
+
+
+def test_a_ray_started_here_listens_on_loopback_only() -> None:
+    """Nobody on the network can reach its scheduler, store or workers; there is no dashboard."""
+    tables = [Path(f"/proc/net/{kind}").read_text().splitlines()[1:] for kind in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    listening = {f"socket:[{row[9]}]": row[1].split(":")[0] for row in rows if row[3] == "0A"}
+    found = [(one.command, listening.keys() & find_sockets(one.id)) for one in list_tree()]
+    assert {listening[socket] for _, each in found for socket in each} <= LOOPBACK
+    for part in ("gcs_server", "raylet"):  # which listen for certain
+        assert any(each for command, each in found if f"/{part} " in command)
+
+
+@pytest.mark.slow
+def test_losses_choose_the_same_clients_and_own_functions_deal_the_same_rows(tmp_path: Path) -> None:
+    """Selection by Oort, a partition and a schedule of one's own, and turned images."""
+
+    def deal(labels: Any, clients: int, generator: Any, _options: Any) -> Any:
+        return np.array_split(generator.permutation(len(labels)), clients)
+
+    def assign(models: int, _rows: str) -> Any:
+        return lambda now, drawn, m, _state: (np.arange(len(m)), (drawn.client + now.t) % models)
+
+    keys: dict[str, Any] = {"participation": {"per_round": 3, "selection": "oort"}, "clients": {"actors": 2}}
+    keys |= {"data": {"partition": {"name": "iid", "rotation": 4}}}
+    own = {"partition": deal, "schedule": assign}
+    done = run(keys, **own, out=tmp_path / "run")
+    keys["data"] = {"partition": {"name": "file", "file": str(done.path / "partition.parquet"), "rotation": 4}}
+    assert hashes(run(keys, runtime="inline", schedule=assign)) == hashes(done)
+
+
+def find_actors(name: str) -> list[int]:
+    """Process ids of an actor class in the cluster of this file, which is below this process."""
+    return [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")]
+
+
+def kill_when_begun(name: str, out: Path) -> Callable[[], list[int]]:
+    """Kills one actor of a class as soon as the run has a checkpoint; the result waits for it, and returns its id."""
+    found: list[int] = []
+
+    def work() -> None:
+        deadline = time.monotonic() + 120
+        while not list((out / "checkpoints").glob("round-*")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for pid in find_actors(name)[-1:]:
+            os.kill(pid, signal.SIGKILL)
+            found.append(pid)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    def wait_for_kill() -> list[int]:
+        thread.join()
+        return found
+
+    return wait_for_kill
+
+
+LONG: dict[str, Any] = {"rounds": 150, "evaluate": {"every": 50}, "checkpoint": {"every": 10}}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "actors"),
+    [
+        pytest.param("Client", {}, 2, marks=pytest.mark.slow),
+        pytest.param("Client", PRIVATE, 2, marks=pytest.mark.slow),
+        pytest.param("Client", WALK, 2, marks=pytest.mark.slow),
+        ("Coordinator", {}, 1),
+    ],
+    ids=["client", "client with private state", "holder of models", "coordinator"],
+)
+def test_a_killed_actor_changes_no_bit(name: str, change: dict[str, Any], actors: int, tmp_path: Path) -> None:
+    """After `kill -9` in its middle a run goes on by itself and ends in the same models and state."""
+    want, wait_for_kill = inline(LONG, change), kill_when_begun(name, tmp_path / "run")
+    done = run(LONG, change, {"clients": {"actors": actors}}, out=tmp_path / "run")
+    assert wait_for_kill(), "nobody was killed"
+    assert hashes(done) == want
+    assert done.rounds["round"].to_pylist() == [0, 50, 100, 150]
+    assert done.clients.num_rows == 150 * 10 or change == WALK
+
+
+class Broken(nn.Module):
+    """Works in the coordinator and fails in the client actors, where `place` says."""
+
+    def __init__(self, place: str) -> None:
+        nn.Module.__init__(self)
+        self.linear, self.place = nn.Linear(36, 3), place
+        self.fail("build")
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.fail("train")
+        outputs: Tensor = self.linear(x.flatten(1))
+        return outputs
+
+    def fail(self, place: str) -> None:
+        if place == self.place and b"Client" in Path("/proc/self/cmdline").read_bytes():
+            raise ValueError("the layer\nis broken")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["build", "train"])
+def test_an_error_in_a_client_is_one_line_with_its_cause(place: str) -> None:
+    """No hang and no page of frames; the report of Ray hangs on the exception for whoever wants it."""
+    with pytest.raises(FedrayError, match=r"model\.name = .*ValueError: the layer is broken \(.*\.py:\d+\)") as caught:
+        run({"clients": {"actors": 1}}, model=lambda: Broken(place))
+    assert "\n" not in str(caught.value)
+    assert "Traceback" in str(caught.value.__cause__) or "broken" in str(caught.value.__cause__)
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here: a class whose module the workers cannot find, as their import path is not the driver's."""
+    from fedray.runtime import environment
+
+    empty = {"env_vars": environment.WORKER | {"PYTHONPATH": ""}}
+    monkeypatch.setattr("fedray.runtime.ray.coordinator.worker_environment", lambda *_: empty)
+    with pytest.raises(FedrayError, match="the coordinator could not start: .*No module named '(tests|faulty)'"):
+        run(model=lambda: Broken("train"))
+
+
+@pytest.mark.parametrize("how", ["raises", pytest.param("hangs", marks=pytest.mark.slow)])
+def test_a_client_that_fails_is_left_out_on_both_runtimes(how: str) -> None:
+    """A hanging one is stopped in the actor, which goes on with the others."""
+    data, found = marked_images(), []
+    keys = {**NATURAL, "on_client_error": "skip", "client_timeout": 3.0, "clients": {"actors": 2}}
+    for runtime in ("inline", "ray"):
+        with pytest.warns(UserWarning, match="left out"):
+            found.append(fedray.run(keys, runtime=runtime, data=data, model=model_of(how, data)))
+    here, there = found
+    assert hashes(here) == hashes(there)
+    assert rows(here.clients, "error") == rows(there.clients, "error")
+    errors = [row["error"] for row in rows(there.clients) if row["status"] == "failed"]
+    assert len(errors) == 1
+    assert ("TimeoutError" if how == "hangs" else "ValueError: a pixel of 255") in errors[0]
