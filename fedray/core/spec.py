@@ -143,8 +143,8 @@ class MethodSpec:
     """What fedray knows of a method by its name; it stands in the method's file, `fedray/methods/`.
 
     Attributes:
-        text: one line for `fedray list methods` and the README's table.
-        family: the group of the README's table in which it stands.
+        text: one line for `fedray list methods` and the table of all methods.
+        family: the group of the table of methods in which it stands.
         models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
         options: its own keys in the section `method`.
         defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.
