@@ -46,9 +46,10 @@ from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, S
 from fedray.data.adaptation import find_client
 from fedray.data.forms.new_rows import read_inputs
 from fedray.data.origins import add_back, find_range, tell_scale
-from fedray.evaluation.answers import ask_own, pick_own_models, rank_own_models, weigh_models
+from fedray.evaluation.answers import pick_own_models, rank_own_models, weigh_models
 from fedray.evaluation.conformal import Thresholds, calibrate, draw_uniform, inquire
 from fedray.evaluation.evaluate import measure_models
+from fedray.evaluation.inquiry import ask_own
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.evaluation.stacking import find_bases
@@ -96,19 +97,6 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
         if name != "round" and values:  # lists, one number a member, have no mean over worlds
             found[name] = sum(values) / len(values)
     return found
-
-
-def to_frame(table: pa.Table) -> Any:
-    """A table as a pandas DataFrame.
-
-    Raises:
-        FedrayError: pandas is not installed.
-    """
-    try:
-        import pandas  # noqa: F401 - whether it is there
-    except ImportError:
-        raise FedrayError("a DataFrame needs pandas: `pip install pandas`, or use the pyarrow table") from None
-    return table.to_pandas()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -630,7 +618,7 @@ class Run:
     @property
     def metrics_dataframe(self) -> Any:
         """`rounds` as a pandas DataFrame: one row per evaluated round, replicate and fold."""
-        return to_frame(self.rounds)
+        return self.rounds.to_pandas()
 
     @property
     def checkpoint(self) -> Path | None:
