@@ -99,19 +99,6 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
     return found
 
 
-def to_frame(table: pa.Table) -> Any:
-    """Returns a table as a pandas DataFrame.
-
-    Raises:
-        FedrayError: pandas is not installed.
-    """
-    try:
-        import pandas  # noqa: F401 - whether it is there
-    except ImportError:
-        raise FedrayError("a DataFrame needs pandas: `pip install pandas`, or use the pyarrow table") from None
-    return table.to_pandas()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Conformal sets of a prediction: the thresholds of a checkpoint, for any alpha and score, and what lies below them.
 
@@ -631,7 +618,7 @@ class Run:
     @property
     def metrics_dataframe(self) -> Any:
         """`rounds` as a pandas DataFrame: one row per evaluated round, replicate and fold."""
-        return to_frame(self.rounds)
+        return self.rounds.to_pandas()
 
     @property
     def checkpoint(self) -> Path | None:
