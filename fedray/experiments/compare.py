@@ -85,7 +85,7 @@ class Comparison:
         return pa.table(columns).to_pandas()
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
-        """The curves of all runs in one picture.
+        """Returns the curves of all runs in one picture.
 
         Args:
             metric: a score of `rounds.parquet`; None means accuracy or RMSE: that of the clients' own answers where
@@ -167,7 +167,7 @@ def compare(
 
 
 def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> list[str] | None:
-    """The scores that are wanted by name; None: the usual ones.
+    """Returns the scores that are wanted by name; None: the usual ones.
 
     Raises:
         BadInput: one of them is no score of the first run and another one.
@@ -189,7 +189,7 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
 
 
 def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
-    """The cost at which runs are compared, as `fedray.report.compare` names it; None for rounds.
+    """Returns the cost at which runs are compared, as `fedray.report.compare` names it; None for rounds.
 
     Raises:
         BadInput: there is no such cost, or a run has none of it.

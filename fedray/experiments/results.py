@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 
 def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
-    """The rows of the newest evaluated round as one: each number is the mean over replicates and folds.
+    """Returns the rows of the newest evaluated round as one: each number is the mean over replicates and folds.
 
     Args:
         rounds: `rounds.parquet`.
@@ -118,7 +118,7 @@ class Calibrated(NamedTuple):
 
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
-    """The rule of a prediction: that of the scenario, or another one in its place.
+    """Returns the rule of a prediction: that of the scenario, or another one in its place.
 
     Args:
         study: what was trained.
@@ -148,7 +148,7 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
 
 
 def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: ConformalRule) -> Calibrated:
-    """The thresholds of the models of a checkpoint.
+    """Returns the thresholds of the models of a checkpoint.
 
     Args:
         study: what was trained.
@@ -165,7 +165,7 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
 
 
 def find_sets(study: Study, world: int, found: Calibrated, probs: FloatArray, *, known: bool) -> NDArray[np.bool_]:
-    """Which labels are in the set of each row, `[n, C]`.
+    """Returns which labels are in the set of each row, `[n, C]`.
 
     Args:
         study: what was trained.
@@ -257,7 +257,7 @@ class Predictor:
     def predict(
         self, x: Any, *, client: int | str | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
     ) -> Prediction:
-        """The answer of the ensemble, or of a client's own models.
+        """Returns the answer of the ensemble, or of a client's own models.
 
         Args:
             x: raw inputs `[n, *sample]`, as the data were given, or a table with the columns they were read from.
@@ -282,7 +282,7 @@ class Predictor:
         return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
-        """The answer of a world's ensemble, or of a known client, without sets, and the models that gave it.
+        """Returns the answer of a world's ensemble, or of a known client, without sets, and the models that gave it.
 
         Args:
             inputs: raw inputs `[n, *sample]`, as the study's splits have them.
@@ -324,7 +324,7 @@ class Predictor:
         return replace(found, interval=find_intervals(self.study, world, calibrated, moments, answer, known=known))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
+        """Returns a known client's weights over the A models, `[A]`; a model that does not answer has none."""
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -407,7 +407,7 @@ def _name_world(study: Study, world: int) -> str:
 
 
 def describe_answer(study: Study, state: State) -> dict[str, Any]:
-    """What new clients are answered, and known ones where tiers have weights of their own.
+    """Describes what new clients are answered, and known ones if tiers have weights of their own.
 
     Returns:
         `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
@@ -442,7 +442,7 @@ def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
 
 
 def _describe_bases(study: Study) -> dict[str, Any]:
-    """What is averaged over the networks of a stack; empty where something else joins them."""
+    """Returns what is averaged over the networks of a stack; empty where something else joins them."""
     bases = find_bases(study)
     if len(bases) < len(study.parts) or bases[0].combine is not None:
         return {}
@@ -451,7 +451,7 @@ def _describe_bases(study: Study) -> dict[str, Any]:
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
-    """What one must know beside the weights to ask the models without fedray.
+    """Returns what one must know beside the weights to ask the models without fedray.
 
     Returns:
         `network`: the torch module as text. `inputs`: kind, shape, and of a table the columns, the values of each
@@ -519,7 +519,7 @@ class Distilled:
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A plain torch state dict of the network, which reads standardized inputs."""
+        """Returns a plain torch state dict of the network, which reads standardized inputs."""
         return whole_state_dict(self.net, self.row)
 
 
@@ -735,7 +735,7 @@ class Run:
         return write_models(self.study, self._read_state(), folder)
 
     def plot(self, name: str | None = None) -> Figure:
-        """A picture of the report as a Matplotlib figure.
+        """Returns a picture of the report as a Matplotlib figure.
 
         Args:
             name: `calibration`, `clients` ..., or any score of `rounds`; None: its `accuracy` or `rmse`.
@@ -764,7 +764,7 @@ class Run:
         *,
         conformal: Mapping[str, Any] | None = None,
     ) -> Prediction:
-        """The ensemble's answer for raw inputs; column c of its probabilities is for the class `class_names[c]`.
+        """Answers raw inputs by the ensemble; column c of its probabilities is for the class `class_names[c]`.
 
         The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
 
@@ -819,7 +819,7 @@ class Run:
             raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
 
     def _newest_predictor(self) -> Predictor:
-        """The worker and the models of the newest checkpoint, kept until there is a newer one."""
+        """Returns the worker and the models of the newest checkpoint, kept until there is a newer one."""
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that goes on removes the older ones

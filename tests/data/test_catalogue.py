@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import inspect
-import re
-import warnings
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import originals
 import pandas as pd
 import pytest
-from small import run_command
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
@@ -23,7 +20,6 @@ from fedray.data.adaptation import adapt
 from fedray.data.catalogue import load_data
 from fedray.data.synthetic import join_datasets
 from fedray.data.types import Dataset, Split, classification, pixel_moments
-from fedray.scenario.data import DATA_SPECS
 
 
 @pytest.fixture
@@ -352,31 +348,3 @@ def test_a_scenario_names_the_sets(tmp_path: Path) -> None:
     originals.fake_mnist(tmp_path)
     with pytest.raises(BadInput, match=r"data.sets: the inputs of digits 1 x 8 x 8 and mnist 1 x 28 x 28 differ"):
         load_data("union", tmp_path, sets=["digits", "mnist"])
-
-
-# -- docs/how-to/data.md cannot lie: its blocks run as they stand, one by one, and its table names what there is
-
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "data.md").read_text()
-
-
-@pytest.mark.filterwarnings("ignore:data. ")
-def test_the_blocks_of_the_page_on_own_data_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    known: dict[str, Any] = {}
-    blocks = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE, flags=re.M | re.S)
-    assert len(blocks) == 11
-    for kind, block in blocks:
-        if kind == "python":
-            with warnings.catch_warnings():
-                exec(compile(block, "docs/how-to/data.md", "exec"), known)
-        else:
-            done = run_command(*block.split()[1:], "runtime=inline", "report=false")
-            assert done.status == 0, done.err
-    assert known["run"].summary["rounds"] == 1
-
-
-def test_the_page_names_the_kinds_of_scenario_files_with_their_keys() -> None:
-    for name, keys in re.findall(r"\{name: (table|hf|folder), ([^}]*)\}", PAGE):
-        given = set(re.findall(r"(\w+):", keys))
-        assert given <= set(DATA_SPECS[name].options), (name, given)
