@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
-from pages import ROOT, compile_cell, find_blocks, find_cells, run_blocks, run_notebook
+from pages import ROOT, compile_cell, find_blocks, find_cells, reader_environment, run_blocks, run_notebook
 
 from fedray.cli.commands import commands
+from fedray.scenario.data import DATA_SPECS
 
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-NOTEBOOKS = [path for path in TUTORIALS if "{code-cell}" in path.read_text()]
-TASKS = (
+DOCS = ROOT / "docs"
+NOTEBOOKS = [path for path in sorted((DOCS / "tutorials").glob("*.md")) if "{code-cell}" in path.read_text()]
+GUIDES = [path for path in sorted((DOCS / "how-to").glob("*.md")) if path.stem not in ("index", "ray_tune")]
+RAY_TUNE = DOCS / "how-to" / "ray_tune.md"
+OTHERS = [DOCS / f"{name}.md" for name in ("cluster", "scale", "explanation/determinism", "explanation/exact_sums")]
+SLOW = (
+    "boosting",
     "choose_k",
-    "coming_from_other_simulators",
+    "cluster",
     "compare_at_equal_cost",
     "debug_a_client",
+    "one_shot",
     "posteriors",
-    "read_results",
     "reproduce_a_table",
+    "results_api",
     "resume_move_share",
-    "run_elsewhere",
-    "shell_completion",
-    "track_runs",
+    "scale",
     "uncertainty",
-)  # the other pages have tests of their own
-HOW_TO = [*(ROOT / "docs" / "how-to" / f"{name}.md" for name in TASKS), ROOT / "docs" / "scale.md"]
+)  # pages of seconds, whose facts other tests hold
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-every_page = pytest.mark.parametrize("path", HOW_TO, ids=[path.stem for path in HOW_TO])
 
 
 def typed_commands(text: str) -> list[list[str]]:
@@ -48,7 +53,7 @@ def test_a_tutorial_is_a_notebook_of_the_usual_kernel(path: Path) -> None:
     assert len([compile_cell(cell) for cell in find_cells(text)]) >= 4
 
 
-@pytest.mark.parametrize("path", [*NOTEBOOKS, *HOW_TO], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *GUIDES, *OTHERS, RAY_TUNE], ids=lambda path: path.stem)
 def test_the_commands_of_a_page_are_there(path: Path) -> None:
     """Each command with its options, also where it cannot be run here."""
     for words in typed_commands(path.read_text()):
@@ -72,11 +77,35 @@ def test_a_tutorial_runs_in_a_real_kernel(path: Path, tmp_path: Path) -> None:
     assert "Traceback" not in said and not re.search("fedray: (command )?not found", said)
 
 
-@pytest.mark.slow
-@every_page
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow if path.stem in SLOW else ()) for path in (*GUIDES, *OTHERS)],
+    ids=lambda path: path.stem,
+)
 @pytest.mark.filterwarnings("ignore:by round 1 1 jobs failed:UserWarning")  # what the page on failing clients shows
-def test_the_blocks_of_a_how_to_page_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:data. ")  # what the page on own data shows
+def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = path.read_text()
-    assert any(kind in ("python", "bash", "text") for kind, _ in find_blocks(text)), "nothing to run or to look up"
-    run_blocks(text, path.stem, tmp_path)
+    (tmp_path / "docs" / "how-to").mkdir(parents=True)
+    shutil.copy(DOCS / "how-to" / "trace.csv", tmp_path / "docs" / "how-to")
+    shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
+    run_blocks(path.read_text(), path.stem, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_on_ray_tune_runs(tmp_path: Path) -> None:
+    """Two rates learn nothing and are ended; the best of the others has its models."""
+    (code,) = (body for kind, body in find_blocks(RAY_TUNE.read_text()) if kind == "python")
+    where = {**reader_environment(), "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    config, models = done.stdout.splitlines()[-2:]
+    assert config.startswith("{'local.lr': 0.") and " 8 0.9" in config and int(models) > 0
+
+
+def test_the_page_on_own_data_names_keys_that_there_are() -> None:
+    for name, keys in re.findall(
+        r"\{name: (table|hf|folder|leaf), ([^}]*)\}", (DOCS / "how-to" / "data.md").read_text()
+    ):
+        assert set(re.findall(r"(\w+):", keys)) <= set(DATA_SPECS[name].options), (name, keys)

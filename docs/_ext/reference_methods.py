@@ -1,6 +1,6 @@
 """The pages of the methods: one for each file of `fedray/methods/`, from its docstring and its specifications.
 
-`python docs/_ext/reference_methods.py` writes the table of methods into the README.
+`python docs/_ext/reference_methods.py` writes the methods of each family into the README.
 """
 
 from __future__ import annotations
@@ -93,32 +93,47 @@ def write_pages() -> dict[str, str]:
         parts += [f"## Note\n\n{text['Note']}"] if "Note" in text else []
         parts += [f"## Example\n\n```python\n{text['Example']}\n```"] if "Example" in text else []
         pages[f"methods/{file}.md"] = "\n\n".join(parts) + "\n"
-    rows = [
-        [f"{{ref}}`{name} <method-{name}>`", spec.text, MODELS[spec.models].replace("any number K", "K")]
-        for name, spec in METHOD_SPECS.items()
-    ]
     toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(files) + "\n```"
     intro = "Each method is a composition in one file of `fedray/methods/`. Deviations say where it leaves its paper."
-    index = ["# Methods", intro, write_table(["method", "what it does", "models"], rows), NOTATION, toctree]
+    index = ["# Methods", intro, _write_all(), NOTATION, toctree]
     return {**pages, "methods/index.md": "\n\n".join(index) + "\n"}
 
 
+def _families() -> dict[str, list[str]]:
+    """The methods of each family, in the order of the specifications."""
+    found: dict[str, list[str]] = {}
+    for name, spec in METHOD_SPECS.items():
+        found.setdefault(spec.family, []).append(name)
+    return found
+
+
+def _write_all() -> str:
+    """The table of all methods, family by family, and what its columns mean."""
+    head = ["method", "what it does", "K", "`server.robust`", "`server.optimizer`", "private client state"]
+    numbers, yes, rows = {"any": "any", "one": "1", "clients": "N"}, {True: "yes", False: "no"}, []
+    for family, names in _families().items():
+        rows.append([f"**{family}**", *[""] * 5])
+        for name in names:
+            spec = METHOD_SPECS[name]
+            about = [numbers[spec.models], yes[spec.robust], yes[spec.optimizer], spec.private or "none"]
+            rows.append([f"{{ref}}`{name} <method-{name}>`", spec.text, *about])
+    meaning = (
+        "K is the number of models (`method.models`), and N the number of clients. Where the table says yes, "
+        "`server.robust` may replace the mean at the server, and `server.optimizer` may make the server's step. "
+        "*Private client state* is what a client keeps from one round to the next."
+    )
+    return f"{write_table(head, rows)}\n\n{meaning}"
+
+
 def write_readme(text: str) -> str:
-    """The README with the table of all methods, family by family.
+    """The README with the names of all methods, family by family.
 
     Args:
         text: the README as it is.
     """
-    head = ["method", "what it does", "K", "robust", "optimizer", "private client state"]
-    numbers, yes, rows = {"any": "any", "one": "1", "clients": "N"}, {True: "yes", False: "no"}, []
-    for family in dict.fromkeys(spec.family for spec in METHOD_SPECS.values()):
-        rows.append([f"**{family}**", *[""] * 5])
-        for name, spec in METHOD_SPECS.items():
-            if spec.family == family:
-                about = [numbers[spec.models], yes[spec.robust], yes[spec.optimizer], spec.private or "none"]
-                rows.append([f"`{name}`", spec.text, *about])
+    rows = [[family, ", ".join(f"`{name}`" for name in names)] for family, names in _families().items()]
     before, title, after = text.partition("## Methods\n\n")
-    return before + title + write_table(head, rows) + "\n\n" + after.partition("\n\n")[2]
+    return before + title + write_table(["family", "`method.name`"], rows) + "\n\n" + after.partition("\n\n")[2]
 
 
 if __name__ == "__main__":

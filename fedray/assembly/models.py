@@ -36,7 +36,7 @@ TRIAL_ROWS = 8  # on which a network is tried
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
-    """The network, sized for the data.
+    """Returns the network, sized for the data.
 
     Args:
         scenario: the scenario.
@@ -84,12 +84,12 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 
 
 def _as_trained(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """What makes the networks in the form in which the method trains them."""
+    """Returns what makes the networks in the form in which the method trains them."""
     return add_samples(scenario, own, add_gaussians(scenario, own, make))
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
-    """The objective of a scenario, which must fit the data."""
+    """Returns the objective of a scenario, which must fit the data."""
     objective, method = scenario.model.objective, scenario.method.name
     if objective == "auto":
         return "cross_entropy" if data.classes else "mse"
@@ -204,7 +204,7 @@ def _of_tier(clients: Clients, tier: int) -> Members:
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """What computes the students of each network.
+    """Returns what computes the students of each network.
 
     Args:
         lanes: whether compiled kernels may train.
@@ -213,7 +213,7 @@ def choose_students(lanes: Lanes) -> EngineOf:
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """The kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
+    """Returns the kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
     kernel = find_student_kernel(net)
     if kernel is None:
         return TORCH

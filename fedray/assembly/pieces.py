@@ -43,7 +43,7 @@ UPLINK_CLIENTS = 100_000  # clients whose uplinks give the mean
 
 
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
-    """What clients send of their updates.
+    """Returns what clients send of their updates.
 
     Args:
         scenario: the scenario.
@@ -95,7 +95,7 @@ _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
-    """What changes the rows of each batch, in this order.
+    """Returns what changes the rows of each batch, in this order.
 
     Args:
         wanted: names, and functions of the user's.
@@ -132,7 +132,7 @@ def _refuse_idle(name: str, data: Dataset) -> None:
 
 
 def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augmentation:
-    """A user's augmentation with its options.
+    """Returns a user's augmentation with its options.
 
     Args:
         thing: a function of one input, or of the inputs and targets of a batch; or a transform of torchvision.
@@ -156,7 +156,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation], net: Net) -> None:
-    """Changes rows of the first client that has some, twice, so that what is wrong with a function is known at once.
+    """Changes rows of the first client with any, twice, to find mistakes in a function at once.
 
     Args:
         shards: the clients' data.
@@ -260,7 +260,7 @@ def add_gaussians(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Mo
 
 
 def count_draws(study: Study) -> int:
-    """How many networks are drawn from each model's Gaussian to answer (PVI), at least 1.
+    """Returns how many networks are drawn from each model's Gaussian to answer (PVI), at least 1.
 
     Args:
         study: what will run.
@@ -275,7 +275,7 @@ def count_draws(study: Study) -> int:
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """A method whose loss has an example of the row that it reads, by which engines try it and bytes are counted.
+    """Returns a method whose loss has an example of the row that it reads, for trials of engines and counts of bytes.
 
     Args:
         method: What is composed.
@@ -316,7 +316,7 @@ def _check_name(loss: LocalLoss, phase: Phase) -> str:
 
 
 def _train_with(phase: Phase, loss: LocalLoss) -> Phase:
-    """A phase whose trainings have this loss."""
+    """Returns a phase whose trainings have this loss."""
 
     def change(local: Local) -> Local:
         return replace(local, loss=loss)
@@ -331,7 +331,7 @@ FIRST_BETA = 0.5
 
 
 def count_distinct_samples(options: Mapping[str, Any], steps: int) -> int:
-    """How many different samples a client takes.
+    """Returns how many different samples a client takes.
 
     Args:
         options: of the method.
@@ -354,7 +354,7 @@ def add_samples(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Modu
 
 
 def make_samples(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """The one base, which has the samples of each client, and the number between product and mixture.
+    """Returns the one base, which has the samples of each client, and the number between product and mixture.
 
     Args:
         scenario: the scenario.

@@ -28,7 +28,7 @@ from fedray.training.chain import find_changed_call
 def cut_network(
     scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
 ) -> tuple[TierNet, ...]:
-    """The network of each tier; none for a method that slices no networks.
+    """Returns the network of each tier; none for a method that slices no networks.
 
     Args:
         scenario: names the method.

@@ -38,7 +38,7 @@ class Private:
         self._rows: dict[str, dict[RowKey, Tensor]] = {}
 
     def read(self, name: str, plan: Plan) -> Tensor:
-        """Rows of a plan's jobs, `[J, d]`."""
+        """Returns rows of a plan's jobs, `[J, d]`."""
         rows = self._rows.get(name, {})
         return torch.stack([rows.get(key, self._zero) for key in _row_keys(plan)])
 
@@ -49,17 +49,17 @@ class Private:
             rows[key] = value.clone()
 
     def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
-        """Rows of a plan's jobs, or those of `default` `[J, d]` where they were never written, `[J, d]`."""
+        """Returns rows of a plan's jobs `[J, d]`, with those of `default` for rows that were never written."""
         has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
         return torch.where(has, self.read(name, plan).to(default), default)
 
     def has(self, name: str, plan: Plan) -> list[bool]:
-        """Which jobs' rows were written before, `[J]`."""
+        """Says which jobs' rows were written before, `[J]`."""
         rows = self._rows.get(name, {})
         return [key in rows for key in _row_keys(plan)]
 
     def state(self) -> dict[str, Tensor]:
-        """All rows: for each name, `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`, sorted by key."""
+        """Returns all rows: for each name, `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`, sorted by key."""
         out = {}
         for name, rows in self._rows.items():
             if rows:
@@ -80,12 +80,12 @@ def _row_keys(plan: Plan) -> list[RowKey]:
 
 
 def _vector_names(*states: dict[str, Tensor]) -> list[str]:
-    """Names of the vectors in some saved states, sorted."""
+    """Returns names of the vectors in some saved states, sorted."""
     return sorted({key.rsplit("/", 1)[0] for state in states for key in state})
 
 
 def keep_vectors(state: dict[str, Tensor], names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The vectors of some names of a saved state; None: all."""
+    """Returns the vectors of some names of a saved state; None: all."""
     return state if names is None else {key: rows for key, rows in state.items() if key.rsplit("/", 1)[0] in names}
 
 

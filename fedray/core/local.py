@@ -173,7 +173,7 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """The transformation that says where a step takes its gradient; None where it takes it where it is.
+    """Returns the transformation that says where a step takes its gradient; None if the step takes it where it is.
 
     Args:
         rules: Those of one local training.
@@ -212,7 +212,7 @@ class RateSchedule(NamedTuple):
     restart: bool = False
 
     def factor(self, t: int) -> float:
-        """The factor of round t, from 0."""
+        """Returns the factor of round t, from 0."""
         rise = min(1.0, (t + 1) / self.warmup) if self.warmup else 1.0
         if self.kind == "step":
             return rise * self.gamma ** sum(t >= at for at in self.at)
@@ -229,12 +229,12 @@ def reads_ensemble(loss: LocalLoss | None) -> bool:
 
 
 def count_shared(loss: LocalLoss | None) -> int:
-    """How many numbers a job receives because a loss reads a tensor of the server's."""
+    """Counts the numbers that a job receives because a loss reads a tensor of the server."""
     return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:
-    """The `init` of a transformation that remembers nothing."""
+    """Returns the `init` of a transformation that remembers nothing."""
     return ()
 
 

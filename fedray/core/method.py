@@ -131,7 +131,7 @@ class Local:
     augment: tuple[Augmentation, ...] = ()
 
     def lr_at(self, t: int) -> float:
-        """Learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""
+        """Returns the learning rate: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""
         factor = 1.0 if self.schedule is None else self.schedule.factor(t)
         return self.lr * self.lr_decay ** (t // self.lr_decay_every) * factor
 
@@ -191,16 +191,16 @@ class Phase:
     ask: Callable[[State, Stats], State | None] | None = None
 
     def add(self, *pieces: Piece) -> Phase:
-        """The phase with further pieces behind its own."""
+        """Returns the phase with further pieces behind its own."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> Phase:
-        """The phase with other ways to train in each of its trainings."""
+        """Returns the phase with other ways to train in each of its trainings."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)
 
     def find(self, kind: type[P]) -> P | None:
-        """The piece of a kind; None without one."""
+        """Returns the piece of a kind; None without one."""
         return next((piece for piece in self.pieces if isinstance(piece, kind)), None)
 
     @cached_property
@@ -254,7 +254,7 @@ class Phase:
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
+        """Returns where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property

@@ -39,7 +39,7 @@ class Library(NamedTuple):
     digest: str
 
     def function(self, name: str, dtype: torch.dtype) -> Callable[..., int]:
-        """A kernel for one type of number, float32 or float64."""
+        """Returns a kernel for one type of number, float32 or float64."""
         bits = 64 if dtype == torch.float64 else 32
         found: Callable[..., int] = getattr(self.handle, f"fedray_{name}_f{bits}_{self.instructions}")  # keeps it, too
         return found
@@ -79,7 +79,7 @@ def open_library(path: Path, instructions: str | None = None) -> Library | Missi
 
 @lru_cache(maxsize=1)
 def load_library() -> Library | Missing:
-    """The library of this installation, loaded once a process."""
+    """Returns the library of this installation, loaded once a process."""
     return open_library(FOLDER / LIBRARY)
 
 
@@ -89,13 +89,13 @@ def is_available() -> bool:
 
 
 def hash_library() -> str | None:
-    """A digest of what the kernels compute, equal on all machines with the same sources; None without a library."""
+    """Returns a digest of what the kernels compute, equal on machines with the same sources; None without a library."""
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 
 
 def address(array: Tensor | NDArray[Any] | None) -> int | None:
-    """Where the numbers of a contiguous array lie in memory."""
+    """Returns where the numbers of a contiguous array lie in memory."""
     if array is None:
         return None
     if isinstance(array, Tensor):

@@ -83,7 +83,7 @@ class Piece:
         return ()
 
     def with_locals(self, change: Callable[[Local], Local]) -> Piece:
-        """The piece with other ways to train in its trainings."""
+        """Returns the piece with other ways to train in its trainings."""
         return self
 
     @property
@@ -112,7 +112,7 @@ class Piece:
         return 0
 
     def group(self, t: int) -> Hashable:
-        """What jobs that start from models of different rounds must have in common to share a block."""
+        """Returns what jobs from models of different rounds must have in common to share a block."""
         return None
 
     @property
@@ -121,7 +121,7 @@ class Piece:
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
+        """Returns where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
@@ -134,7 +134,7 @@ class Piece:
         return False
 
     def own_models(self, site: Any, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """The models with which a known client answers.
+        """Returns the models with which a known client answers.
 
         Args:
             site: The worker on which the client lives (`training.update.Site`).

@@ -25,7 +25,7 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 
 
 def _mix(z: Keys) -> Keys:
-    """The finalizer of splitmix64, a bijection of 64 bits, in place."""
+    """Applies the finalizer of splitmix64, a bijection of 64 bits, in place."""
     z ^= z >> _S30
     z *= _A
     z ^= z >> _S27
@@ -63,26 +63,26 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
 
 def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
-    """Keys of addresses that are longer by one part: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
+    """Returns keys of addresses that are longer by one part: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
     with np.errstate(over="ignore"):
         word = np.asarray(part, dtype=np.int64).astype(np.uint64)
         return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
 
 
 def bits(key: ArrayLike, n: int) -> Keys:
-    """The first n 64-bit numbers of each key, `[..., n]`. Number i is a function of the key and i alone."""
+    """Returns the first n 64-bit numbers of each key, `[..., n]`. Number i is a function of the key and i alone."""
     base = np.asarray(key, dtype=np.uint64)[..., None]
     with np.errstate(over="ignore"):
         return _mix(base + np.arange(1, n + 1, dtype=np.uint64) * _GOLDEN)
 
 
 def uniform(key: ArrayLike, n: int) -> NDArray[np.float64]:
-    """The first n uniform numbers in [0, 1) of each key, `[..., n]`."""
+    """Returns the first n uniform numbers in [0, 1) of each key, `[..., n]`."""
     return (bits(key, n) >> _S11).astype(np.float64) * 2.0**-53
 
 
 def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:
-    """The first n standard normal numbers of each key, `[..., n]` (Box and Muller 1958)."""
+    """Returns the first n standard normal numbers of each key, `[..., n]` (Box and Muller 1958)."""
     u = uniform(key, 2 * ((n + 1) // 2))
     half = u.shape[-1] // 2
     radius, angle = np.sqrt(-2.0 * np.log1p(-u[..., :half])), 2.0 * np.pi * u[..., half:]
@@ -90,12 +90,12 @@ def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 def permutations(key: ArrayLike, n: int) -> NDArray[np.int64]:
-    """A uniform permutation of 0 to n - 1 for each key, `[..., n]`."""
+    """Returns a uniform permutation of 0 to n - 1 for each key, `[..., n]`."""
     return np.argsort(bits(key, n), axis=-1, kind="stable")
 
 
 def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
-    """A NumPy generator for one address.
+    """Returns a NumPy generator for one address.
 
     Args:
         seed: Of the replicate or of the data set.
@@ -111,7 +111,7 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
 @contextmanager
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
-    """A context in which torch's global generator starts at `key`; afterwards the generator is as it was before.
+    """Returns a context in which torch's global generator starts at `key`; afterwards it is as it was before.
 
     It is for code that can only draw from the global generator: constructors of modules, and dropout. `device` is the
     device whose generator is set beside the CPU's, if it is a CUDA device.
@@ -128,7 +128,7 @@ def torch_scope(key: int, device: Any = None) -> Iterator[None]:
 
 @contextmanager
 def watch_generators() -> Iterator[Callable[[], bool]]:
-    """A context that says whether a user's code drew from a global generator; afterwards they are all as they were.
+    """Returns a context that tells whether a user's code drew from a global generator, and restores all of them.
 
     Example:
         >>> with watch_generators() as have_changed:
@@ -149,7 +149,7 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def generators_scope() -> Iterator[Callable[[int], None]]:
-    """A context with a function that starts the global generators of torch, NumPy and Python at a key.
+    """Returns a context with a function that starts the global generators of torch, NumPy and Python at a key.
 
     Afterwards they are all as they were. It is for a user's code, which may draw from any of them. torch's and NumPy's
     are of one kind (MT19937) and begin with 32 bits, so each has a half of the key for itself.
@@ -175,7 +175,7 @@ def generators_scope() -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _keeping_generators() -> Iterator[tuple[Any, Any, Any]]:
-    """The states of Python's, NumPy's and torch's global generators, which are set again afterwards."""
+    """Keeps the states of Python's, NumPy's and torch's global generators, and sets them again afterwards."""
     import torch
 
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()

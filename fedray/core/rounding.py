@@ -8,7 +8,7 @@ from fedray.core.types import FloatArray, IntArray
 
 
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
-    """Whole numbers next to some shares, `[n]`, that add up to `total`: rounded by largest remainders.
+    """Rounds shares `[n]` to whole numbers that add up to `total`, by largest remainders.
 
     Of equal remainders the first one is rounded up.
 

@@ -170,7 +170,7 @@ BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95",
 
 
 def find_score(name: str) -> Score | None:
-    """A score of fedray by its name; None for any other name, such as that of a metric of a user's own.
+    """Returns a score of fedray by its name; None for any other name, such as that of a user's metric.
 
     Args:
         name: As in `rounds.parquet`: with `hold_out_` before it on held-out rows; accuracy and RMSE also with `_min`,
@@ -191,7 +191,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """The scores without those of the members where these repeat the score of the answer, as with one model.
+    """Returns the scores without member scores that repeat the score of the answer, as with one model.
 
     Args:
         metrics: By name.

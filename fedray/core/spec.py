@@ -81,7 +81,7 @@ class Section(NamedTuple):
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
-    """A field of a dataclass that is a key of a scenario; the arguments are fields of `Option`."""
+    """Returns a field of a dataclass that is a key of a scenario; the arguments are fields of `Option`."""
     option = {"key": Option(default, check, needs=needs)}
     if default is REQUIRED:
         return field(metadata=option)
@@ -91,7 +91,7 @@ def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
 
 
 def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -> Any:
-    """A field of a dataclass that is a section of a scenario.
+    """Returns a field of a dataclass that is a section of a scenario.
 
     Args:
         kind: the dataclass of its keys.
@@ -143,8 +143,8 @@ class MethodSpec:
     """What fedray knows of a method by its name; it stands in the method's file, `fedray/methods/`.
 
     Attributes:
-        text: one line for `fedray list methods` and the README's table.
-        family: the group of the README's table in which it stands.
+        text: one line for `fedray list methods` and the table of all methods.
+        family: the group of the table of methods in which it stands.
         models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
         options: its own keys in the section `method`.
         defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.

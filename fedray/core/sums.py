@@ -53,7 +53,7 @@ class ExactSum:
         return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
 
     def value(self) -> Tensor:
-        """The sums `[G, d]` in float64; the limbs are added from the finest to the coarsest."""
+        """Returns the sums `[G, d]` in float64; the limbs are added from the finest to the coarsest."""
         total: Tensor | None = None
         for limb in sorted(self.limbs, reverse=True):
             total = self.limbs[limb] if total is None else total + self.limbs[limb]
@@ -106,7 +106,7 @@ class Kept:
 def exact_sum(
     x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int = 1, square: bool = False
 ) -> ExactSum:
-    """The exact sum of `weight[j] * x[j]` (or `weight[j] * x[j] ** 2`) over the rows j of each group.
+    """Returns the exact sum of `weight[j] * x[j]` (or `weight[j] * x[j] ** 2`) over the rows j of each group.
 
     Args:
         x: Rows, `[J, d]` float32 or float64.
@@ -136,7 +136,7 @@ def exact_sum(
 
 
 def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """The same as `exact_sum` with torch alone, where there is no compiled library, and on other devices.
+    """Returns the same as `exact_sum` with torch alone: without a compiled library, and on other devices.
 
     Args:
         x: As there.
@@ -169,7 +169,7 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
 
 
 def _sum_compiled(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """The same by the compiled kernel; rows are added again where one turns out to need the coarse limb."""
+    """Returns the same by the compiled kernel; rows that need the coarse limb are added again."""
     factor = weight.numpy().astype(np.float64)
     add = partial(native.sum_rows, x, group.numpy(), groups, None if (factor == 1).all() else factor)
     sums, most = add(None, limbs=limbs, square=square)
@@ -181,7 +181,7 @@ def _sum_compiled(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limb
 
 
 def _name_limbs(names: tuple[int, ...], sums: Tensor) -> dict[int, Tensor]:
-    """The sums of each limb `[G, d]` with memory of their own, from all of them `[limbs, G, d]`."""
+    """Returns the sums of each limb `[G, d]` with memory of their own, from all of them `[limbs, G, d]`."""
     return {limb: part.clone() if len(names) > 1 else part for limb, part in zip(names, sums, strict=True)}
 
 
@@ -202,7 +202,7 @@ class _Split(NamedTuple):
 
 
 def _split_limbs(x: Tensor, into: Tensor | None, rule: _Split) -> Iterator[tuple[int, Tensor]]:
-    """The part of `scale * x` (or of its square) in each limb, float64; the last one is in `into` if that is given."""
+    """Returns the part of `scale * x` (or of its square) in each limb, float64; `into` takes the last one if given."""
     rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
     if rule.square:
         rest.square_()
@@ -221,7 +221,7 @@ def _split_limbs(x: Tensor, into: Tensor | None, rule: _Split) -> Iterator[tuple
 
 
 def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
-    """The largest magnitude that each row adds, `[J]`, from that of its entries; what cannot be added is an error."""
+    """Returns the largest magnitude that each row adds, `[J]`, and raises an error for what cannot be added."""
     with np.errstate(over="ignore", invalid="ignore"):
         adds = (most * most if square else most) * np.abs(weight)
     if not (adds < LIMIT).all():
@@ -237,12 +237,12 @@ def check_finite(rows: Tensor) -> None:
 
 
 def _round(x: Tensor, limb: int) -> Tensor:
-    """Each number rounded to the nearest multiple of the limb's unit."""
+    """Rounds each number to the nearest multiple of the limb's unit."""
     return _round_in_place(x.clone(), limb)
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
-    """The same in place: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
+    """Rounds in place: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
     magic = 1.5 * 2.0**52 * _unit(limb)
     return x.add_(magic).sub_(magic)
 
@@ -293,7 +293,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """The rows of an array `[G, d]` that are not 0; without a copy where they lie side by side.
+    """Returns the rows of an array `[G, d]` that are not 0; without a copy if they lie side by side.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))
@@ -306,7 +306,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Statistics for a message: NumPy arrays, of exact sums only the rows that are not 0."""
+    """Returns statistics for a message: NumPy arrays, of exact sums only the rows that are not 0."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
@@ -351,7 +351,7 @@ def _add_rows(total: torch.Tensor | None, some: Any) -> torch.Tensor:
 
 
 def sum_bytes(thinned: Stats) -> int:
-    """Bytes of the arrays that `thin` has made, as they travel.
+    """Returns the bytes of the arrays that `thin` has made, as they travel.
 
     Example:
         >>> sum_bytes(thin({"sum": ExactSum({0: torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)})}))

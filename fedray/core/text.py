@@ -22,7 +22,7 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 
 
 def name_score(name: str, *, unit: bool = False) -> str:
-    """What a score, or a total of a run, is called wherever people read it.
+    """Returns what a score, or a total of a run, is called wherever people read it.
 
     Args:
         name: Of the score, as in `summary.json`.
@@ -41,7 +41,7 @@ def name_score(name: str, *, unit: bool = False) -> str:
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
-    """The mean of a metric over the worlds, its standard deviation, and the number of worlds that have the metric.
+    """Returns the mean of a metric over the worlds, its standard deviation, and the number of worlds that have it.
 
     Args:
         value: `mean`, `sd` and `n`; `mean` and `sd` may be None.
@@ -74,7 +74,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
 
 def format_mean(mean: float, sd: float | None, name: str = "") -> tuple[str, str]:
-    """A mean and its standard deviation with four decimals; with four digits where the mean is below 0.01.
+    """Returns a mean and its standard deviation with four decimals; with four digits if the mean is below 0.01.
 
     Args:
         mean: of a score.
@@ -90,7 +90,7 @@ def format_mean(mean: float, sd: float | None, name: str = "") -> tuple[str, str
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
-    """The unit for all numbers of one axis, and what to divide them by.
+    """Returns the unit for all numbers of one axis, and what to divide them by.
 
     Args:
         quantity: `bytes` or `seconds`.
@@ -110,7 +110,7 @@ def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
 
 
 def format_bytes(number: float) -> str:
-    """A number of bytes, with three digits and a unit.
+    """Returns a number of bytes, with three digits and a unit.
 
     Example:
         >>> format_bytes(0), format_bytes(1234), format_bytes(5.6e9)
@@ -121,7 +121,7 @@ def format_bytes(number: float) -> str:
 
 
 def format_seconds(number: float) -> str:
-    """A number of seconds, with three digits and a unit.
+    """Returns a number of seconds, with three digits and a unit.
 
     Example:
         >>> format_seconds(0.25), format_seconds(90), format_seconds(7200)
@@ -132,7 +132,7 @@ def format_seconds(number: float) -> str:
 
 
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
-    """A total of a run, one of `TOTALS` or `TARGET_NAMES`, in its unit; None is what JSON has for infinity.
+    """Returns a total of a run, one of `TOTALS` or `TARGET_NAMES`, in its unit; None stands for infinity, as in JSON.
 
     Args:
         name: Of the total.
@@ -154,7 +154,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
 
 def format_number(value: float, name: str = "") -> str:
-    """The value of the metric `name`: shares are in percent, the others have four digits.
+    """Returns the value of the metric `name`: shares are in percent, the others have four digits.
 
     Example:
         >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
@@ -164,7 +164,7 @@ def format_number(value: float, name: str = "") -> str:
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
-    """A number with so many digits that count, also where they are zeros: below each other they are equally long.
+    """Returns a number with a fixed count of significant digits, zeros included, so that numbers align in a column.
 
     Example:
         >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
@@ -180,7 +180,7 @@ def is_share(name: str) -> bool:
 
 
 def quote_value(value: object, most: int = 60) -> str:
-    r"""A value as one line of at most `most` characters, for messages.
+    r"""Returns a value as one line of at most `most` characters, for messages.
 
     Example:
         >>> quote_value("a" * 100, 10), quote_value(True), quote_value(10**400)
@@ -195,7 +195,7 @@ def quote_value(value: object, most: int = 60) -> str:
 
 
 def show_line(message: object, most: int = 300) -> str:
-    r"""A message, such as that of another library, as one line of printable characters.
+    r"""Returns a message, such as that of another library, as one line of printable characters.
 
     Args:
         message: Whatever has a text.
@@ -209,7 +209,7 @@ def show_line(message: object, most: int = 300) -> str:
 
 
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word whose spelling is closest to `word`, or None if none is close.
+    """Returns the known word whose spelling is closest to `word`, or None if none is close.
 
     Upper and lower case are the same, and so are `-` and `_`. A word that contains the other one is close, too.
 
@@ -227,7 +227,7 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """The end of a message about an unknown word: the known word that is closest, or another remedy.
+    """Returns the end of a message about an unknown word: the closest known word, or another remedy.
 
     Args:
         word: What the user wrote; nothing is close to what is no text.

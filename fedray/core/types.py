@@ -91,13 +91,13 @@ class Layout:
         return sum(end <= self.trainable for end in accumulate(self.sizes))
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """The tensors of rows `[..., d]` by name, `[..., *shape]` each, without copying."""
+        """Returns the tensors of rows `[..., d]` by name, `[..., *shape]` each, without copying."""
         parts = rows.split_with_sizes(self.sizes, dim=-1)
         lead = rows.shape[:-1]
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Which numbers of a row belong to these layers, `[d]`."""
+        """Returns which numbers of a row belong to these layers, `[d]`."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
         return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
 
@@ -176,7 +176,7 @@ class Clients:
         return sum(tier.number for tier in self.tiers)
 
     def tier_of(self, client: IntArray) -> IntArray:
-        """Tier index of each client, `[J]`."""
+        """Returns the tier index of each client, `[J]`."""
         if len(self.tiers) == 1:
             return np.zeros(len(client), dtype=np.int64)
         ends = np.cumsum([tier.number for tier in self.tiers])

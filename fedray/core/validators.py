@@ -51,7 +51,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
 
 
 def describe_check(check: Callable[..., Any]) -> Meaning:
-    """What a check accepts; a check that never said it has the kind `value`.
+    """Returns what a check accepts; a check without a description has the kind `value`.
 
     Example:
         >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
@@ -61,12 +61,12 @@ def describe_check(check: Callable[..., Any]) -> Meaning:
 
 
 def _to_number(value: Any) -> Any:
-    """A number as YAML 1.1 (`yaml.safe_load`) leaves some, `12.5e6` and `1e-3` as text; any other value as it is."""
+    """Converts numbers that YAML 1.1 reads as text (`12.5e6`, `1e-3`); returns any other value as it is."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def whole(low: int, high: int) -> Check:
-    """A whole number from low to high; `1e3` counts as one, also as text.
+    """Accepts a whole number from low to high; `1e3` counts as one, also as text.
 
     Example:
         >>> whole(1, 10)(3.0), whole(1, 9999)("1e3")
@@ -89,7 +89,7 @@ def whole(low: int, high: int) -> Check:
 
 
 def real(interval: str) -> Check:
-    """A number in an interval as mathematics writes it; infinity only where the interval is closed there.
+    """Accepts a number in an interval, written as in mathematics; infinity only if the interval is closed there.
 
     Example:
         >>> real("(0, 1]")(1), real("(0, 1]")("1e-3")
@@ -116,7 +116,7 @@ def real(interval: str) -> Check:
 
 @means("true or false")
 def flag(value: Any) -> bool:
-    """True or false."""
+    """Accepts true or false."""
     if not isinstance(value, bool):
         raise ValueError("is neither true nor false: write true or false")
     return value
@@ -124,7 +124,7 @@ def flag(value: Any) -> bool:
 
 @means("text")
 def text(value: Any) -> str:
-    """One line of printable text."""
+    """Accepts one line of printable text."""
     if not isinstance(value, str):
         raise ValueError("is not text: put it in quotes")
     if not value or not value.isprintable() or len(value) > 1000:
@@ -134,20 +134,20 @@ def text(value: Any) -> str:
 
 @means("text")
 def column_name(value: Any) -> str:
-    """The name of a column; one that is a number may stand without quotes."""
+    """Accepts the name of a column; a number may stand without quotes."""
     return text(str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value)
 
 
 @means("name", "letters, digits, `_` and `-`")
 def label(value: Any) -> str:
-    """A name that can be part of a key and of a file name."""
+    """Accepts a name that can be part of a key and of a file name."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", value):
         raise ValueError("cannot be a name: use up to 64 letters, digits, '_' and '-'")
     return value
 
 
 def one_of(*words: str) -> Check:
-    """One of a few words."""
+    """Accepts one of a few words."""
 
     @means("word", ", ".join(f"`{word}`" for word in words))
     def check(value: Any) -> str:
@@ -160,7 +160,7 @@ def one_of(*words: str) -> Check:
 
 @means("word", "`auto`, `cpu`")
 def device(value: Any) -> str:
-    """Where tiers with GPUs compute; which tiers have GPUs is said elsewhere."""
+    """Accepts the device on which tiers with GPUs compute; another key says which tiers have GPUs."""
     if isinstance(value, str) and value.lower().startswith(("cuda", "gpu", "mps", "rocm")):
         raise ValueError(
             "is not one of auto, cpu: leave it at auto, and give a tier GPUs: clients.tiers.NAME.num_gpus = 1"
@@ -170,7 +170,7 @@ def device(value: Any) -> str:
 
 @means("word", "`tensorboard`, `wandb`, `mlflow`, each also with `:VALUE`")
 def logger(value: Any) -> str:
-    """A run logger, with `:VALUE` for another directory, project or URI than the usual."""
+    """Accepts a run logger, with `:VALUE` for another directory, project or URI than the usual."""
     name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
     one_of("tensorboard", "wandb", "mlflow")(name)
     if colon and not where:
@@ -179,7 +179,7 @@ def logger(value: Any) -> str:
 
 
 def either(word: str, check: Check) -> Check:
-    """A certain word, or what `check` accepts."""
+    """Accepts a certain word, or what `check` accepts."""
     kind, values, empty = describe_check(check)
 
     @means(kind, f"{values}, or `{word}`" if values else f"any, or `{word}`", empty)
@@ -195,7 +195,7 @@ def either(word: str, check: Check) -> Check:
 
 
 def maybe(check: Check) -> Check:
-    """None, or what `check` accepts."""
+    """Accepts None, or what `check` accepts."""
     kind, values, _ = describe_check(check)
 
     @means(kind, values, empty=True)
@@ -209,7 +209,7 @@ def maybe(check: Check) -> Check:
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
-    """A list of up to `most` entries; with `scalar` a bare entry counts as a list of one.
+    """Accepts a list of up to `most` entries; with `scalar` a bare entry counts as a list of one.
 
     Args:
         check: of an entry.
@@ -238,7 +238,7 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
 
 
 def map_of(check: Check) -> Check:
-    """A mapping from text to what `check` accepts."""
+    """Accepts a mapping from text to what `check` accepts."""
 
     @means(f"names, each with a {describe_check(check).kind}", describe_check(check).values)
     def checked(value: Any) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def map_of(check: Check) -> Check:
 
 @means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
-    """GPUs of an actor: Ray schedules 0, 1/n and 1 reliably; 0.33 and 0.333 count as 1/3.
+    """Accepts the GPUs of an actor: Ray schedules 0, 1/n and 1 reliably; 0.33 and 0.333 count as 1/3.
 
     Example:
         >>> gpu_share(0.25), gpu_share(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +12,8 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
-from fedray.evaluation.regression import Members, drop_absent, predict_means, read_members, weigh_present
+from fedray.evaluation.regression import drop_absent, predict_means, weigh_present
 from fedray.metrics import ensemble
-from fedray.simulation.questions import join_pieces
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -59,7 +57,7 @@ def needs_losses(study: Study, answer: Answer) -> bool:
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Each client's weights over the models that answer (FE eqs. 3-4).
+    """Returns each client's weights over the models that answer (FE eqs. 3-4).
 
     Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
     gamma weighs the models that its tier has, or all. Where each client has a model of its own, that one answers; if it
@@ -90,7 +88,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """The same where tiers have weights: those of a tier are for its clients what `weights` is for everybody."""
+    """Returns the same if tiers have weights: those of a tier act on its clients as `weights` on everybody."""
     assert answer.tiers is not None
     tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
     for t in np.unique(tier).tolist():
@@ -102,7 +100,7 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def rank_own_models(models: int, client: IntArray) -> Tensor:
-    """Losses by which client i chooses model i, `[K, n]`: 0 of that model, 1 of every other.
+    """Returns losses by which client i chooses model i, `[K, n]`: 0 for that model, 1 for every other.
 
     Args:
         models: K.
@@ -131,7 +129,7 @@ class WeightedRows(NamedTuple):
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """The weighted mean of values `[..., n]` of these rows, `[...]`; NaN without rows.
+        """Returns the weighted mean of values `[..., n]` of these rows, `[...]`; NaN without rows.
 
         Values that are all 1 have the mean 1.0, and where the rows weigh the same, whole numbers are counted without
         rounding: with 13 weights of 1 / 13 the mean of 13 hits would be a little less than 1.
@@ -152,26 +150,26 @@ RowsOfClient = Callable[[int], WeightedRows]
 
 
 def count_known(study: Study) -> int:
-    """How many clients are evaluated one by one: the first so many ids."""
+    """Counts the clients that are evaluated one by one: the first so many ids."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
-    """The known clients whose scores are recorded one by one, `[n]`: all, or some, evenly spread over the ids."""
+    """Picks the known clients whose scores are recorded, `[n]`: all, or some, evenly spread over the ids."""
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
     return np.arange(wanted) * known // max(1, wanted)
 
 
 def label_shares(study: Study, world: int) -> FloatArray:
-    """Share of each class in each client's training data, `[N, C]`."""
+    """Returns the share of each class in each client's training data, `[N, C]`."""
     counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
     shares: FloatArray = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)
     return shares
 
 
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
-    """A function: client -> the test rows it is scored on.
+    """Returns a function: client -> the test rows that it is scored on.
 
     A client with test rows of its own is tested on them; otherwise on the test rows of the classes it holds, reweighted
     to its label shares, which is the expectation over test samples that follow its distribution. Where there are no
@@ -206,7 +204,7 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def held_out_rows(study: Study, world: int) -> RowsOfClient:
-    """A function: client -> its held-out rows, which all weigh the same."""
+    """Returns a function: client -> its held-out rows, which all weigh the same."""
 
     def find(client: int) -> WeightedRows:
         rows = study.shards.client_holdout(world, client) if study.hold_out else np.empty(0, np.int64)
@@ -216,7 +214,7 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """What each model contributes to a client's answer: its vote for each class, or its targets in original units.
+    """Returns what each model adds to a client's answer: its vote for each class, or its targets in original units.
 
     Args:
         study: what was trained.
@@ -232,7 +230,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """For each row 1 where the answer is right and else 0, or the squared error, the mean over targets.
+    """Returns for each row 1 if the answer is wrong and else 0, or the squared error, the mean over targets.
 
     Args:
         study: what was trained.
@@ -250,7 +248,7 @@ def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) ->
 
 
 def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
-    """A function: client -> the rows of a split that it is scored on."""
+    """Returns a function: client -> the rows of a split that it is scored on."""
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
@@ -268,7 +266,7 @@ def alike(weights: FloatArray | None) -> Group:
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """The rows of each client, and numbers of what it is answered there, `[..., n]`, one client after the other.
+    """Returns the rows of each client, and numbers of its answers there, `[..., n]`, client after client.
 
     So nobody holds the answers of all clients at once: thousands may have models of their own.
 
@@ -301,7 +299,7 @@ def measure_clients(
     clients: IntArray | None = None,
     everybody: FloatArray | None = None,
 ) -> FloatArray:
-    """Accuracy, or RMSE, of the answers that clients get on their own rows of a split.
+    """Returns accuracy, or RMSE, of the answers that clients get on their own rows of a split.
 
     Args:
         study: what was trained.
@@ -390,7 +388,7 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 
 
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
-    """A known client's own models `[K, d]`: of several personal passes those that are best on its held-out rows.
+    """Picks a known client's own models `[K, d]`: of several personal passes those best on its held-out rows.
 
     Args:
         host: where the client lives.
@@ -407,7 +405,7 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
-    """Accuracies or RMSEs of clients with models of their own, on their test and held-out rows: `[N, P]` each.
+    """Splits the scores of clients with own models into those on test and held-out rows: `[N, P]` each.
 
     Args:
         own: (world, client) -> `[2, P]`, one column for each personal pass.
@@ -418,7 +416,7 @@ def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[Fl
 
 
 def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False) -> FloatArray:
-    """Each client's score with the pass that did best on its own held-out rows, `[N]`; the first one in a tie.
+    """Picks each client's score with the pass that did best on its held-out rows, `[N]`; the first in a tie.
 
     Args:
         test: score of each client with each pass, `[N, P]`.
@@ -431,13 +429,13 @@ def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False)
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """The number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst."""
+    """Returns the number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst."""
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
 
 
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
-    """Mean, the worse tenth and worst of the clients' scores `[N]`; a client without a score (NaN) is left out.
+    """Returns mean, worse tenth and worst of the clients' scores `[N]`, without clients that have none (NaN).
 
     Args:
         scores: accuracies, or RMSEs.
@@ -458,220 +456,3 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
     else:
         found = {"rmse": known.mean(), "rmse_p90": np.quantile(known, 0.9), "rmse_worst": known.max()}
     return {f"{prefix}personal_{name}": float(value) for name, value in found.items()}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Any number of each row, and its mean over the rows of each known client, whatever answers there: the ensemble, the
-# client's own weights, or its own models in the process where they live.
-
-Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
-
-
-class RowAnswers(NamedTuple):
-    """What the models that answer say about some rows.
-
-    Attributes:
-        votes: of each model, which their average sums up, `[K, n, C]`; None for a regression.
-        members: means and variances of each model; None for classes.
-        y: labels `[n]`, or targets `[n]` in their own unit.
-        split: `test` or `hold_out`.
-        places: of the rows in the split, `[n]`.
-        weights: everybody's over the models, `[K]`; None: equal ones.
-    """
-
-    votes: FloatArray | None
-    members: Members | None
-    y: Any
-    split: str
-    places: IntArray
-    weights: FloatArray | None = None
-
-
-class Joined(NamedTuple):
-    """What the models say together about some rows.
-
-    Attributes:
-        y: labels or targets, `[n]`.
-        probs: of each class, `[n, C]`; None for a regression.
-        mean: of each target, `[n]`; None for classes, as `sd`.
-        sd: standard deviation of the answer, `[n]`.
-    """
-
-    y: Any
-    probs: Any = None
-    mean: Any = None
-    sd: Any = None
-
-
-# (study, world, what models say, rows or all, weights or everybody's) -> numbers of each row, `[..., n]`; a function of
-# a module or a `partial` of one
-Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
-
-
-class Inquiry(NamedTuple):
-    """What is asked about the answers to the rows of a split.
-
-    Attributes:
-        split: `test` or `hold_out`.
-        measure: numbers of each row, `[n]`, or `[means, n]`.
-        means: how many means over its rows a client says; 0: it says the numbers of its rows themselves.
-        halved: whether every second row of a client is asked about, and the others not.
-    """
-
-    split: str
-    measure: Measure
-    means: int = 0
-    halved: bool = False
-
-    def rows(self, study: Study, world: int) -> RowsOfClient:
-        """A function: client -> the rows that it is asked about."""
-        find = rows_of_clients(study, world, self.split)
-
-        def find_half(client: int) -> WeightedRows:
-            rows = find(client).rows[1::2]
-            return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
-
-        return find_half if self.halved else find
-
-    def say(self, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """What each client says of the numbers of its rows; means of no rows are NaN."""
-        for own, values in each:
-            yield np.full(self.means, own.mean(values)) if self.means else values
-
-
-def read_answers(
-    study: Study,
-    world: int,
-    outputs: Tensor,
-    split: str,
-    answer: Answer,
-    *,
-    rows: IntArray | None = None,
-    residual: float | None = None,
-) -> RowAnswers:
-    """What models say about the rows of a split.
-
-    Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer on these rows, `[K, n, C]`.
-        split: `test` or `hold_out`.
-        answer: the models that answer.
-        rows: places in the split, `[n]`; None: all of them.
-        residual: mean training residual variance in standardized units, if known.
-    """
-    y = study.split(split, world)[1].numpy()
-    rows = np.arange(len(y)) if rows is None else rows
-    if study.classes:
-        if answer.combine is not None:  # one voter, who says what the rule says
-            votes = answer.combine(world, ensemble.probabilities(outputs.numpy()))[None]
-            return RowAnswers(votes, None, y[rows], split, rows)
-        votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
-        return RowAnswers(votes, None, y[rows], split, rows, weigh_present(answer, world))
-    members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
-    return RowAnswers(None, members, members.y, split, rows, members.weights)
-
-
-def read_world(study: Study, world: int, measured: Measured, split: str) -> RowAnswers:
-    """What the models that answer say about all rows of a split.
-
-    Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        split: `test` or `hold_out`.
-    """
-    outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
-    outputs = drop_absent(outputs, measured.answer, world)
-    return read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
-
-
-def join_answers(
-    study: Study, of: RowAnswers, rows: IntArray | None = None, weights: FloatArray | None = None
-) -> Joined:
-    """What the models say together about some rows.
-
-    Args:
-        study: what was trained.
-        of: what each of them says.
-        rows: places in `of`, `[n]`; None: all of them.
-        weights: over the models, `[K]`; None: those of everybody.
-    """
-    weights = of.weights if weights is None else weights
-    chosen: Any = slice(None) if rows is None else rows
-    models: Any = slice(None) if weights is None else weights > 0
-    w = None if weights is None else weights[models]
-    if of.votes is not None:
-        mean = ensemble.average(of.votes[models][:, chosen], "outputs", w)
-        return Joined(of.y[chosen], ensemble.probabilities(mean) if study.evaluation.average == "logits" else mean)
-    assert of.members is not None
-    own = None if of.members.variances is None else of.members.variances[models][:, chosen]
-    moments = ensemble.mixture_moments(of.members.means[models][:, chosen], w, own)
-    sd = np.sqrt(np.maximum(moments.variance + of.members.noise, of.members.floor))
-    return Joined(of.y[chosen], mean=moments.mean, sd=sd)
-
-
-def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """The known clients' weights, `[N, K]`; None: all get everybody's answer, as of a stack."""
-    return None if study.parts else measured.weights.get(world)
-
-
-def tell_known(
-    study: Study, world: int, measured: Measured, of: RowAnswers, inquiry: Inquiry, *, own: Own | None
-) -> list[FloatArray]:
-    """What each known client says about the answers that it gets, `[means]` or `[n_k]` each.
-
-    Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        of: what the models say about all rows of the inquiry's split.
-        inquiry: what is asked.
-        own: what clients with models of their own say (`ask_own`); None: there are none.
-    """
-    clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
-    if own is not None:
-        return [own[world, client].numpy() for client in clients.tolist()]
-
-    def value(client: int, rows: IntArray | None) -> FloatArray:
-        return inquiry.measure(study, world, of, rows, None if weights is None else weights[client])
-
-    return list(inquiry.say(value_each(clients, inquiry.rows(study, world), value, alike(weights))))
-
-
-def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """What known clients say that answer with models of their own, where they live; see `ask_own`.
-
-    Args:
-        host: where the clients live.
-        state: the broadcast models.
-        world: number of the world.
-        client: ids of the clients, `[c]`.
-        inquiry: what is asked.
-    """
-    study, models = host.study, host.study.method.phase.models
-    shared, x = state.counters[world * models : (world + 1) * models], study.split(inquiry.split, world)[0]
-
-    def value(client: int, rows: IntArray | None) -> FloatArray:
-        own = pick_own_models(host, state, world, client)
-        parts = torch.split(torch.from_numpy(rows), EVALUATED_ROWS)
-        outputs = torch.cat([host.forward(own, shared, world, x[part]).cpu() for part in parts], dim=1)
-        answer = Answer(State(own, shared, {}), models)
-        said = read_answers(study, world, outputs, inquiry.split, answer, rows=rows)
-        return inquiry.measure(study, world, said, None, None)
-
-    return map(torch.tensor, inquiry.say(value_each(client, inquiry.rows(study, world), value)))
-
-
-def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
-    """Asks known clients with models of their own about their answers.
-
-    Args:
-        runtime: where the clients live.
-        state: the broadcast models.
-        inquiry: what is asked.
-
-    Returns:
-        By (world, client) what the client says, `[means]` or `[n_k]`.
-    """
-    return runtime.ask(Question(partial(tell_own, inquiry=inquiry), at_home=True), state)

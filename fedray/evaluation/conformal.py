@@ -10,15 +10,13 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.answers import (
+from fedray.evaluation.answers import Measured, count_known, held_out_rows
+from fedray.evaluation.inquiry import (
     Inquiry,
-    Measured,
     Own,
     RowAnswers,
     ask_own,
-    count_known,
     find_weights,
-    held_out_rows,
     join_answers,
     read_world,
     tell_known,
@@ -61,7 +59,7 @@ class RowScores(NamedTuple):
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """The uniform numbers of the scores of some rows of a split, `[n]`: a row has the same in every round."""
+    """Draws the uniform numbers of the scores of some rows, `[n]`: a row has the same in every round."""
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 
@@ -74,7 +72,7 @@ def score_rows(
     rows: IntArray | None = None,
     weights: FloatArray | None = None,
 ) -> RowScores:
-    """The scores of some rows.
+    """Scores some rows.
 
     Args:
         study: what was trained.
@@ -92,7 +90,7 @@ def score_rows(
 
 
 def measure_rows(found: RowScores, threshold: float | None) -> FloatArray:
-    """Numbers of each row: the score of its right answer, `[n]`, or what its set holds, `[2, n]` (`Sets`).
+    """Returns numbers of each row: the score of its right answer, `[n]`, or what its set holds, `[2, n]` (`Sets`).
 
     Args:
         found: the scores.
@@ -143,13 +141,13 @@ class ClientSets(NamedTuple):
 
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """The places of each known client's rows among the withheld ones, `[n_k]` each."""
+    """Returns the places of each known client's rows among the withheld ones, `[n_k]` each."""
     find = held_out_rows(study, world)
     return [find(client).rows for client in range(count_known(study))]
 
 
 def inquire(split: str, rule: ConformalRule, thresholds: FloatArray | None = None) -> Inquiry:
-    """What is asked for conformal sets of the rows of a split.
+    """Returns what is asked for conformal sets of the rows of a split.
 
     Args:
         split: `test`, or `hold_out`, of which with thresholds every second row of a client.
@@ -216,7 +214,7 @@ def tell(
     found: Thresholds | None = None,
     own: Own | None = None,
 ) -> Told:
-    """What everybody's answer, and the known clients' answers, say about the rows of a split.
+    """Returns what the common answer, and the known clients' answers, say about the rows of a split.
 
     Args:
         study: what was trained.
@@ -235,7 +233,7 @@ def tell(
 
 
 def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule, own: Own | None = None) -> Calibration:
-    """The thresholds of a world.
+    """Computes the thresholds of a world.
 
     Args:
         study: what was trained.
@@ -256,7 +254,7 @@ def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule,
 def measure_all_sets(
     study: Study, runtime: Runtime, state: State, measured: Measured, worlds: int
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
-    """Metrics of the sets of each world on test rows and on withheld ones, and how they do for each known client.
+    """Measures the sets of each world on test and withheld rows, and for each known client.
 
     Args:
         study: what was trained.
@@ -293,7 +291,7 @@ def measure_all_sets(
 def _measure_world(
     study: Study, world: int, measured: Measured, rule: ConformalRule, found: Calibration, *, own: Mapping[str, Own]
 ) -> tuple[dict[str, Any], ClientSets | None]:
-    """The same of one world; `own` is what clients with models of their own say by split, if there are any."""
+    """Measures the same of one world; `own` is what clients with own models say by split, if there are any."""
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
@@ -336,7 +334,7 @@ def _summarize(study: Study, told: Told, sizes: IntArray) -> tuple[dict[str, Any
 
 
 def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:
-    """The recorded scores of clients with those of their sets, where both are there.
+    """Adds the scores of clients' sets to their recorded scores, if there are both.
 
     Args:
         study: what was trained.
@@ -350,5 +348,5 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
 
 
 def name_size(study: Study) -> str:
-    """What the size of a set is called in metrics: that of labels, or the width of an interval."""
+    """Names the size of a set in metrics: the number of labels, or the width of an interval."""
     return "size" if study.classes else "width"

@@ -28,7 +28,7 @@ MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not comp
 
 
 def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
-    """Total and knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
+    """Returns total and knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
 
     For classification they are in nats (`metrics.ensemble.uncertainty`). For regression they are variances in units of
     the standardised targets, means over the targets: of the mixture of the members, and of the members' means.
@@ -47,7 +47,7 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Mean total and knowledge uncertainty of a world's ensemble on the training rows of some clients.
+    """Returns the mean total and knowledge uncertainty of a world's ensemble on the training rows of some clients.
 
     Args:
         host: computes.
@@ -69,7 +69,7 @@ def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, 
 
 
 def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] | None:
-    """The drift scores of the known clients in each world.
+    """Returns the drift scores of the known clients in each world.
 
     Args:
         study: what was trained.

@@ -66,7 +66,7 @@ from fedray.simulation.study import OOD, ClientScores, Pieces, Progress, Runtime
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
-    """What one evaluation needs of the runtime.
+    """Asks the runtime for all that one evaluation needs.
 
     Args:
         study: what was trained.
@@ -91,7 +91,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 def find_client_weights(
     study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
 ) -> dict[int, FloatArray]:
-    """The weights of the known clients over the models that answer, `[N, K]` by world.
+    """Returns the weights of the known clients over the models that answer, `[N, K]` by world.
 
     They are those that the clients keep (FedEM), those of their tiers, or follow from the losses on their rows. A
     client with a model of its own gives it all weight, or if that one does not answer, has everybody's weights.
@@ -117,7 +117,7 @@ def find_client_weights(
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
-    """The mean training residual variance of the clients with rows in each world, in standardised units.
+    """Returns the clients' mean training residual variance in each world, in standardised units.
 
     Each client's is that of its own model or upload where those answer, else that of the broadcast models.
 
@@ -144,7 +144,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 def find_owners(study: Study, answer: Answer) -> IntArray:
-    """The client with rows whose own model or upload each model is, `[R, A]`, -1 where it is nobody's.
+    """Returns for each model the client (with rows) that it belongs to, `[R, A]`; -1 for a model of no client.
 
     Args:
         study: what was trained.
@@ -158,7 +158,7 @@ def find_owners(study: Study, answer: Answer) -> IntArray:
 
 
 def measure_own_losses(study: Study, runtime: Runtime, answer: Answer, owner: IntArray) -> dict[int, Tensor]:
-    """The loss of each model on its owner's rows, by world; of a large population only the owners compute it.
+    """Measures the loss of each model on its owner's rows, by world; of many clients only the owners compute it.
 
     Args:
         study: what was trained.
@@ -183,7 +183,7 @@ def measure_own_losses(study: Study, runtime: Runtime, answer: Answer, owner: In
 
 
 def drop_empty(study: Study, losses: Tensor, world: int) -> Tensor:
-    """The losses `[K, n]` on those of the first n clients of a world that have rows.
+    """Returns the losses `[K, n]` on the first n clients of a world, without clients that have no rows.
 
     Args:
         study: what was trained.
@@ -209,7 +209,7 @@ class _Uncertainty(NamedTuple):
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
-    """The scores of out-of-distribution detection by a world's answers.
+    """Scores how well a world's answers detect out-of-distribution inputs.
 
     Args:
         study: what was trained.
@@ -230,7 +230,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 
 
 def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, Any]:
-    """Arrays for the report's picture of the first world.
+    """Returns arrays for the report's picture of the first world.
 
     Args:
         study: what was trained.
@@ -252,7 +252,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 
 
 def _measure_uncertainty(study: Study, world: int, outputs: Tensor, answer: Answer) -> _Uncertainty:
-    """The uncertainty of the answers to some rows."""
+    """Measures the uncertainty of the answers to some rows; a stack answers by its first row."""
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = ensemble.entropies(mean)
     if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
@@ -268,7 +268,7 @@ def _measure_uncertainty(study: Study, world: int, outputs: Tensor, answer: Answ
 def score_own_metrics(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
 ) -> dict[str, float]:
-    """The values of the user's metrics by name; empty without any.
+    """Returns the values of the user's metrics by name; empty without any.
 
     Args:
         study: what was trained.
@@ -291,7 +291,7 @@ def score_own_metrics(
 def _answer_rows(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
 ) -> tuple[FloatArray, FloatArray, FloatArray | None]:
-    """The members' answers, and the ensemble's with its variance."""
+    """Returns the members' answers, and the ensemble's with its variance."""
     if study.parts:
         probs = ensemble.probabilities(outputs.numpy())
         return probs[1:], probs[0], None
@@ -345,7 +345,7 @@ def make_evaluator(
 def _score_world(
     study: Study, world: int, measured: Measured, test: bool
 ) -> tuple[dict[str, Any], ClientScores | None]:
-    """A world's row of metrics, and the scores of its clients one by one, where some are to be recorded."""
+    """Returns a world's row of metrics, and the scores of single clients if they are recorded."""
     answer, residual = measured.answer, measured.residual.get(world)
     splits = [("test", "", measured.test)] if test else []
     splits += [("hold_out", "hold_out_", measured.held_out)] if study.hold_out else []
@@ -394,7 +394,7 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
 
 
 def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, float]:
-    """How well the clients' models tell their true clusters apart; nothing where these, or the models, are one."""
+    """Scores how well the clients' models tell their true clusters apart; nothing if there is one cluster or model."""
     true = study.shards.clusters(world)
     if true is None or not measured.weights or study.method.one_model_per_client or measured.answer.models == 1:
         return {}
@@ -406,7 +406,7 @@ def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, f
 def score_answer(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
 ) -> dict[str, Any]:
-    """All scores of a world's ensemble on a split, and of each member by itself.
+    """Returns all scores of a world's ensemble on a split, and of each member by itself.
 
     Args:
         study: what was trained.
@@ -428,7 +428,7 @@ def score_answer(
 
 
 def score_members(probs: FloatArray, y: IntArray) -> dict[str, list[float]]:
-    """Every score of each member by itself, `[K]` each, from probabilities `[K, n, C]` and labels `[n]`.
+    """Returns every score of each member by itself, `[K]` each, from probabilities `[K, n, C]` and labels `[n]`.
 
     Example:
         >>> probs = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])  # of two members
@@ -439,7 +439,7 @@ def score_members(probs: FloatArray, y: IntArray) -> dict[str, list[float]]:
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Bias, variance and noise of a toy whose test targets are E[y|x]: one dict a world.
+    """Returns bias, variance and noise of a toy whose test targets are E[y|x]: one dict a world.
 
     Args:
         study: what was trained, with several replicates.

@@ -20,7 +20,7 @@ from fedray.simulation.study import Host, Question, Runtime, Study
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
-    """The weights of the first clients of a world, `[clients, K]`, NaN for a client that has none yet.
+    """Returns the weights of the first clients of a world, `[clients, K]`, NaN for a client that has none yet.
 
     Args:
         private: The private vectors of clients, as a checkpoint has them.
@@ -37,7 +37,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """The weights of the known clients over the models, `[N, K]` by world; who has none yet fits them to its rows.
+    """Returns the known clients' weights over the models, `[N, K]` by world; a client without any fits them.
 
     Args:
         study: What is trained.
@@ -56,7 +56,7 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Asks clients whose weights nobody knows to fit them, `[K, c]` by (world, first place).
+    """Asks clients without weights to fit them, `[K, c]` by (world, first place).
 
     Args:
         models: Models of each world, K.
@@ -66,7 +66,7 @@ def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
-    """Weights of a world's models at some clients whose weights nobody knows: E steps on models that stay (FedEM).
+    """Fits weights of a world's models at clients without any: E steps on models that stay (FedEM).
 
     Args:
         host: Computes.

@@ -20,7 +20,7 @@ from fedray.simulation.study import Study
 
 
 def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """The outputs (or losses) of a world's models that have a weight.
+    """Drops the outputs (or losses) of a world's models without a weight.
 
     Args:
         outputs: one row a model, `[K, n, ...]`.
@@ -38,7 +38,7 @@ def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
 
 def refuse_own_rule(study: Study, answer: Answer) -> None:
-    """Raises `BadInput` where a method's rule cannot answer everybody, because the scenario asks for other answers."""
+    """Raises `BadInput` if a method's own rule cannot give the answers that the scenario asks for."""
     if answer.combine is None:
         return
     name, average = study.method.name, study.evaluation.average
@@ -54,7 +54,7 @@ def refuse_own_rule(study: Study, answer: Answer) -> None:
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ensemble.ClassAnswer:
-    """What the models of a world that answer say, and what they say together: by the method's rule, or their mean.
+    """Returns the answers of a world's models, and their joint answer: by the method's rule, or their mean.
 
     Args:
         outputs: logits of all models of the world, `[A, n, C]`.
@@ -68,7 +68,7 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
 
 
 def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """The outputs of those whose mean is the answer: of the models, or `[1, n, C]` of the method's rule as one model.
+    """Returns the outputs that are averaged: those of the models, or `[1, n, C]` of the method's rule as one model.
 
     Args:
         outputs: of all models of the world, `[A, n, C]`.
@@ -82,7 +82,7 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
 
 def weigh_present(answer: Answer, world: int) -> FloatArray | None:
-    """The weights of the models that `drop_absent` keeps, `[K]`, which sum to 1; None: they are equal.
+    """Returns the weights of the models that `drop_absent` keeps, `[K]`, which sum to 1; None if they are equal.
 
     Args:
         answer: the models that answer, with their weights.
@@ -154,7 +154,7 @@ def read_members(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> Members:
-    """The members of a world on a split, or on some of its rows.
+    """Returns the members of a world on a split, or on some of its rows.
 
     Args:
         study: what was trained.
@@ -184,7 +184,7 @@ def read_members(
 
 
 def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residual: float | None) -> float:
-    """Variance of the observation noise that is added to an answer's, in standardised units.
+    """Returns the variance of the observation noise that is added to an answer's, in standardised units.
 
     Args:
         study: what was trained; `predict.noise` says what is added.
@@ -202,7 +202,7 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 
 
 def score_regression(of: Members) -> dict[str, Any]:
-    """All scores, and each member's."""
+    """Returns all scores, and each member's."""
     found = regression.regression_scores(
         of.means,
         of.y,
@@ -218,7 +218,7 @@ def score_regression(of: Members) -> dict[str, Any]:
 
 
 def score_regressors(of: Members) -> dict[str, list[float]]:
-    """Every score of each member by itself, `[K]` each.
+    """Returns every score of each member by itself, `[K]` each.
 
     One model has no knowledge uncertainty: where none is predicted or added, its variance is that of its residuals.
     """
@@ -237,7 +237,7 @@ def score_regressors(of: Members) -> dict[str, list[float]]:
 
 
 def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Each member's mean in original units, `[K, n, q]`, from raw outputs `[K, n, outputs]`."""
+    """Returns each member's mean in original units, `[K, n, q]`, from raw outputs `[K, n, outputs]`."""
     head = split_gaussian(outputs).mean if study.net.objective == "gaussian_nll" else outputs
     means: FloatArray = study.unscale(head, world).numpy()
     return means
@@ -246,7 +246,7 @@ def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
 def predict_targets(
     study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Each member's mean, and its variance where it predicts one, in original units, `[K, n, q]` each.
+    """Returns each member's mean, and its variance if it predicts one, in original units, `[K, n, q]` each.
 
     Args:
         study: what was trained.
@@ -267,7 +267,7 @@ def predict_targets(
 
 
 def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
-    """`x diag(spread) x^T`, or `x spread x^T` for a full covariance: `[n, p]` -> `[n]` (FedAG eq. 6).
+    """Computes `x diag(spread) x^T`, or `x spread x^T` for a full covariance: `[n, p]` -> `[n]` (FedAG eq. 6).
 
     The row of a linear layer is its weights and then the bias, if any, whose input is 1.
     """
@@ -277,7 +277,7 @@ def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
 
 
 def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> list[dict[str, float]]:
-    """FE eq. 10 over the replicates: `E|y - h|^2 = noise + bias^2 + variance`, means over the test inputs.
+    """Decomposes `E|y - h|^2 = noise + bias^2 + variance` over the replicates (FE eq. 10).
 
     Args:
         answers: the mean of each replicate, `[n]`.

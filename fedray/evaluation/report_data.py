@@ -62,7 +62,7 @@ class LossPlane(NamedTuple):
 
 
 def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
-    """An orthonormal basis of the plane through three models, by Gram-Schmidt on w1 - w0 and w2 - w0.
+    """Returns an orthonormal basis of the plane through three models, by Gram-Schmidt on w1 - w0 and w2 - w0.
 
     Args:
         models: one row a model, `[3, d]`.
@@ -85,7 +85,7 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 
 
 def measure_loss_plane(study: Study, state: State) -> LossPlane | None:
-    """The plane through members 0, 1 and 2 of the first world; None where there are fewer, or the network is large."""
+    """Measures the plane through members 0, 1 and 2 of the first world; None with fewer, or for a large network."""
     engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
         return None
@@ -162,7 +162,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
 
 
 def compare_members(members: FloatArray) -> FloatArray:
-    """Share of the samples on which two members choose different classes, `[K, K]`, from probabilities `[K, n, C]`.
+    """Returns the share of samples on which two members choose different classes, `[K, K]`, from `[K, n, C]`.
 
     It is empty where there are more members than the page draws.
 
@@ -189,7 +189,7 @@ def _class_arrays(study: Study, outputs: Tensor, y: IntArray, answer: Answer) ->
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
-    """Known clients, one row each: losses of the models, weights over them, and how well the client is answered.
+    """Returns a row for each known client: losses of the models, weights over them, and its scores.
 
     With classes that is its accuracy, beside its label counts. In a regression it is its RMSE with its own weights or
     models, and the RMSE of the answer that clients get whom nobody knows.
@@ -218,7 +218,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
 def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
-    """Coverage and size of the sets of known clients, and the share that may be outside."""
+    """Returns coverage and size of the sets of known clients, and the share that may be outside."""
     measured = Measured(
         answer,
         test=tested,
@@ -237,7 +237,7 @@ def _conformal_arrays(
 
 
 def _find_residual(study: Study, progress: Progress) -> float | None:
-    """The clients' mean training residual variance in standardized units, as the newest row of metrics has it."""
+    """Returns the clients' mean training residual variance, standardized, from the newest row of metrics."""
     found = progress.metrics[0].get("residual_sd") if progress.metrics else None
     return None if found is None else float(found / study.target_scale(0)) ** 2
 

@@ -23,7 +23,7 @@ MOST_REPORTED_FOLDS = 50  # up to which the accuracy of each fold is a metric of
 
 
 def find_bases(study: Study) -> list[Part]:
-    """The parts that are bases."""
+    """Returns the parts that are bases."""
     return [part for part in study.parts if not isinstance(part.study.shards, FeatureShards)]
 
 
@@ -43,7 +43,7 @@ def average_over_models(members: FloatArray, folds: int, models: int) -> FloatAr
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """The sub models' probabilities `[P, n, C]` as `[F, n, C]` a base, averaged over the models of each fold."""
+    """Splits the sub models' probabilities `[P, n, C]` into `[F, n, C]` a base, means over the models of a fold."""
     return [
         average_over_models(members[part.first : part.first + part.folds * part.models], part.folds, part.models)
         for part in find_bases(study)
@@ -51,7 +51,7 @@ def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """The plain average of the bases, `[n, C]`, from their probabilities `[F, n, C]`: what a stack is to beat."""
+    """Averages the bases, `[n, C]`, from their probabilities `[F, n, C]`; a stack should beat this."""
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
@@ -78,7 +78,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
 
 
 def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntArray) -> dict[str, Any]:
-    """Arrays for the report of a stack.
+    """Returns arrays for the report of a stack.
 
     Args:
         study: the stack.

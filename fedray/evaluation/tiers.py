@@ -20,18 +20,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.answers import (
-    Inquiry,
-    Measured,
-    Own,
-    RowAnswers,
-    ask_own,
-    count_known,
-    join_answers,
-    read_world,
-    tell_known,
-)
+from fedray.evaluation.answers import Measured, count_known
 from fedray.evaluation.conformal import ClientSets, name_size
+from fedray.evaluation.inquiry import Inquiry, Own, RowAnswers, ask_own, join_answers, read_world, tell_known
 from fedray.metrics import classification, regression
 from fedray.simulation.study import Runtime, Study
 
@@ -39,7 +30,7 @@ from fedray.simulation.study import Runtime, Study
 def measure_answers(
     _study: Study, _world: int, of: RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """A `Measure`: the numbers of each row from which scores follow, `[m, n]`."""
+    """Returns a `Measure`: the numbers of each row from which scores follow, `[m, n]`."""
     said = join_answers(_study, of, rows, weights)
     if said.probs is None:
         return regression.row_scores(said.mean, said.sd**2, said.y)
@@ -47,12 +38,12 @@ def measure_answers(
 
 
 def inquire(study: Study, split: str) -> Inquiry:
-    """What is asked for the scores of the rows of a split."""
+    """Returns what is asked for the scores of the rows of a split."""
     return Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
 def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, Own]:
-    """What clients with models of their own say about the rows of each split; empty where there are none.
+    """Returns what clients with models of their own say about the rows of each split; empty where there are none.
 
     Args:
         study: what was trained.
@@ -69,7 +60,7 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
 def score_tiers(
     study: Study, world: int, measured: Measured, own: dict[str, Own], sets: ClientSets | None
 ) -> dict[str, float]:
-    """The scores of a world's known clients, and of those of each tier where there are several.
+    """Returns the scores of a world's known clients, and of those of each tier where there are several.
 
     Args:
         study: what was trained.
@@ -101,7 +92,7 @@ def score_tiers(
 
 
 def _average(study: Study, told: FloatArray) -> dict[str, float]:
-    """The scores of some clients from their means `[n, m]`; the RMSE is the mean of theirs."""
+    """Returns the scores of some clients from their means `[n, m]`; the RMSE is the mean of theirs."""
     if study.classes:
         return classification.scores_of_means(told.mean(axis=0))
     means = np.concatenate([np.sqrt(told[:, :1]), told[:, 1:]], axis=1).mean(axis=0)

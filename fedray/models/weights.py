@@ -33,7 +33,7 @@ class FlatWeights(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
     def place(self, vector: Tensor) -> dict[str, Tensor]:
-        """The tensors of a vector `[p]` by their places, for `functional_call`."""
+        """Returns the tensors of a vector `[p]` by their places, for `functional_call`."""
         parts = zip(self.names, vector.split_with_sizes(self.sizes), self.shapes, strict=True)
         weights = {name: part.reshape(shape) for name, part, shape in parts}
         return {place: weights[name] for place, name in self.places}
@@ -82,7 +82,7 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 def wrap_networks(
     make: Callable[[], nn.Module], kind: Callable[..., nn.Module], number: float, name: str
 ) -> Callable[[], nn.Module]:
-    """A function that makes the networks of another one inside of something else, in a form that can be pickled.
+    """Returns a function that wraps the networks of another function, in a form that can be pickled.
 
     Args:
         make: Makes one freshly initialized network.

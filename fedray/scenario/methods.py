@@ -10,7 +10,7 @@ OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say h
 
 
 def method_spec_of(name: object) -> MethodSpec:
-    """The specification of a method; a user's own method, or no method at all, has the general defaults."""
+    """Returns the specification of a method; a user's own method, or no method at all, has the general defaults."""
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
 

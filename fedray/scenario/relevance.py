@@ -93,7 +93,7 @@ class Idle(NamedTuple):
 
 
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
-    """The keys that are set and cannot act, in their order.
+    """Returns the keys that are set and cannot act, in their order.
 
     Args:
         given: what the user sets, as a tree.
@@ -115,7 +115,7 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
 
 
 def explain_idle_key(idle: Idle) -> str:
-    """The line that refuses a key: key, value, reason, remedy.
+    """Returns the line that refuses a key: key, value, reason, remedy.
 
     Example:
         >>> explain_idle_key(Idle("server.lr", 0.1, "server.optimizer is none"))

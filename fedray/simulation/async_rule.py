@@ -46,7 +46,7 @@ class AsyncRule:
     deadline: float | None = None
 
     def weigh(self, tau: IntArray) -> FloatArray:
-        """s(tau), times alpha where arrivals are mixed in one by one, `[J]`.
+        """Returns s(tau), times alpha if arrivals are mixed in one by one, `[J]`.
 
         Example:
             >>> AsyncRule("buffered", 1, staleness="polynomial").weigh(np.array([0, 3])).tolist()

@@ -62,7 +62,7 @@ class Sums:
             self._parts.setdefault(group, []).append(dict(zip(stats, parts, strict=True)))
 
     def take(self, t: int, rows: Iterable[int]) -> Stats:
-        """The statistics `[M, ...]` of a server step, which are forgotten; empty where all its jobs failed.
+        """Returns the statistics `[M, ...]` of a server step and forgets them; empty if all its jobs failed.
 
         Args:
             t: The step.
@@ -73,7 +73,7 @@ class Sums:
 
 
 def _split(value: Any, groups: int) -> list[Any]:
-    """One statistic of each group."""
+    """Cuts statistics into one for each group."""
     if isinstance(value, ExactSum):
         limbs = [part.chunk(groups) for part in value.limbs.values()]
         return [ExactSum(dict(zip(value.limbs, parts, strict=True))) for parts in zip(*limbs, strict=True)]
@@ -84,7 +84,7 @@ def _split(value: Any, groups: int) -> list[Any]:
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """The statistics of a server step `[M, ...]` from those of the models that step.
+    """Returns the statistics of a server step `[M, ...]` from those of the models that step.
 
     Args:
         parts: Statistics of a row of the state.
@@ -100,7 +100,7 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _join(values: Mapping[int, Any], rows: int, models: int) -> Any:
-    """One statistic of all rows; those that nobody trained are 0."""
+    """Joins statistics to one of all rows; those that nobody trained are 0."""
     first = next(iter(values.values()))
     if isinstance(first, ExactSum):
         limbs = {limb for value in values.values() for limb in value.limbs}
@@ -120,7 +120,7 @@ def _join(values: Mapping[int, Any], rows: int, models: int) -> Any:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Parts `[p, ...]` of some rows in an array of all, `[rows * p, ...]`."""
+    """Places parts `[p, ...]` of some rows in an array of all, `[rows * p, ...]`."""
     first = next(iter(parts.values()))
     out = first.new_zeros(rows, *first.shape)
     for row, part in parts.items():
@@ -149,7 +149,7 @@ class Versions:
             self._rows = dict(zip(keys, rows, strict=True))
 
     def pass_step(self, rows: Iterable[int], state: State | None = None) -> None:
-        """After a server step of the models in some rows; `state` is the one before it, None where it was passed."""
+        """Records a server step of the models in some rows; `state` is the one before it, None to keep nothing."""
         for row in rows:
             if state is not None:
                 self._rows[row, self.now[row]] = _copy_row(state.models, row), _copy_row(state.counters, row)
@@ -173,19 +173,19 @@ class Versions:
         self._most = len(self._rows) * 5 // 4 + LEAST_FREED
 
     def find(self, key: Key, state: State) -> tuple[Tensor, Tensor]:
-        """A version of a model `[1, d]` and its counters `[1, c]`; `state` has the newest ones."""
+        """Returns a version of a model `[1, d]` and its counters `[1, c]`; `state` has the newest ones."""
         row, version = key
         if version == self.now[row]:
             return state.models[row : row + 1], state.counters[row : row + 1]
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Versions of models, one a row, as a state that can be broadcast."""
+        """Returns versions of models, one a row, as a state that can be broadcast."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: the old versions; empty without any."""
+        """Returns what a checkpoint keeps: the old versions; empty without any."""
         if not self._rows:
             return {}
         keys = sorted(self._rows)
@@ -197,7 +197,7 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """A row `[1, d]` that does not hold the memory of the others; the states of a run are not written to."""
+    """Copies a row `[1, d]`, because the states of a run are not written to."""
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
 
@@ -252,12 +252,12 @@ class AsyncTraining:
         progress.flight = self._list_flight
 
     def _list_flight(self) -> dict[str, Tensor]:
-        """The versions that a checkpoint keeps."""
+        """Returns the versions that a checkpoint keeps."""
         self._versions.free(self._at, self._ahead)
         return self._versions.tensors()
 
     def advance(self, progress: Progress, count_rounds: CountRounds) -> RoundResult:
-        """The next server steps of every world, up to the next one that the round loop looks at.
+        """Makes the next server steps of every world, up to the next one that the round loop looks at.
 
         Args:
             progress: Where the run stands; it is not changed.
@@ -273,7 +273,7 @@ class AsyncTraining:
         return RoundResult(plan, table, state, ahead.seconds(end - 1, end)[0].copy(), end - t, at + 1)
 
     def _step(self, t: int, state: State) -> State:
-        """The state after one server step of every world."""
+        """Returns the state after one server step of every world."""
         ahead = self._ahead
         if t >= self._due:
             if ahead.find_untrained() == t:
@@ -288,7 +288,7 @@ class AsyncTraining:
         return after
 
     def _mix(self, t: int, state: State) -> State:
-        """FedAsync: `(1 - alpha s) w + alpha s w_start`, to which the server adds `alpha s delta`."""
+        """Mixes as FedAsync: `(1 - alpha s) w + alpha s w_start`, to which the server adds `alpha s delta`."""
         models, jobs = state.models.clone(), self._ahead.jobs.take(self._ahead.places(t, t + 1))
         used = [j for j in np.flatnonzero(jobs.status == clock.OK).tolist() if jobs.error[j] is None]
         keys = list(zip(jobs.row.tolist(), jobs.version.tolist(), strict=True))
@@ -313,12 +313,12 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """How many server steps what is in flight may last for."""
+        """Returns for how many server steps the jobs in flight may last."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
-        """The jobs to be trained now, in calls one after another."""
+        """Returns the jobs to be trained now, in calls one after another."""
         jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
         near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
         ready = near.start + np.flatnonzero(~jobs.trained[near] & (jobs.born[near] <= t))
@@ -336,7 +336,7 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """The jobs as a runtime takes them, and the versions that they start from, one a row."""
+        """Returns the jobs as a runtime takes them, and the versions that they start from, one a row."""
         jobs, index, number = self._ahead.jobs, call.places, self.study.clients.number
         client, version, world = jobs.client[index], jobs.version[index], jobs.world[index]
         rows: dict[Key, int] = {}
@@ -354,7 +354,7 @@ class AsyncTraining:
         return sized, self._versions.rows(list(rows), state)
 
     def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
-        """The jobs that end at some server steps: a plan, the rows of the table, and the step of each."""
+        """Returns the jobs that end at some server steps: a plan, the rows of the table, and the step of each."""
         jobs = self._ahead.jobs.take(self._ahead.places(first, end))
         size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs)
         failed = jobs.error != None  # noqa: E711
@@ -367,7 +367,7 @@ class AsyncTraining:
 
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
-    """What computes the next server steps of a study without rounds; None for a study in rounds.
+    """Returns the function that computes the next server steps of a study without rounds; None for rounds.
 
     Args:
         study: What runs.

@@ -143,7 +143,7 @@ def time_round(
 def time_jobs(
     devices: Devices, seed: IntArray, client: IntArray, costs: JobCosts, now: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Virtual seconds that each job computes, `[J]`, and those of its two transfers, `[J]`.
+    """Returns virtual seconds that each job computes, `[J]`, and those of its two transfers, `[J]`.
 
     Args:
         devices: What the clients' devices are like.
@@ -162,7 +162,7 @@ def time_jobs(
 
 
 def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
-    """Virtual seconds of the two transfers of each job, `[J]`.
+    """Returns virtual seconds of the two transfers of each job, `[J]`.
 
     Args:
         devices: What the clients' devices are like.
@@ -178,7 +178,7 @@ def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntAr
 def _share_device(
     parallel: NDArray[np.bool_], index: IntArray, compute: FloatArray, transfer: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Virtual seconds of each job, `[J]`, and of each participant, `[P]`, where participants have several jobs.
+    """Returns the virtual seconds of each job, `[J]`, and of each participant, `[P]`, if they have several jobs.
 
     Args:
         parallel: Whether each participant trains its models side by side, `[P]`.
@@ -193,7 +193,7 @@ def _share_device(
 
 
 def _participant_status(rule: CountingRule, seeds: IntArray, t: int, members: Participants) -> IntArray:
-    """Status of each participant, `[P]`."""
+    """Returns the status of each participant, `[P]`."""
     status = np.where(members.wait > 0, UNAVAILABLE, np.where(members.empty, NO_DATA, OK))
     if rule.dropout:
         dropped = rng.uniform(rng.keys(seeds[members.world], "dropout", t, members.client), 1)[:, 0] < rule.dropout
@@ -210,7 +210,7 @@ def _participant_status(rule: CountingRule, seeds: IntArray, t: int, members: Pa
 
 
 def _round_seconds(rule: CountingRule, members: Participants, status: IntArray, worlds: int) -> FloatArray:
-    """Virtual seconds of the round in each world, `[R]`."""
+    """Returns virtual seconds of the round in each world, `[R]`."""
     counted, seconds = status == OK, np.zeros(worlds)
     np.maximum.at(seconds, members.world[counted], members.busy[counted])
     if rule.deadline is not None:  # a world that misses a client waits until the deadline

@@ -46,7 +46,7 @@ class Links:
     values: dict[str, FloatArray]
 
     def find(self, name: str, client: IntArray, now: FloatArray) -> FloatArray:
-        """The figure of each client at a moment, `[J]`; NaN where it has none.
+        """Returns the figure of each client at a moment, `[J]`; NaN for a client without one.
 
         Args:
             name: Of the figure.
@@ -108,7 +108,7 @@ class Devices:
     links: Links | None = None
 
     def figure(self, name: str, client: IntArray, now: FloatArray | None = None) -> FloatArray:
-        """A figure of each client, `[J]`; the names are those of `Tier`.
+        """Returns a figure of each client, `[J]`; the names are those of `Tier`.
 
         Args:
             name: Of the figure.
@@ -129,7 +129,7 @@ class Devices:
         return values
 
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
-        """Lognormal factor of each client's compute time, by address, `[J]`; 1 where the time was measured."""
+        """Draws the lognormal factor of each client's compute time, by address, `[J]`; 1 if the time was measured."""
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
             spread = np.where(np.isnan(measured), spread, 0.0)
@@ -140,7 +140,7 @@ class Devices:
 
 
 def diurnal_availability() -> Available:
-    """Each client is available for half of every day, from a phase that is drawn by address."""
+    """Returns a rule: each client is available for half of every day, from a phase that is drawn by address."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
@@ -153,7 +153,7 @@ def diurnal_availability() -> Available:
 def window_availability(
     client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
 ) -> Available:
-    """Each client is available in its own windows; one without windows always is.
+    """Returns a rule: each client is available in its own windows; one without windows always is.
 
     Args:
         client: The client of each window, `[n]`.
@@ -237,7 +237,7 @@ def _check_figures(table: dict[str, FloatArray], path: Path) -> None:
 
 
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
-    """The windows of a trace; an empty cell leaves a window open, or without a period."""
+    """Reads the windows of a trace; an empty cell leaves a window open, or without a period."""
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
     start = np.where(np.isnan(start), 0.0, start)
@@ -252,7 +252,7 @@ def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) ->
 
 
 def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray], path: Path) -> Links:
-    """The links that change over time: the rows with `link_from`."""
+    """Makes the links that change over time, from the rows with `link_from`."""
     period = table.get("period", np.full(len(client), np.nan))
     rows = np.flatnonzero(~np.isnan(table["link_from"]))
     rows = rows[np.lexsort((table["link_from"][rows], client[rows]))]
@@ -270,7 +270,7 @@ def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray]
 
 
 def _read_ids(column: FloatArray, number: int, path: Path) -> IntArray:
-    """The column `client` as ids."""
+    """Reads the column `client` as ids."""
     wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):
         raise BadInput(
@@ -316,7 +316,7 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 
 
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
-    """Devices whose figures are drawn from a profile, each client at its address.
+    """Makes devices whose figures are drawn from a profile, each client at its address.
 
     A step has no cost beside its samples. The four figures of a client are independent.
 

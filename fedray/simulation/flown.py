@@ -61,14 +61,14 @@ class FlownJobs(NamedTuple):
 
 
 def to_columns(started: Sequence[StartedJob]) -> dict[str, Any]:
-    """The columns of jobs, `[J]` each, by name."""
+    """Returns the columns of jobs, `[J]` each, by name."""
     names = StartedJob._fields
     rows = np.fromiter(chain.from_iterable(started), np.float64, len(started) * len(names)).reshape(-1, len(names))
     return {name: rows[:, i].astype(float if name in ("start", "arrival") else int) for i, name in enumerate(names)}
 
 
 def count_earlier(who: IntArray) -> IntArray:
-    """How many entries before each one are equal to it, `[J]`.
+    """Counts for each entry the equal entries before it, `[J]`.
 
     Example:
         >>> count_earlier(np.array([4, 7, 4, 4])).tolist()

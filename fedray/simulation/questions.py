@@ -51,7 +51,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """The pieces of a world in order: `[K, n, ...]`.
+    """Returns the pieces of a world in order: `[K, n, ...]`.
 
     Example:
         >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
@@ -76,7 +76,7 @@ def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: 
 
 
 def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Mean training loss of a world's models on some clients: l_i(w_k) of Fed-ensemble, equation 4.
+    """Returns the mean training loss of a world's models on some clients: l_i(w_k) of Fed-ensemble, equation 4.
 
     Args:
         host: Computes.
@@ -97,7 +97,7 @@ def mean_losses(host: Host, state: State, world: int, client: IntArray, *, model
 
 
 def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: int) -> Tensor:
-    """Means of a score over the training rows of each client, `[number, c]`, 0 for a client without rows.
+    """Returns means of a score over the training rows of each client, `[number, c]`, 0 for a client without rows.
 
     Args:
         host: Computes.

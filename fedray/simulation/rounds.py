@@ -58,7 +58,7 @@ class Course(NamedTuple):
 
 
 def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
-    """The value of a metric in a row; None where it was not measured in this round.
+    """Returns the value of a metric in a row; None if it was not measured in this round.
 
     Args:
         row: metrics by name.
@@ -76,7 +76,7 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
 
 
 def watched_score(row: Mapping[str, Any], name: str) -> str:
-    """The score that a rule reads where a scenario names one: that of the withheld rows, where a row has it.
+    """Returns the score that a rule reads: that of the withheld rows, if a row has it.
 
     Args:
         row: metrics by name.
@@ -90,14 +90,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """The keys of a scenario by which a round is chosen, and the scores that they name."""
+    """Lists the keys of a scenario that choose a round, and the scores that they name."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """The keys by which a round of a run was chosen by its test rows, and the scores that they read.
+    """Lists the keys that chose a round of a run by its test rows, and the scores that they read.
 
     Args:
         study: what ran.
@@ -114,7 +114,7 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 
 
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """The values of every metric in the rows of the worlds, without the worlds that do not have it.
+    """Collects the values of every metric in the rows of the worlds that have it.
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -187,7 +187,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
 
 def find_stop(study: Study, progress: Progress) -> str:
-    """Why a run ends after an evaluated round, in words; empty where no rule ends it.
+    """Says in words why a run ends after an evaluated round; empty if no rule ends it.
 
     Args:
         study: what runs.
@@ -267,7 +267,7 @@ class Measuring:
         self.recorder.evaluated(progress, progress.metrics)  # whoever watches may end the run here, which is then saved
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """How many rounds may pass until the loop does more than record their jobs, at least 1.
+        """Counts the rounds that may pass until the loop does more than record their jobs, at least 1.
 
         Args:
             seconds: Virtual seconds at the end of each of the next rounds, of the first world, `[n]`.
@@ -310,7 +310,7 @@ def _rounds_until(every: int, round: int) -> int:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """How many evaluations are due by some virtual seconds.
+    """Counts the evaluations that are due by some virtual seconds.
 
     Example:
         >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
@@ -358,7 +358,7 @@ _REACHED = np.isin(np.arange(len(clock.STATUS)), NOT_REACHED, invert=True)
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
-    """The initial models: every (world, model) drawn at its own address."""
+    """Draws the initial models: every (world, model) at its own address."""
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
     counters = torch.zeros(len(models), len(study.net.layout.counters), dtype=torch.int64)
@@ -366,7 +366,7 @@ def draw_first_state(study: Study, phase: Phase) -> State:
 
 
 def begin_progress(study: Study, phase: Phase) -> Progress:
-    """Progress before the first round."""
+    """Returns the progress before the first round."""
     zero = np.zeros(study.worlds, dtype=np.int64)
     state = draw_first_state(study, phase)
     if study.method.prepare is not None:
@@ -487,7 +487,7 @@ def run_round(
 
 
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
-    """The plan of a round, after its participants were asked which models they train, where the method asks them.
+    """Asks the participants of a round which models they train, if the method does so, and returns the plan.
 
     Beside it are the losses that they have told, `[J, K]`; None where nobody was asked.
 
@@ -540,7 +540,7 @@ def _train_counted(
 def _ask_clients(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
 ) -> tuple[Stats, JobRows]:
-    """What jobs have sent, and what those that did not fail answer to what `phase.ask` asks them about it."""
+    """Returns what jobs have sent, and the answers to `phase.ask` of those that did not fail."""
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
     if asked is None:
@@ -552,7 +552,7 @@ def _ask_clients(
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
-    """A plan with the training samples and the optimizer steps of each job.
+    """Returns a plan with the training samples and the optimizer steps of each job.
 
     Args:
         study: What runs.
@@ -565,7 +565,7 @@ def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
-    """Bytes that each job sends and receives, `[J]` each.
+    """Returns bytes that each job sends and receives, `[J]` each.
 
     They are what `phase.traffic` says; without it models go from the server to the client and back. A client that is
     asked which model it trains gets all of them. Where the loss reads all models, the first job of a client brings
@@ -598,7 +598,7 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 
 
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
-    """Bytes that count as sent and as received, `[J]` each.
+    """Returns bytes that count as sent and as received, `[J]` each.
 
     With a server an upload counts where the server used it: it does not wait for late clients and tells them to stop. A
     download counts where the client was reached, also where it is late or fails. Where clients hand models on there are

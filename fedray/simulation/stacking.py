@@ -63,14 +63,14 @@ def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
 
 
 def read_part(state: State, part: Part) -> State:
-    """A part's own state, `[worlds * F * x, d_i]`, from the rows of the whole."""
+    """Returns a part's own state, `[worlds * F * x, d_i]`, from the rows of the whole."""
     rows, number = state.models, part.folds * part.models * len(state.models)
     both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
     return State(torch.cat(both, dim=1), state.counters[:, part.counters].reshape(number, -1), {})
 
 
 def write_part(state: State, part: Part, own: State) -> State:
-    """The state of the whole with a part's own state in its place.
+    """Returns the state of the whole with a part's own state in its place.
 
     Args:
         state: The state of the whole, `[worlds, d]`.
@@ -86,7 +86,7 @@ def write_part(state: State, part: Part, own: State) -> State:
 
 
 def extra_of_part(state: State, number: int) -> dict[str, Tensor]:
-    """What the server of part `number` keeps beside its models; the state of the whole calls it `number/...`."""
+    """Returns what the server of part `number` keeps beside its models; the whole state calls it `number/...`."""
     own = f"{number}/"
     return {name.removeprefix(own): value for name, value in state.extra.items() if name.startswith(own)}
 
@@ -106,7 +106,7 @@ def is_trained(counters: Tensor) -> bool:
 
 
 def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
-    """Training samples of each job, `[J]`: those that the world of its part leaves to the client."""
+    """Returns training samples of each job, `[J]`: those that the world of its part leaves to the client."""
     size = np.zeros(len(plan.client), dtype=np.int64)
     for _, part, jobs, own in split_plan(parts, plan):
         size[jobs] = part.study.shards.sizes(own.world, own.client)
@@ -114,7 +114,7 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray]:
-    """Optimizer steps of each job, and the samples in them, `[J]` each: as its part trains."""
+    """Returns optimizer steps of each job, and the samples in them, `[J]` each: as its part trains."""
     steps, samples = np.zeros_like(size), np.zeros_like(size)
     for _, part, jobs, _ in split_plan(parts, plan):
         local = part.study.method.phase.local
@@ -124,7 +124,7 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 
 
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-    """Bytes up and down of each job, `[J]` each: the part's model, and the sub models that features are made with."""
+    """Returns the bytes up and down of each job, `[J]` each: the part's model, and sub models for features."""
     up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
     for _, part, jobs, own in split_plan(parts, plan):
         shards = part.study.shards
@@ -141,7 +141,7 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
 
 
 def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """A function: round -> who has trained in the rounds from `begins` on before it, as `world * N + client`.
+    """Returns a function: round -> who has trained from round `begins` on, as `world * N + client`.
 
     Example:
         >>> nobody = track_trained(lambda t, state: Plan(*(np.zeros(0, dtype=np.int64),) * 3), begins=2, number=4)
@@ -165,7 +165,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 
 
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
-    """Bytes of the sub models that each job's client fetches to compute its features, `[J]`.
+    """Returns bytes of the sub models that each job's client fetches to compute its features, `[J]`.
 
     A client fetches them once, when it first trains the meta model; where a server trains it, all clients do so before.
     """
@@ -202,7 +202,7 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
 
 
 def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:
-    """The study of a stack.
+    """Returns the study of a stack.
 
     Args:
         study: The plain study, whose method has a phase for each base and one for the meta model.
@@ -246,7 +246,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
 
 
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
-    """The jobs of all parts that train in a round."""
+    """Returns the jobs of all parts that train in a round."""
 
     def schedule(t: int, state: State | None) -> Plan:
         empty = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -261,7 +261,7 @@ def _keep_uploads(parts: Sequence[Part]) -> bool:
 
 
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
-    """The server's step: each part's own server steps on the statistics of that part, which are called `i/...`."""
+    """Makes the server's step: each part's own server steps on its own statistics, which are called `i/...`."""
     worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -289,12 +289,12 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
 
 
 def _stats_of_part(stats: Stats, number: int) -> Stats:
-    """What the clients of a part have sent."""
+    """Returns what the clients of a part have sent."""
     return {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{number}/")}
 
 
 def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:
-    """The bases and the meta model, which knows who has trained it before."""
+    """Returns the bases and the meta model, which knows who has trained it before."""
     parts = tuple(_list_parts(study, stack))
     if stack.meta is None:
         return parts
@@ -304,7 +304,7 @@ def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:
 
 
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """The bases, which all train in each of the first rounds (votes in none), and the meta model, which follows."""
+    """Lists the bases, which train in each of the first rounds (votes in none), and the meta model, which follows."""
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
     models = [base.models for base in stack.bases] + [1]
@@ -337,7 +337,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
 
 
 def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
-    """The ordinary study of a part. Bases have initial models of their own; the folds of a base share them."""
+    """Makes the ordinary study of a part; bases have own initial models, and the folds of a base share them."""
     phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)
     own = replace(study, method=Method(study.name, phase), parts=())
@@ -359,12 +359,12 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
 
 
 def _refuse_features(_world: int, _client: int) -> Tensor:
-    """Stands where only a worker can compute features."""
+    """Refuses: only a worker can compute features."""
     raise FedrayError("a stack's features are computed where its jobs run, by fedray.runtime.stacking.StackWorkers")
 
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
-    """A part's jobs in round t of the whole, numbered as the whole numbers them; nobody trains without data."""
+    """Plans a part's jobs in round t of the whole, with the numbers of the whole; clients without data do not train."""
     shards = part.study.shards
     if isinstance(shards, FeatureShards) and shards.at_server:  # one job a world, of the server
         worlds = np.arange(part.study.worlds)
@@ -376,7 +376,7 @@ def _plan_part(part: Part, t: int, state: State | None) -> Plan:
 
 
 def _part_losses(state: State, part: Part) -> State:
-    """What an adaptive schedule reads: the state with the losses of a part's jobs alone, `[worlds * F, N, x]`."""
+    """Returns the state with the losses of one part's jobs, `[worlds * F, N, x]`, for an adaptive schedule."""
     if "job_loss" not in state.extra:
         return state
     loss = state.extra["job_loss"][:, :, part.first : part.first + part.folds * part.models]
@@ -385,7 +385,7 @@ def _part_losses(state: State, part: Part) -> State:
 
 
 def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
-    """The initial models, part by part, each drawn at its own address; whether the meta model answers `at_once`."""
+    """Draws the initial models, part by part, each at its own address; `at_once`: the meta model answers at once."""
     state.counters[:, 0] = int(at_once)
     for part in parts:
         state = write_part(state, part, draw_first_state(part.study, part.study.method.phase))

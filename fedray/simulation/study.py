@@ -234,7 +234,7 @@ class Study:
         return len(set(self.folds.tolist()))
 
     def place(self, world: int) -> tuple[int, int]:
-        """The replicate and the fold of a world."""
+        """Returns the replicate and the fold of a world."""
         return world // self.per_replicate, int(self.folds[world])
 
     @property
@@ -251,21 +251,21 @@ class Study:
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """How the clients of a world train: with the world's own learning rate, if it has one."""
+        """Returns how the clients of a world train: with the world's own learning rate, if it has one."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:
-        """A number for each world, `[J]` of `[J]`: equal where the learning rates of the worlds are equal."""
+        """Returns a number for each world of `[J]`, equal if the learning rates of the worlds are equal."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
-        """The models that answer for a state."""
+        """Returns the models that answer for a state."""
         if self.method.answer is not None:
             return self.method.answer(state)
         return Answer(state, self.method.phase.models)
 
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
-        """Raw x and y of a world's rows: `test`, `hold_out`, or `ood`, whose inputs have no labels: theirs are 0.
+        """Returns raw x and y of a world's rows: `test`, `hold_out`, or `ood`, with labels 0 because it has none.
 
         Raises:
             BadInput: there are no such rows.
@@ -279,7 +279,7 @@ class Study:
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
     def pool_rows(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
-        """Training rows of a world's (first) clients, one after another: network inputs and targets `[n, ...]`."""
+        """Returns the training rows of a world's (first) clients in order: network inputs and targets `[n, ...]`."""
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         client, where = np.arange(number), torch.tensor([world])
         fetched = self.shards.fetch(np.full_like(client, world), client)
@@ -289,13 +289,13 @@ class Study:
         return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
-        """Regression outputs `[..., q]` in the target's original units, float64."""
+        """Returns regression outputs `[..., q]` in the target's original units, float64."""
         data, fold = self.shards.data, int(self.folds[world])
         row = fold if len(data.y_scale) > 1 else 0
         return outputs.double() * torch.from_numpy(data.y_scale[row]) + torch.from_numpy(data.y_shift[row])
 
     def target_scale(self, world: int) -> float:
-        """Standard deviation that regression targets were divided by."""
+        """Returns the standard deviation that regression targets were divided by."""
         scale, fold = self.shards.data.y_scale, int(self.folds[world])
         return float(scale[fold if len(scale) > 1 else 0, 0])
 
@@ -305,7 +305,7 @@ class Study:
 
 
 def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
-    """The engine of a study's network, with what its scenario says of training and of answers.
+    """Returns the engine of a study's network, with what its scenario says of training and of answers.
 
     Args:
         study: The study.
@@ -355,7 +355,7 @@ class Host(Site, Protocol):
     study: Study
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """The models with which a client answers that lives here, `[P * K, d]`: K of each of its P personal passes."""
+        """Returns the models with which a client of this process answers, `[P * K, d]`: K for each personal pass."""
 
 
 class Runtime(Protocol):
@@ -386,7 +386,7 @@ class Runtime(Protocol):
         """
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """The private vectors of all clients, for a checkpoint; the same for every packing.
+        """Returns the private vectors of all clients, for a checkpoint; the same for every packing.
 
         Args:
             names: Only the vectors of these names; None: all.

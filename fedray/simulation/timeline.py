@@ -146,7 +146,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Model and version of each job that has started and whose upload no step that was taken has used."""
+        """Lists model and version of each started job whose upload no server step has used."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
@@ -182,7 +182,7 @@ class Timeline:
             self._fill(now)
 
     def _explain_end(self) -> str:
-        """The line that says that no upload arrives any more, with the remedies that there are."""
+        """Returns the line that says that no upload arrives any more, with the remedies that help."""
         rule, absent = self.rule, self._pace.wait is not None
         remedies = {
             "raise participation.deadline": rule.deadline is not None,
@@ -195,7 +195,7 @@ class Timeline:
         return f"after {self._known} server steps no upload arrives any more: {', or '.join(named)}"
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
-        """The server steps with all that has arrived for some models."""
+        """Makes the server steps with all that has arrived for some models."""
         for k in models:
             buffer = self._buffer[k]
             self._flown += buffer
@@ -212,7 +212,7 @@ class Timeline:
         self._known += 1
 
     def _fill(self, now: float) -> None:
-        """Idle clients start, drawn at random, until as many train as there may be."""
+        """Starts idle clients, drawn at random, until as many train as there may be."""
         idle, most, wait = self._idle, self.rule.concurrency, self._pace.wait
         while idle and self._training < most:
             if not self._numbers:
@@ -230,7 +230,7 @@ class Timeline:
                 self._vain += 1
 
     def _begin(self, client: int, now: float) -> None:
-        """A client starts its next turn, with the newest version of each of its models."""
+        """Starts the next turn of a client, with the newest version of each of its models."""
         turn = self._turns[client]
         self._turns[client] = turn + 1
         first, models = self._table(turn)
@@ -257,7 +257,7 @@ class Timeline:
         return clock.DROPPED if u < self.rule.dropout else clock.OK
 
     def _make_table(self, turn: int) -> tuple[list[int], list[int]]:
-        """The models of everyone's turn: where each client's begin, `[N + 1]`, and the models."""
+        """Returns the models of each client's turn: where each client's begin, `[N + 1]`, and the models."""
         client, model = self._assign(turn)
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
 
@@ -283,7 +283,7 @@ class ClientCosts(NamedTuple):
 
 
 def count_costs(study: Study, phase: Phase) -> ClientCosts:
-    """What jobs cost in each world: it depends on the client alone.
+    """Returns what jobs cost in each world: it depends on the client alone.
 
     Args:
         study: What runs.
@@ -307,7 +307,7 @@ def count_costs(study: Study, phase: Phase) -> ClientCosts:
 
 
 def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timeline]:
-    """What happens in each world.
+    """Returns what happens in each world.
 
     Args:
         study: What runs; it has an `AsyncRule`.
@@ -333,7 +333,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
 
 
 def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pace:
-    """How long the clients of a world take."""
+    """Returns how long the clients of a world take."""
     devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
     size, steps, up, down = (column[world] for column in costs)
     samples = samples_seen(size, steps, phase.local.batch_size) * phase.passes
@@ -461,7 +461,7 @@ class Horizon:
         self.open = [(w * self._models + k, v) for w, line in enumerate(self.lines) for k, v in line.list_open()]
 
     def _join(self, taken: list[ServerSteps]) -> KnownJobs:
-        """The same steps of all worlds."""
+        """Joins the same steps of all worlds."""
         each = [len(steps.jobs.client) for steps in taken]
         world = np.repeat(np.arange(len(taken)), each)
         columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
@@ -484,19 +484,19 @@ class Horizon:
         self._bounds = self._bounds[-len(self._rows) - 1 :] - self._bounds[-len(self._rows) - 1]
 
     def seconds(self, first: int, end: int) -> FloatArray:
-        """Virtual seconds of the known steps from `first` up to, but without, `end`, `[S, R]`."""
+        """Returns virtual seconds of the known steps from `first` up to, but without, `end`, `[S, R]`."""
         return self._seconds[first - self._first : end - self._first]
 
     def rows(self, t: int) -> list[int]:
-        """The rows of the state that step in t."""
+        """Returns the rows of the state that step in t."""
         return self._rows[t - self._first]
 
     def places(self, first: int, end: int) -> slice:
-        """Where the jobs of the known steps from `first` up to, but without, `end` are."""
+        """Returns the places of the jobs of the known steps from `first` up to, but without, `end`."""
         end = min(end, self.end)
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
     def find_untrained(self) -> int:
-        """The first step that uses a job which is not trained; the end of what is known if there is none."""
+        """Returns the first step that uses a job which is not trained; without one the end of the known steps."""
         rest = np.flatnonzero(~self.jobs.trained)
         return int(self.jobs.step[rest[0]]) if len(rest) else self.end

@@ -116,7 +116,7 @@ class Block(NamedTuple):
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
-        """Steps lo..hi in pieces whose inputs stay under about 32 MB."""
+        """Cuts steps lo..hi into pieces whose inputs stay under about 32 MB."""
         _, lanes, batch = self.weight.shape
         size = max(1, PIECE_NUMBERS // max(1, lanes * batch * self.sample))
         return [(a, min(a + size, hi)) for a in range(lo, hi, size)]
@@ -137,7 +137,7 @@ class Trained(NamedTuple):
 
 
 def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
-    """Batch width of each lane: the batch size, or the client's whole data if that is less (rounded up to 8).
+    """Returns each lane's batch width: the batch size, or all rows of the client if these are fewer (rounded up to 8).
 
     The width depends on the lane alone, so that padding does not depend on the sizes of other lanes.
 
@@ -154,7 +154,7 @@ def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 for a client without data.
+    """Counts the optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 without data.
 
     Args:
         size: n, samples of each job, `[J]`.
@@ -166,7 +166,7 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 
 
 def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
-    """Samples in all the batches of each job, `[J]`; the last batch of an epoch holds what is left.
+    """Counts the samples in all batches of each job, `[J]`; the last batch of an epoch holds what is left.
 
     Args:
         size: Samples of each client, `[J]`.
@@ -252,7 +252,7 @@ def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntA
 
 
 def find_active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
-    """Ranges of steps with the same lanes: (first step, one past the last, number of lanes that still train).
+    """Finds ranges of steps with the same lanes: (first step, one past the last, lanes that still train).
 
     Args:
         steps: Optimizer steps of each lane, `[W]`, falling; lanes that finish leave from the end.
@@ -311,7 +311,7 @@ class Steps(NamedTuple):
 
 
 def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of some steps after all augmentations, one after another.
+    """Returns inputs and targets of some steps after all augmentations, one after another.
 
     Args:
         rules: The augmentations.
@@ -335,7 +335,7 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
 
 
 def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Inputs and targets after a function of the user's, which sees no padding."""
+    """Calls a user's function on inputs and targets, without their padding."""
     changed, targets, where = x.clone(), y.clone(), f"local.augment = {rule.name}"
     with blame_user_code(where), torch.no_grad(), _GENERATORS, rng.generators_scope() as start:
         for s, w in np.ndindex(*steps.real.shape):
@@ -355,14 +355,14 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
 
 
 def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
-    """Rows with some of them replaced; bytes become numbers where these are no bytes any more."""
+    """Replaces some of the rows; bytes become numbers if the new rows are no bytes."""
     rows = rows if found.dtype == rows.dtype else rows.float()
     rows[place] = found
     return rows
 
 
 def _read_batch(where: str, found: Any, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets from what a function of a batch returned."""
+    """Reads inputs and targets from what a function of a batch returned."""
     pictures = x.dim() == _PICTURES - 2
     if not isinstance(found, tuple):
         return _check_inputs(where, found, x, pictures), y
@@ -389,7 +389,7 @@ def _check_targets(where: str, found: Tensor, y: Tensor, classes: int) -> None:
 
 
 def _check_inputs(where: str, found: Any, x: Tensor, pictures: bool) -> Tensor:
-    """Inputs that a function returned, in the type of `x` or, of pictures, as numbers; refused if the form is another.
+    """Checks the form of inputs that a function returned; gives them the type of `x`, or numbers for pictures.
 
     Args:
         where: What messages begin with.
@@ -437,12 +437,12 @@ _Move = Callable[[list[Tensor], list[Tensor], int | None], None]
 
 
 def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """`[W, d]` -> one contiguous tensor `[W, *shape]` a name, copied."""
+    """Splits `[W, d]` into one contiguous tensor `[W, *shape]` a name, copied."""
     return [view.contiguous().clone() for view in layout.views(rows).values()]
 
 
 def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
-    """The inverse of `split_rows` for the first `lanes` lanes: `[lanes, d]`."""
+    """Inverts `split_rows` for the first `lanes` lanes: `[lanes, d]`."""
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
@@ -453,7 +453,7 @@ def make_optimizer(
     offset: Sequence[Tensor],
     velocities: list[Tensor] | None = None,
 ) -> Step:
-    """A function `step(params, grads, lanes)` that updates the first lanes (None: all) of stacked tensors in place.
+    """Makes `step(params, grads, lanes)`, which updates the first lanes (None: all) of stacked tensors in place.
 
     Args:
         local: The optimizer and its settings.
@@ -483,7 +483,7 @@ def make_optimizer(
 
 
 def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
-    """A function (first lanes of the parameters, gradients of the data, lanes) -> the whole local gradients.
+    """Makes a function (first lanes of the parameters, gradients of the data, lanes) -> the whole local gradients.
 
     Args:
         local: Its weight decay and pull.
@@ -511,7 +511,7 @@ def is_plain_sgd(local: Local) -> bool:
 
 
 def _make_adam(lr: float) -> _Move:
-    """Adam: a function (first lanes of the parameters, their whole gradients, lanes)."""
+    """Makes Adam: a function (first lanes of the parameters, their whole gradients, lanes)."""
     moments: list[list[Tensor]] = []
     count = 0
 
@@ -533,7 +533,7 @@ def _make_adam(lr: float) -> _Move:
 
 
 def _make_sgd(lr: float, momentum: float, velocities: list[Tensor]) -> _Move:
-    """SGD: a function (first lanes of the parameters, their whole gradients, lanes)."""
+    """Makes SGD: a function (first lanes of the parameters, their whole gradients, lanes)."""
 
     def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
         if momentum:

@@ -39,7 +39,7 @@ class Chain(NamedTuple):
 
 
 def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
-    """The chain of layers that a module applies in training.
+    """Returns the chain of layers that a module applies in training.
 
     Args:
         module: The module; it is left as it is.
@@ -161,7 +161,7 @@ class _Reader(TorchDispatchMode):
         return out
 
     def _find_layers(self, name: str, asked: dict[str, Any], out: Tensor) -> list[nn.Module]:
-        """The layers of one operation, from its arguments by their names in torch, and what it gives."""
+        """Returns the layers of one operation, from its arguments by their names in torch, and its result."""
         x = self.value
         if name in ("addmm", "mm") and id(asked["mat2"]) in self._turned:
             weight, bias = self._turned[id(asked["mat2"])], asked["self"] if name == "addmm" else None
@@ -207,7 +207,7 @@ class _Reader(TorchDispatchMode):
 
 
 def _name(operation: str) -> str:
-    """An operation as people call it: `group_norm` for `native_group_norm`."""
+    """Returns an operation's usual name: `group_norm` for `native_group_norm`."""
     return operation.removeprefix("native_").removeprefix("_")
 
 
@@ -222,12 +222,12 @@ def _make_pool(name: str, asked: dict[str, Any]) -> nn.Module:
 
 
 def _join(sides: Sequence[int]) -> Any:
-    """One number where both sides have it."""
+    """Returns the one number that both sides have."""
     return sides[0] if len(set(sides)) == 1 else tuple(sides)
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Why calling a module is not what the classes of its parts say, None if it is.
+    """Says why calling a module differs from what the classes of its parts do; None if it does not.
 
     The text completes the sentence "its forward ...".
     """
@@ -285,7 +285,7 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """The layers of a chain without those that drop, and what these drop, in their order.
+    """Returns the layers of a chain without dropout, and what is dropped, in their order.
 
     Args:
         chain: Plain layers in the order in which they are applied.

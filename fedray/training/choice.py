@@ -73,7 +73,7 @@ def choose_engine(
     models: int = 1,
     couples: bool = False,
 ) -> Engine:
-    """The engine for a network.
+    """Returns the engine for a network.
 
     Args:
         net: The network.
@@ -111,7 +111,7 @@ def choose_engine(
 
 
 def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> Engine:
-    """The engine for a network, whether or not it is what was asked for."""
+    """Returns the engine for a network, whether or not it is what was asked for."""
     engine = _choose_plain(net, device, lanes)
     if engine is not None:
         return engine
@@ -127,7 +127,7 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
 
 
 def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
-    """The engine of a network of plain layers; None for any other network."""
+    """Returns the engine of a network of plain layers; None for any other network."""
     if not has_plain_layers(net):
         return None
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and native.is_available()
@@ -156,12 +156,12 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 
 def _compute_conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs by the compiled kernel, as `Engine.outputs`."""
+    """Returns raw outputs by the compiled kernel, as `Engine.outputs`."""
     return run_kernel(compiled.CONV_KERNEL, net, rows, x)
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
-    """The engine of a network that was recognized, for the module as its author wrote it."""
+    """Returns the engine of a recognized network, for the module as its author wrote it."""
 
     def train(_net: Net, block: Block) -> Trained:
         return found.train_block(block, engine.train)
@@ -173,7 +173,7 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
 
 
 def _train_dropping(net: Net, found: Recognized) -> Engine:
-    """The engine of a network with known dropout where no compiled kernel trains it: it drops what the kernel would."""
+    """Returns the engine of a network with known dropout without a compiled kernel; it drops what the kernel would."""
 
     def train(_net: Net, block: Block) -> Trained:
         return loop.train_loop(net, block._replace(drops=found.drops))
@@ -183,7 +183,7 @@ def _train_dropping(net: Net, found: Recognized) -> Engine:
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:
-    """The engine of a network that has none of its own, in lanes of `most` numbers; `unread` ends the reason."""
+    """Returns the engine of any other network, in lanes of `most` numbers; `unread` ends the reason."""
     d, obstacle = net.layout.d, _find_obstacle(net, device)
     if obstacle is not None or d > most * (1 if device == "cpu" else 64):
         return _loop_engine(d, (obstacle or f"{d:,} parameters a lane are too many to stack") + unread)
@@ -200,7 +200,7 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """The engine of a local training with code in it; `plain` is the network's own, which evaluates it."""
+    """Returns the engine of a local training with code in it; `plain`, the network's own engine, evaluates."""
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
@@ -220,7 +220,7 @@ def _choose_for_code(
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
-    """Lanes of d parameters that a device holds side by side, or a number of parameters in all."""
+    """Returns how many lanes of d parameters a device trains side by side; `floats` limits their parameters in all."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
@@ -235,7 +235,7 @@ def gives_change(engine: Engine) -> bool:
 
 
 def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
-    """The most jobs of a block: what surrounds the training of a block costs about two steps of a small network.
+    """Returns the most jobs of a block; the work around a block costs about two steps of a small network.
 
     Args:
         engine: What trains them.
@@ -248,13 +248,13 @@ def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
 
 
 def _loop_engine(d: int, why: str) -> Engine:
-    """The engine that runs every module of d parameters, and why no other one does."""
+    """Returns the engine that runs every module of d parameters, and why no other one does."""
     jobs = max(1, LANE_FLOATS["cpu"] // d)
     return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs, jobs=jobs)
 
 
 def _name_faster(net: Net) -> str:
-    """Which layers would be faster, where a network has no parameters but theirs; else nothing."""
+    """Names the layers that would be faster, if a network has only their parameters; else nothing."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"
@@ -264,7 +264,7 @@ def _name_faster(net: Net) -> str:
 
 
 def _name_buffers(net: Net) -> str:
-    """Which buffers a network keeps, and what its author can do where they are not those of a normalization layer."""
+    """Names a network's buffers, and a remedy if they are not those of a normalization layer."""
     kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
     read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
     if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in read):
@@ -273,7 +273,7 @@ def _name_buffers(net: Net) -> str:
 
 
 def _find_obstacle(net: Net, device: str) -> str | None:
-    """Why a module cannot be mapped over lanes, or should not be, or None."""
+    """Returns why a module cannot be mapped over lanes, or should not be, or None."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         return _name_buffers(net)
     for part in net.module.modules():
@@ -333,12 +333,12 @@ def check_invariance(
 
 
 def _bits(rows: Tensor) -> Tensor:
-    """Numbers as integers: NaN is equal to itself."""
+    """Returns numbers as integers, so that NaN equals itself."""
     return rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
 
 
 def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], starts: Tensor) -> Block:
-    """A block of some of the five lanes; inputs, targets and first models of a lane depend on its number alone."""
+    """Makes a block of some of the five lanes; inputs, targets and first model of a lane depend on its number alone."""
     device, dtype = starts.device, starts.dtype
     lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
     size = np.full(len(lane), _ROWS)

@@ -104,20 +104,20 @@ class Gradients(NamedTuple):
 
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """The trainable tensors of a vector `[p]` by name."""
+    """Returns the trainable tensors of a vector `[p]` by name."""
     k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
 
 
 def last_layer(layout: Layout) -> str:
-    """The name of the last module that owns trainable tensors."""
+    """Returns the name of the last module that owns trainable tensors."""
     return layout.names[layout.trainable_tensors - 1].rpartition(".")[0]
 
 
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
-    """A list that gets the inputs of the network's last layer in every forward pass, where that is wanted.
+    """Returns a list that gets the inputs of the network's last layer in every forward pass, if they are wanted.
 
     Example:
         The features of a network are the inputs of its last layer.
@@ -143,7 +143,7 @@ def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
 
 
 def read_features(net: Net, watched: Watched) -> Tensor:
-    """The features of the newest forward pass, `[B, f]`.
+    """Returns the features of the newest forward pass, `[B, f]`.
 
     Raises:
         BadInput: The last layer was not called.
@@ -176,7 +176,7 @@ class LaneCode(NamedTuple):
 
 
 def write_code(net: Net, block: Block, watched: Watched) -> LaneCode:
-    """What is trained, where other models answer in evaluation mode."""
+    """Returns what is trained, with a function that lets other models answer in evaluation mode."""
 
     def forward(row: Tensor, x: Tensor) -> Tensor:
         net.module.eval()
@@ -188,7 +188,7 @@ def write_code(net: Net, block: Block, watched: Watched) -> LaneCode:
 
 
 def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
-    """The mean loss of a batch.
+    """Returns the mean loss of a batch.
 
     Args:
         code: What is trained; its own loss takes the place of the network's.
@@ -250,7 +250,7 @@ def _check_loss(loss: LocalLoss, each: Any, rows: int) -> None:
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
-    """The last seven of `LaneBatch` for all lanes, `[W, ...]`; of models `[W, 0]` where nobody reads them."""
+    """Returns the last seven of `LaneBatch` for all lanes, `[W, ...]`; models are `[W, 0]` if no code reads them."""
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
     first = torch.zeros(n, dtype=torch.int64, device=start.device)
@@ -277,7 +277,7 @@ _NOISE = -1  # the part of an address that noise has and permutations have not
 
 
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
-    """A function (parameters `[W, p]`, batches, step) that makes one step in place, and returns the losses `[W]`.
+    """Makes a function (parameters `[W, p]`, batches, step): one step in place; it returns the losses `[W]`.
 
     Args:
         code: What is trained, and how.
@@ -317,7 +317,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 
 
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
-    """A function (transformation, gradients `[W, p]`, parameters, batches, step) -> what becomes of the gradients."""
+    """Makes a function (transformation, gradients `[W, p]`, parameters, batches, step) -> new gradients."""
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
     def transform(rule: Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
@@ -359,7 +359,7 @@ def _check_update(name: str, found: Any, now: Tensor) -> tuple[Tensor, Any]:
 
 
 def _check_place(name: str, at: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Where a transformation has a step take its gradient, refused if these are no parameters of the network."""
+    """Returns where a step takes its gradient, and refuses parameters that the network does not have."""
 
     def place(now: Tensor, noise: Tensor) -> Tensor:
         found: Any = at(now, noise)
@@ -372,7 +372,7 @@ def _check_place(name: str, at: Callable[[Tensor, Tensor], Tensor]) -> Callable[
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
-    """An optimizer of torch for a lane alone, `[1, p]`; it starts without memory."""
+    """Makes an optimizer of torch for one lane, `[1, p]`; it starts without memory."""
     held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
 
     def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
@@ -399,7 +399,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Standard normal numbers of each lane's address and this step, `[W, p]`; `[W, 0]` where nothing asks for them.
+    """Draws standard normal numbers at each lane's address and step, `[W, p]`; `[W, 0]` if no code asks for them.
 
     Example:
         Noise has the address of a client and a step.
@@ -419,12 +419,12 @@ def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
 
 
 def _rules(local: Local) -> list[Transform]:
-    """The transformations of a local training."""
+    """Returns the transformations of a local training."""
     return [rule for rule in (local.gradient, local.step) if isinstance(rule, Transform)]
 
 
 def _count_noise(rule: Transform, p: int) -> int:
-    """How many numbers of noise a transformation of p parameters asks for."""
+    """Counts the numbers of noise that a transformation of p parameters asks for."""
     return p if rule.numbers is None else rule.numbers
 
 
@@ -513,7 +513,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> _Trained
 
 
 def _answer(written: LaneCode, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Outputs of the network with these parameters and buffers."""
+    """Returns outputs of the network with these parameters and buffers."""
     try:
         out: Tensor = functional_call(written.net.module, dict(tensors), (x,))
     except RuntimeError as error:
@@ -527,7 +527,7 @@ def _answer(written: LaneCode, tensors: Mapping[str, Tensor], x: Tensor) -> Tens
 
 
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one lane as a function of a block of one lane."""
+    """Turns a function of one lane into one of a block of one lane."""
 
     def call(*arguments: Any) -> Any:
         found = function(*tree_map(lambda part: part[0] if isinstance(part, Tensor) else part, arguments))
@@ -537,7 +537,7 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
-    """Gradients of one lane, by autograd; a step changes the buffers in place."""
+    """Computes the gradients of one lane, by autograd; a step changes the buffers in place."""
     net = written.net
 
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
@@ -603,7 +603,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 
 
 def _differentiate_lanes(written: LaneCode) -> Gradients:
-    """Gradients of one lane, by functional transformations."""
+    """Computes the gradients of one lane, by functional transformations."""
     net = written.net
 
     def cost(p: Tensor, batch: LaneBatch) -> Tensor:
@@ -688,7 +688,7 @@ def mixes_targets(net: Net, local: Local) -> bool:
 
 
 def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) -> str | None:
-    """Why a local training cannot be mapped over lanes, found by mapping it over two of them; None if it can.
+    """Says why a local training cannot be mapped over lanes, by mapping it over two; None if it can.
 
     Args:
         net: A network that can be mapped over lanes.
@@ -738,7 +738,7 @@ def _find_refusal(net: Net, example: Tensor, local: Local, models: int) -> str |
 
 
 def _make_block(net: Net, example: Tensor, local: Local, *, lanes: int, models: int) -> Block:
-    """Lanes of two steps, whose batches are padded with other rows; lane w trains model w of K."""
+    """Makes lanes of two steps, with batches padded by other rows; lane w trains model w of K."""
     place, dtype = next(net.module.parameters()).device, torch.float32
     start = torch.stack([net.init(lane) for lane in range(lanes)]).to(place, dtype)
     shape = (_STEPS, lanes, _WIDTH)
@@ -769,7 +769,7 @@ def _make_block(net: Net, example: Tensor, local: Local, *, lanes: int, models: 
 
 
 def make_reading(net: Net, loss: LocalLoss | None, start: Tensor, lane: Tensor, models: int) -> Reading:
-    """What code reads in a trial: client 0, of K first models the one that the number of the lane says.
+    """Returns what code reads in a trial: client 0, and of K first models the one with the lane's number.
 
     Args:
         net: The network.

@@ -75,7 +75,7 @@ class LaneTask(ctypes.Structure):
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """From how many steps on a lane takes less than half of the operations if it is still; 0: never.
+    """Returns the least number of steps for which full batches halve a lane's operations; 0: never.
 
     Multiply-adds of the first layer are 2 S rows inputs outputs, and in a still lane 2 rows inputs outputs + rows^2
     inputs + S rows^2 outputs.
@@ -93,7 +93,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """From how many steps on lanes of a block are still; 0: none is. It depends on a lane alone, not on the others.
+    """Returns from which step count on the lanes of a block repeat their batch; 0: none. It depends on a lane alone.
 
     Args:
         block: The lanes.
@@ -159,7 +159,7 @@ def is_covered(net: Net) -> bool:
 
 
 def find_mlp_kernel(net: Net) -> Kernel | None:
-    """The kernel of linear layers, for a network of plain layers; None where it is not covered."""
+    """Returns the kernel of linear layers for a network of plain layers; None if it does not cover the network."""
     shape = read_shape(net.module)
     if shape is None or len(shape.layers) > MOST_LAYERS:
         return None
@@ -251,7 +251,7 @@ class _Kept(NamedTuple):
         return address(array)
 
     def rows(self, rows: Tensor | None) -> tuple[int | None, int]:
-        """The address of rows `[W, d]`, and how far apart they lie: a row that is there once is not copied."""
+        """Returns the address of rows `[W, d]`, and their distance; a single row is not copied."""
         if rows is None or rows.stride(1) != 1:
             return self.hold(None if rows is None else rows.contiguous()), 0 if rows is None else rows.shape[1]
         self.arrays.append(rows)
@@ -259,7 +259,7 @@ class _Kept(NamedTuple):
 
 
 def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> float:
-    """A network of linear layers alone."""
+    """Describes a network of linear layers alone."""
     shape = read_shape(net.module)
     assert shape is not None
     task.d = describe_layers(task, net, shape)
@@ -269,7 +269,7 @@ def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> 
 
 
 def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
-    """Widths, activations and biases of linear layers, the last ones of a network; returns their parameters."""
+    """Describes the linear layers at the end of a network: widths, activations, biases; returns their parameters."""
     assert len(shape.layers) <= MOST_LAYERS
     sizes = [size for size in net.layout.shapes if len(size) == 2]
     task.layers, task.objective = len(shape.layers), _OBJECTIVES[net.objective]
@@ -280,7 +280,7 @@ def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
 
 
 def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
-    """The optimizer, the rates of the lanes, and their rows."""
+    """Describes the optimizer, the rates of the lanes, and their rows."""
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
     task.momentum, task.lanes, task.batch = local.momentum, lanes, block.weight.shape[2]
@@ -298,7 +298,7 @@ def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor,
 
 
 def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
-    """The data of some steps; every size that the kernel relies on is checked here."""
+    """Describes the data of some steps, and checks every size that the kernel relies on."""
     x, y, index, first, world, *statistics = piece.source
     lanes, weight = len(block.start), block.weight[piece.first : piece.end]
     task.first_step, task.end_step, task.targets = piece.first, piece.end, y[0].numel() if len(y) else 1
@@ -325,7 +325,7 @@ def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _
 
 
 def _reserve_memory(numbers: int, dtype: torch.dtype) -> Tensor:
-    """Memory for this thread, used again by its next call."""
+    """Reserves memory for this thread, which its next call uses again."""
     found: Tensor | None = getattr(_scratch, "memory", None)
     size = numbers * dtype.itemsize
     if found is None or len(found) < size:
@@ -335,7 +335,7 @@ def _reserve_memory(numbers: int, dtype: torch.dtype) -> Tensor:
 
 
 def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_Piece] | None:
-    """The steps in pieces of a fraction of a second (in one without `operations`), where the kernel can read the data.
+    """Cuts the steps into pieces of a fraction of a second (one without `operations`), if the kernel can read the data.
 
     A signal (Ctrl-C, `client_timeout`) waits for the end of a call. Nearly all blocks are one piece.
     """
@@ -354,12 +354,12 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_first(block: Block) -> Tensor:
-    """The inputs of the first piece of the steps."""
+    """Reads the inputs of the first piece of the steps."""
     return block.read(*block.pieces(0, len(block.weight))[0])[0]
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """A piece of the steps after another, by `Block.read`; what lies before the first layer is computed by torch."""
+    """Reads the steps piece by piece, by `Block.read`; torch computes what lies before the first layer."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps, x = x.shape[:3], x.flatten(0, 2)
@@ -400,7 +400,7 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """The convolutions of a network that `split_net` can cut, or what the kernel does not have of it.
+    """Returns the convolutions of a network that `split_net` can cut, or what the kernel does not support in it.
 
     Example:
         Padding is covered, strides are not.
@@ -439,7 +439,7 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
 
 
 def _find_unusual(conv: nn.Conv2d) -> str | None:
-    """What of a convolution the kernel does not have."""
+    """Names what the kernel does not support in a convolution."""
     for name in ("stride", "dilation"):
         if getattr(conv, name) != (1, 1):
             return f"a convolution with {name} {getattr(conv, name)}"
@@ -447,14 +447,14 @@ def _find_unusual(conv: nn.Conv2d) -> str | None:
 
 
 def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
-    """What of a pooling the kernel does not have."""
+    """Names what the kernel does not support in a pooling."""
     plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
     more = _pair(part.dilation) == (1, 1) if isinstance(part, nn.MaxPool2d) else part.divisor_override is None
     return None if plain and more else f"a pooling whose windows overlap or leave the image ({part})"
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width."""
+    """Returns height and width."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
@@ -469,7 +469,7 @@ def train_compiled_conv(net: Net, block: Block) -> Trained:
 
 
 def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> float:
-    """Convolutions and linear layers, for images of a shape; every size that the kernel relies on is checked here."""
+    """Describes convolutions and linear layers for images of a shape, and checks all sizes that the kernel uses."""
     stages, cut = find_stages(net.module), split_net(net.module)
     assert cut is not None and not isinstance(stages, str)
     channels, height, width = sample
@@ -512,7 +512,7 @@ _OUTPUT_KINDS = {torch.float32: 0, torch.float64: 2}
 
 
 def run_kernel(kernel: Kernel, net: Net, rows: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[M, n, C]` of M models, each on its own inputs.
+    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs.
 
     Args:
         kernel: The kernel.
@@ -564,7 +564,7 @@ _OPTIMIZERS = {"momentum": 1, "adam": 2}
 
 
 def find_student_kernel(net: Net) -> Kernel | None:
-    """The kernel that trains students of a network, on inputs of the network itself; None where there is none here."""
+    """Returns the kernel that trains students of a network, on the network's own inputs; None without one."""
     if not (native.is_available() and has_plain_layers(net)):
         return None
     if (kernel := find_mlp_kernel(net)) is not None:
@@ -574,12 +574,12 @@ def find_student_kernel(net: Net) -> Kernel | None:
 
 
 def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[n, C]`, float64, of one model `[d]` of convolutions on inputs `[n, ...]`."""
+    """Returns raw outputs `[n, C]`, float64, of one model `[d]` of convolutions on inputs `[n, ...]`."""
     return run_kernel(CONV_KERNEL, net, row[None], x[None])[0].double()
 
 
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """A student at its start, as `fedray.core.method.StudentEngine.begin`.
+    """Begins a student, as `fedray.core.method.StudentEngine.begin`.
 
     Args:
         net: A network that `find_student_kernel` has a kernel for.
@@ -629,7 +629,7 @@ class _Student:
         self.most = max(1, int(MOST_OPERATIONS / max(1.0, operations * task.batch)))  # a signal waits for the end
 
     def train(self, batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
-        """The student behind its next steps."""
+        """Trains the student for its next steps and returns it."""
         index = np.zeros((len(batches), self.task.batch), dtype=np.int64)
         weight = self.row.new_zeros(index.shape)
         for s, batch in enumerate(batches):

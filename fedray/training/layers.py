@@ -68,7 +68,7 @@ class LayerStack(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
-    """The form of a sequence of linear layers with ReLU or Tanh between them; None for any other module.
+    """Reads the form of a sequence of linear layers with ReLU or Tanh between them; None for any other module.
 
     Example:
         Two models of one layer, 3 inputs and 2 outputs, on one row each.
@@ -134,7 +134,7 @@ def write_rows(stack: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """The forward pass: the inputs of every layer and the outputs of the last one, `[lanes, B, .]` each.
+    """Runs the forward pass; returns the inputs of every layer and the outputs of the last, `[lanes, B, .]` each.
 
     Args:
         shape: The form of the layers.
@@ -150,7 +150,7 @@ def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> l
 
 
 def _apply_layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """`x w + b`, `[W, B, out]`."""
+    """Computes `x w + b`, `[W, B, out]`."""
     return torch.bmm(x, w) if b is None else torch.baddbmm(b, x, w)
 
 
@@ -186,7 +186,7 @@ Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
 def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of the weighted loss with respect to the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
+    """Returns the gradient of the weighted loss at the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
 
     Args:
         objective: The loss.
@@ -232,7 +232,7 @@ def make_descent(
     inputs: bool = False,
     scaled: bool = False,
 ) -> Descent:
-    """The backward pass with the update: it writes the stack.
+    """Makes the backward pass with the update; it writes the stack.
 
     Args:
         shape: The form of the layers.
@@ -262,7 +262,7 @@ def make_descent(
 def _make_folded(
     shape: LayerShape, lr: float, beta: float | None, shift: LayerStack | None, *, inputs: bool
 ) -> Descent:
-    """Plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
+    """Makes plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
 
     def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         for k in reversed(range(len(stack.weights))):
@@ -289,19 +289,19 @@ def _make_folded(
 
 
 def _scale(parameter: Tensor, factor: float | None) -> None:
-    """Multiplies the lanes of a parameter by beta, where it is not 1."""
+    """Multiplies the lanes of a parameter by beta, if it is not 1."""
     if factor is not None:
         parameter.mul_(factor)
 
 
 def _add_shift(parameter: Tensor, shift: Tensor | None) -> None:
-    """Adds the constant terms of the local gradient to the lanes of a parameter, where there are any."""
+    """Adds the constant terms of the local gradient to the lanes of a parameter, if there are any."""
     if shift is not None:
         parameter += shift[: len(parameter)]
 
 
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
-    """Momentum and Adam: gradients first, then the optimizer that all engines share."""
+    """Makes momentum and Adam: gradients first, then the optimizer that all engines share."""
 
     def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         grads: list[Tensor] = []
@@ -321,7 +321,7 @@ def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
 
 
 def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor:
-    """Gradient before an activation, from the gradient `g` behind it and its values `h`."""
+    """Returns the gradient before an activation, from the gradient `g` behind it and its values `h`."""
     relu = activation is nn.ReLU
     before: Tensor = torch.ops.aten.threshold_backward(g, h, 0) if relu else torch.ops.aten.tanh_backward(g, h)
     return before
@@ -389,7 +389,7 @@ def _train(net: Net, shape: LayerShape, block: Block) -> Trained:
 
 
 def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[M, n, C]` of M models, each on its own inputs.
+    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs.
 
     Args:
         net: A network whose shape `read_shape` can read.
@@ -516,12 +516,12 @@ def split_net(module: nn.Module) -> SplitNet | None:
 
 
 def find_max_channels(module: nn.Module) -> int:
-    """The largest number of output channels of a convolution."""
+    """Returns the largest number of output channels of a convolution."""
     return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
 
 
 def choose_lanes(channels: int, device: str) -> int:
-    """How many networks run side by side.
+    """Returns how many networks run side by side.
 
     Args:
         channels: The largest number of channels of a convolution.
@@ -573,17 +573,17 @@ def _train_lanes(net: Net, block: Block) -> Trained:
 
 
 def _read_kernels(net: Net, cut: SplitNet, rows: Tensor | None) -> list[Tensor]:
-    """Weights and biases of the convolutions from rows `[W, d]`, copied."""
+    """Reads weights and biases of the convolutions from rows `[W, d]`, copied."""
     return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[: cut.tensors]]
 
 
 def _read_stack(net: Net, cut: SplitNet, rows: Tensor) -> LayerStack:
-    """The linear layers from rows `[W, d]`, copied."""
+    """Reads the linear layers from rows `[W, d]`, copied."""
     return stack_layers(cut.dense, list(net.layout.views(rows).values())[cut.tensors :])
 
 
 def _make_step(net: Net, cut: SplitNet, block: Block) -> ConvStep:
-    """One optimizer step on convolutions and linear layers, in place; it returns the loss of each lane, `[lanes]`."""
+    """Makes one optimizer step on convolutions and linear layers, in place; returns each lane's loss, `[lanes]`."""
     anchor = block.anchor if block.anchor is not None else block.start
     pulled = _read_kernels(net, cut, anchor if block.local.pull else None)
     move = make_optimizer(block.local, block.lr, pulled, _read_kernels(net, cut, block.offset))
@@ -605,7 +605,7 @@ def _make_step(net: Net, cut: SplitNet, block: Block) -> ConvStep:
 
 
 def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[M, n, C]` of M models, each on its own inputs, some models and inputs at a time.
+    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs, some models and inputs at a time.
 
     Args:
         net: A network that `split_net` can cut.
@@ -633,20 +633,20 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
 
 
 def _kernel(view: Tensor) -> Tensor:
-    """A copy of `[W, out, in, h, v]`, input channels last in memory; of a bias `[W, out]` as it is."""
+    """Copies `[W, out, in, h, v]` with input channels last in memory; a bias `[W, out]` stays as it is."""
     if view.dim() != 5:
         return view.contiguous().clone()
     return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
 
 
 def _flat(z: Tensor, lanes: int) -> Tensor:
-    """`[B, W * C, H, V]` -> `[W, B, C * H * V]`."""
+    """Reshapes `[B, W * C, H, V]` to `[W, B, C * H * V]`."""
     b, _, h, v = z.shape
     return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
 
 
 def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
-    """The inverse of `_flat`, in the shape and memory order of z."""
+    """Inverts `_flat`, in the shape and memory order of z."""
     assert below is not None
     b, _, h, v = z.shape
     whole = below.view(len(below), b, -1, h, v).transpose(0, 1).flatten(1, 2)
@@ -654,7 +654,7 @@ def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
 
 
 def _fold(x: Tensor) -> Tensor:
-    """`[s, W, B, C, H, V]` -> `[s, B, W * C, H, V]`, with the strides of channels last, also for one channel."""
+    """Reshapes `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with strides of channels last, even for one channel."""
     s, w, b, c, h, v = x.shape
     n = w * c
     rows = x.permute(0, 2, 4, 5, 1, 3).reshape(s, b, h, v, n).contiguous()
@@ -662,7 +662,7 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
-    """The activations that the linear layers read, `[B, W * C', H', V']`.
+    """Returns the activations that the linear layers read, `[B, W * C', H', V']`.
 
     Args:
         cut: The network.

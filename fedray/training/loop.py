@@ -71,7 +71,7 @@ def _is_alike_in_all_steps(part: nn.Module) -> bool:
 
 @contextmanager
 def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
-    """A block that runs on a stream on which steps can be recorded, if that is wanted."""
+    """Returns a context that runs on a stream on which steps can be recorded, if that is wanted."""
     if not wanted:
         yield
         return
@@ -86,7 +86,7 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
 
 @lru_cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """One stream a device: memory that it frees is used again only behind its `wait_stream`."""
+    """Returns one stream a device: memory that it frees is used again only behind its `wait_stream`."""
     made: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return made
 
@@ -102,7 +102,7 @@ class RecordedStep:
         self._inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
-        """One step."""
+        """Makes one step."""
         given = (x, y, weight)
         if self._before or len(x) < self._batch or not alike:
             self._before = max(0, self._before - 1)
@@ -119,7 +119,7 @@ class RecordedStep:
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
-        """The step on its own inputs; nothing is computed. None where torch cannot record it."""
+        """Records the step on its own inputs, without computing it; None if torch cannot record it."""
         graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
         try:
             graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
@@ -136,7 +136,7 @@ class RecordedStep:
 
 
 def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    """What a recorded step takes for given."""
+    """Returns what a recorded step takes for given."""
     return tensor.shape, tensor.dtype
 
 
@@ -193,7 +193,7 @@ _KEPT: list[_Kept] = []  # at most one
 
 
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The trained model `[d]` of one lane, its counters `[c]` and the sum of its losses; `last`: channels are last."""
+    """Trains one lane: returns model `[d]`, counters `[c]` and the sum of its losses; `last`: channels are last."""
     layout = net.layout
     own = _make_lane(net, block, lane, last)
     kept = _keep(net, block, own, last) if recorded else None
@@ -215,7 +215,7 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
 
 
 def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
-    """A lane before its first step, in tensors of its own."""
+    """Makes a lane before its first step, in tensors of its own."""
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
@@ -242,7 +242,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """The lane whose step is recorded, with the numbers of a fresh one; else the fresh one, whose step will be."""
+    """Returns the lane with the recorded step, filled with the numbers of a fresh one; else the fresh one."""
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
     kept = _KEPT.pop() if _KEPT else None
@@ -258,7 +258,7 @@ def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
 
 
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
-    """Inputs, targets and weights of each step of a lane, without padding, which normalisation must not see.
+    """Returns inputs, targets and weights of each step of a lane, without padding: normalisation must not see it.
 
     The last of a step says whether its weights are alike. Both are asked once a lane: a question to a GPU waits for it.
     """
@@ -281,7 +281,7 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
 def sum_losses(
     objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The loss of a batch and a factor that belongs to it, None for 1.
+    """Returns the loss of a batch and a factor that belongs to it, None for 1.
 
     Torch's own function has fewer operations than `per_sample`, where there is one.
 
@@ -320,7 +320,7 @@ def call_with(module: nn.Module, tensors: dict[str, Tensor], use: Callable[[nn.M
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:
-    """`[d]` -> one tensor a name, copied; convolution weights have channels last where that is asked for."""
+    """Splits `[d]` into one tensor a name, copied; convolution weights have channels last if that is asked for."""
     copies = [view.clone() for view in layout.views(row).values()]
     return [to_channels_last(one) for one in copies] if channels_last else copies
 
@@ -350,14 +350,14 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def _is_unsafe(part: nn.Module) -> bool:
-    """Whether torch's gradient of a layer overwrites memory where channels are last (oneDNN #6035, on AVX2 alone)."""
+    """Tells whether torch's gradient of a layer overwrites memory with channels last (oneDNN #6035, on AVX2 alone)."""
     if not isinstance(part, nn.Conv2d) or max(part.kernel_size) > 1:
         return False
     return max(part.stride) > 1 and part.in_channels // part.groups < 8
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
+    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
 
     A network of the user's that draws numbers here too begins at the same place for each model.
 
@@ -400,7 +400,7 @@ def quiet_fallbacks() -> Iterator[None]:
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
-    """Why a module cannot be mapped over lanes, found by mapping one gradient over two of them; None if it can.
+    """Says why a module cannot be mapped over lanes, by mapping one gradient over two; None if it can.
 
     Args:
         net: The network.
@@ -439,7 +439,7 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
 
 def find_mixing(net: Net, example: Tensor) -> str | None:
-    """Why a batch of a module must not be padded, found by padding one batch; None if its rows stand alone.
+    """Says why a batch of a module must not be padded, by padding one; None if its rows stand alone.
 
     Outputs and gradients of three rows are compared with those of the same rows among further ones, in double precision
     if the module takes it, for its first parameters and for others nearby (a gate that is closed at first hides what
@@ -468,7 +468,7 @@ def find_mixing(net: Net, example: Tensor) -> str | None:
 
 
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
-    """Outputs of the first three of n rows and the gradient of their weighted sum, as one vector."""
+    """Returns outputs of the first three of n rows and the gradient of their weighted sum, as one vector."""
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "padding"), 8 * max(1, example.numel())))
     x = numbers.view(8, *example.shape).to(row)
     if not example.is_floating_point():  # tokens 0 and 1: every vocabulary has them

@@ -65,11 +65,11 @@ class Recognized(NamedTuple):
     drops: tuple[Drop, ...] = ()
 
     def to_plain(self, rows: Tensor) -> Tensor:
-        """Rows of this network from rows `[..., d]` of the module."""
+        """Returns rows of this network from rows `[..., d]` of the module."""
         return rows if self.order is None else rows.index_select(-1, self.order.to(rows.device))
 
     def from_plain(self, rows: Tensor) -> Tensor:
-        """The inverse of `to_plain`."""
+        """Inverts `to_plain`."""
         if self.order is None:
             return rows
         return torch.empty_like(rows).index_copy_(-1, self.order.to(rows.device), rows)
@@ -82,13 +82,13 @@ class Recognized(NamedTuple):
         return trained._replace(final=self.from_plain(trained.final))
 
     def finish_outputs(self, outputs: Tensor) -> Tensor:
-        """The module's outputs from those of this network."""
+        """Returns the module's outputs from those of this network."""
         return F.log_softmax(outputs, dim=-1) if self.log_softmax else outputs
 
 
 @lru_cache(maxsize=16)  # every choice of an engine asks
 def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
-    """A network as a sequence of plain layers, or why it is none; the text completes the sentence "its forward ...".
+    """Returns a network as a sequence of plain layers, or why it is none, as the end of "its forward ...".
 
     Args:
         net: The network.
@@ -124,7 +124,7 @@ def _check_parameters(layout: Layout, chain: Chain) -> None:
 
 
 def _make_plain_net(net: Net, chain: Chain) -> Recognized:
-    """The network of a chain."""
+    """Returns the network of a chain."""
     layers, drops = split_drops(chain.layers)
     module = nn.Sequential(*layers)
     places = dict(zip(net.layout.names, torch.split(torch.arange(net.layout.d), list(net.layout.sizes)), strict=True))
@@ -141,7 +141,7 @@ def _make_plain_net(net: Net, chain: Chain) -> Recognized:
 
 
 def _hold_all_layers(found: Recognized, chain: Chain) -> tuple[nn.Module, Layout]:
-    """The chain as a module, with the layers that drop, and the layout of its parameters."""
+    """Returns the chain as a module, with its dropout layers, and the layout of its parameters."""
     module, plain = nn.Sequential(*chain.layers), found.net.layout
     return module, Layout(tuple(name for name, _ in module.named_parameters()), plain.shapes, plain.trainable)
 
@@ -196,7 +196,7 @@ def _compare_single(net: Net, found: Recognized, row: Tensor, x: Tensor) -> None
 def _answer(
     module: nn.Module, layout: Layout, row: Tensor, x: Tensor, *, keys: rng.Keys | None, log_softmax: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Outputs `[n, C]` of a module that drops by some keys, and the gradient `[d]` of a weighted sum of them."""
+    """Returns outputs `[n, C]` of a module that drops by some keys, and the gradient `[d]` of their weighted sum."""
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):

@@ -14,7 +14,7 @@ from fedray.training.choice import Engine
 
 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
-    """The engine of a slice for rows of the whole network, whose other numbers stay as they are.
+    """Returns the engine of a slice for rows of the whole network; the other numbers stay as they are.
 
     Args:
         engine: What trains the slice.
@@ -32,7 +32,7 @@ def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
 
 
 def cut_block(block: Block, columns: Tensor) -> Block:
-    """A block of lanes of the whole network as one of a slice.
+    """Returns a block of lanes of the whole network as one of a slice.
 
     Args:
         block: The lanes, `[W, d]`.

@@ -50,14 +50,14 @@ class Jobs(NamedTuple):
     losses: FloatArray | None = None
 
     def doubled(self) -> Jobs:
-        """The first job and a copy of it."""
+        """Returns the first job and a copy of it."""
         first = np.array([0, 0])
         flight = None if self.flight is None else self.flight.take(first)
         size, steps, key, row = self.size[first], self.steps[first], self.key[first], self.row[first]
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """What stands for the round in the addresses of the jobs that start from a model of round t."""
+        """Returns what stands for the round in the addresses of the jobs that start from a model of round t."""
         return t if self.flight is None else self.flight.turn
 
 
@@ -107,19 +107,19 @@ class Site(Protocol):
         """What trains the whole network."""
 
     def local(self, local: Local, world: int) -> Local:
-        """How the clients of a world train, with its own learning rate if it has one."""
+        """Returns how the clients of a world train, with its own learning rate if it has one."""
 
     def to_device(self, x: Tensor) -> Tensor:
-        """A tensor on the worker's device; floating-point numbers get the type of the networks."""
+        """Moves a tensor to the worker's device; floating-point numbers get the type of the networks."""
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Raw outputs `[M, n, C]` of models `[M, d]` on raw inputs of a world."""
+        """Returns raw outputs `[M, n, C]` of models `[M, d]` on raw inputs of a world."""
 
     def deal(self, update: Update) -> Dealt:
-        """The batches of some updates."""
+        """Deals the batches of some updates."""
 
     def make_block(self, update: Update, dealt: Dealt) -> Block:
-        """The lanes of some updates."""
+        """Makes the lanes of some updates."""
 
 
 class Update(NamedTuple):
@@ -172,15 +172,15 @@ class Update(NamedTuple):
     beside: Tensor | None = None
 
     def read(self, name: str) -> Tensor:
-        """The clients' rows of a private vector, `[W, d]`, 0 where they have none."""
+        """Reads the clients' rows of a private vector, `[W, d]`; 0 for a client without one."""
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> Update:
-        """The update whose clients keep further vectors, by name, `[W, d]` each."""
+        """Returns the update with further vectors that its clients keep, by name, `[W, d]` each."""
         return self._replace(own={**self.own, **own})
 
     def models(self) -> Tensor:
-        """The trained models, `[W, d]`."""
+        """Returns the trained models, `[W, d]`."""
         if self.phase.stays:
             assert self.final is not None
             return self.final
@@ -189,12 +189,12 @@ class Update(NamedTuple):
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """The models `[J, d]` of some jobs, for reading only: one model is not copied for each job."""
+    """Returns the models `[J, d]` of some jobs, for reading only: one model is not copied for each job."""
     return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)
 
 
 def find_reading(update: Update) -> Reading | None:
-    """What the code of a local training may read of its clients; None where there is no code.
+    """Returns what the code of a local training may read of its clients; None without code.
 
     The model that they trained last is the one that they start from, where they have trained none.
     """
@@ -214,7 +214,7 @@ def find_reading(update: Update) -> Reading | None:
 
 
 def _ensembles(rows: Tensor, plan: Plan, models: int) -> Tensor:
-    """The K models of each job's world, `[J, K, d]`; those of one world are not copied for each job."""
+    """Returns the K models of each job's world, `[J, K, d]`; those of one world are not copied for each job."""
     each = rows.view(-1, models, rows.shape[1])
     if (plan.world == plan.world[0]).all():
         return each[int(plan.world[0])].expand(len(plan.world), -1, -1)

@@ -22,14 +22,26 @@ def is_rounded(quoted: str, value: float) -> bool:
     return f"{value:.{len(quoted.partition('.')[2])}f}" == quoted
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/explanation/comparison.md"])
-def test_the_table_of_speed_quotes_the_first_rows_of_the_results(page: str) -> None:
-    text = (ROOT / page).read_text()
+def test_the_table_of_speed_quotes_the_first_rows_of_the_results() -> None:
+    text = (ROOT / "docs" / "explanation" / "comparison.md").read_text()
     (table,) = re.findall(r"^\| work \| plain loop \| fedray \|\n(.*?)\n\n", text, flags=re.M | re.S)
     quoted = re.findall(r"\| 1 \| ([\d.]+) \|$", table, flags=re.M)
     assert len(quoted) == 5
     assert all(map(is_rounded, quoted, measured("All rows")[:5])), quoted
-    (commit,) = re.findall(r"commit\s(\w{7})\b", text.partition("| work |")[0])
+    check_commit(text.partition("| work |")[0])
+
+
+def test_the_readme_quotes_rows_of_the_results() -> None:
+    text = (ROOT / "README.md").read_text().partition("## Speed\n")[2].partition("\n## ")[0]
+    small, _, small_cnn, large_cnn = measured("All rows")[:4]
+    quoted = re.findall(r"\b0\.\d+", text)
+    assert len(quoted) == 3
+    assert all(map(is_rounded, quoted, (small, small_cnn, large_cnn))), quoted
+    check_commit(text)
+
+
+def check_commit(text: str) -> None:
+    (commit,) = re.findall(r"commit\s(\w{7})\b", text)
     assert f"`fedray bench --quick` at commit {commit}, one run" in SOURCE
 
 

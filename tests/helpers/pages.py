@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from small import run_command
+
 import fedray
+from fedray.tuning.sweep import check_sweep, read_sweep
 
 ROOT = Path(__file__).parents[2]
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$\n?", re.M | re.S)
@@ -32,24 +37,53 @@ def reader_environment() -> dict[str, str]:
     return {**os.environ, **paths, "OMP_NUM_THREADS": "1"}
 
 
-def run_blocks(text: str, page: str, folder: Path) -> None:
-    """Runs the blocks of a page in a folder, which is the current one: `bash`, `python`, and `yaml` as scenarios.
+def run_shell(body: str, folder: Path) -> None:
+    """Runs a block of the shell in the current folder: its lines `fedray ...` in this process, the others in bash.
+
+    A new process would import torch first, which takes seconds. A line with the comment `refused` ends with status 2.
+    """
+    lines = body.replace("\\\n", " ").splitlines()
+    for is_fedray, part in groupby(lines, key=lambda line: line.startswith("fedray ")):
+        if not is_fedray:
+            subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", "\n".join(part)], cwd=folder, env=reader_environment(), check=True,
+                timeout=60,
+            )  # fmt: skip
+            continue
+        for line in part:
+            words = [name for word in shlex.split(line, comments=True)[1:] for name in find_names(word, folder)]
+            done = run_command(*words)
+            assert done.status == (2 if "# refused" in line else 0), (line, done.err)
+            assert "Traceback" not in done.err
+
+
+def find_names(word: str, folder: Path) -> list[str]:
+    """The files that a word with a star names, as a shell finds them; other words are themselves."""
+    found = sorted(str(path.relative_to(folder)) for path in folder.glob(word)) if "*" in word else []
+    return found or [word]
+
+
+def run_blocks(text: str, page: str, folder: Path) -> dict[str, Any]:
+    """Runs the blocks of a page in the current folder: `bash`, `python`, and `yaml` as scenarios; sweeps are checked.
 
     Blocks of other kinds (`text`) are what cannot run here, such as commands of a cluster.
+
+    Returns:
+        The names that the Python blocks have defined.
     """
     names: dict[str, Any] = {"__name__": page}
     for number, (kind, body) in enumerate(find_blocks(text)):
         if kind == "bash":
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", body], cwd=folder, env=reader_environment(), capture_output=True,
-                text=True, check=False, timeout=200,
-            )  # fmt: skip
-            assert done.returncode == 0, (body, done.stderr[-2000:])
-            assert "Traceback" not in done.stderr
+            run_shell(body, folder)
         elif kind == "python":
             exec(compile(body, f"{page}, block {number}", "exec"), names)
+        elif kind == "yaml" and "\nspace:" in body:
+            (folder / "sweeps").mkdir(exist_ok=True)
+            (folder / "sweeps" / f"{number}.yaml").write_text(body)
+            check_sweep(read_sweep(folder / "sweeps" / f"{number}.yaml"))
         elif kind == "yaml":
             fedray.run(body, out=folder / f"yaml-{number}", runtime="inline", rounds=1, report=False)
+    return names
 
 
 def run_notebook(text: str, folder: Path) -> list[dict[str, Any]]:

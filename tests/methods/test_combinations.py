@@ -161,7 +161,7 @@ def test_the_page_on_what_combines_names_every_exception(method: str) -> None:
         assert method in exceptions, refused
 
 
-def test_the_readme_has_the_table_of_methods() -> None:
+def test_the_readme_names_all_methods() -> None:
     """`python docs/_ext/reference_methods.py` writes it."""
     assert write_readme(README) == README
 

@@ -78,12 +78,12 @@ ARM = (InstructionSet("neon", 16, "baseline", ()),)
 
 
 def find_sources() -> list[Path]:
-    """The C files."""
+    """Returns the C files."""
     return sorted(FOLDER.glob("*.c"))
 
 
 def hash_sources() -> str:
-    """A digest of all sources and of the compilers' flags: a library that carries another one is out of date.
+    """Returns a digest of all sources and compiler flags; a library with another digest is out of date.
 
     It covers the flags of all compilers and processors, so that it is the same on every machine.
     """
@@ -94,7 +94,7 @@ def hash_sources() -> str:
 
 
 def find_compilers() -> list[Compiler]:
-    """The compilers of this machine, the preferred one first."""
+    """Returns the compilers of this machine, the preferred one first."""
     found = []
     if importlib.util.find_spec("ziglang") is not None and _zig_target() is not None:
         found.append(Compiler("zig", (sys.executable, "-m", "ziglang", "cc", "-target", str(_zig_target())), True))
@@ -105,13 +105,13 @@ def find_compilers() -> list[Compiler]:
 
 
 def _machine() -> str:
-    """The processor family that Python was built for."""
+    """Returns the processor family that Python was built for."""
     name = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 
 def _zig_target() -> str | None:
-    """Zig's name of this machine, with an old C library so that the result runs on every current system."""
+    """Returns Zig's name of this machine, with an old C library, so that the result runs on every current system."""
     system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
         return None

@@ -1,4 +1,4 @@
-"""Every function of a user's method is guarded: what it raises and what it returns wrongly is one line."""
+"""A method of one's own: its functions, its parts, and the keys beside it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ import torch
 from small import scenario
 
 import fedray
+from fedray.assembly.distillation import share_of_server
 from fedray.assembly.own_methods import guard_method, method_checks, phase_checks
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.method import Compress, Method, Phase, Server
+from fedray.core.method import Phase, Server
 from fedray.core.parts import PartStep
-from fedray.core.types import Clients, Plan, State, Tier
-from fedray.methods import Answer, Correction, Finish, PersonalPasses, PrivateLayers, Setting, federated, federated_each
+from fedray.core.types import Clients, State, Tier
+from fedray.methods import (
+    Answer,
+    Compress,
+    Correction,
+    Method,
+    Plan,
+    Setting,
+    federated,
+)
 from fedray.scenario.loader import read_scenario
 
 PLAN = Plan(np.arange(3), np.zeros(3, np.int64), np.zeros(3, np.int64))
 STATE = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
-TWO = State(torch.zeros(2, 2), torch.zeros(2, 0, dtype=torch.int64), {})
 STEPS = [PartStep(STATE, STATE, {})]
-LOSS = np.ones(3)
 
 
 @lru_cache
@@ -57,40 +64,9 @@ def test_half_of_the_functions_were_not_guarded() -> None:
 
 
 WRONG: list[tuple[str, Any, tuple[Any, ...], str]] = [
-    ("steps", 3, (PLAN, PLAN.client), "an int: return a pair, the steps and the samples of each job"),
-    ("steps", (PLAN.client, 3), (PLAN, PLAN.client), r"an int: return an array of whole numbers, \[3\]"),
-    ("steps", (PLAN.client[:2],) * 2, (PLAN, PLAN.client), r"shape \[2\] for 3 jobs: return the steps of each job"),
-    ("traffic", 3, (0, PLAN), "an int: return a pair, the bytes up and the bytes down of each job"),
-    ("remember", None, (0, STATE, PLAN, LOSS), "None: return a State"),
-    ("ask", 3, (STATE, {}), "an int: return a State"),
     ("join", 3, (0, STEPS), "an int: return a list of 1 tensors"),
     ("join", [], (0, STEPS), "0 tensors: return a list of 1 tensors"),
     ("join", [torch.zeros(2, 2)], (0, STEPS), r"models of a part that are shape \[2, 2\]: return \[1, 2\]"),
-    (
-        "answer",
-        Answer(STATE._replace(models=torch.zeros(1, 3)), 1),
-        (STATE,),
-        r"an Answer with models of shape \[1, 3\]",
-    ),
-    (
-        "answer",
-        Answer(STATE._replace(models=torch.zeros(2, 2), counters=torch.zeros(1, 1)), 2),
-        (STATE._replace(counters=torch.zeros(1, 1)),),
-        r"an Answer with counters of shape \[1, 1\]: give \[2, 1\], a row for each",
-    ),
-    ("answer", Answer(STATE, 1, tiers=np.ones((1, 1))), (STATE,), r"an Answer whose tiers are shape .*, \[1, 2, 1\]"),
-    (
-        "answer",
-        Answer(STATE, 1, tiers=np.array([[[1.0], [0.0]]])),
-        (STATE,),
-        "an Answer whose tiers .* all 0 in a tier",
-    ),
-    (
-        "answer",
-        Answer(TWO, 2, np.array([[1.0, 0.0]]), tiers=np.array([[[1.0, 0.0], [0.5, 0.5]]])),
-        (STATE,),
-        "an Answer whose tiers weigh a model that has no weight: give it some in weights",
-    ),
     ("explain_end", 5, (STATE,), "an int: return words, or '' while training goes on"),
 ]
 
@@ -143,59 +119,86 @@ def test_nothing_public_made_an_ensemble_rule_of_ones_own() -> None:
     assert run.summary["model_hash"] == plain.summary["model_hash"]
 
 
-def test_the_default_number_of_models_was_called_a_wish_of_the_user() -> None:
-    def one(setting: Setting) -> Method:
-        return Method("one", federated(replace(setting, models=1)))
+# -- What the server of a user's own method holds and asks: rows that no client has, and what models say of them
 
-    with pytest.raises(
-        BadInput, match=r"^method.models = 5, but method .*one trains one model: set method.models = 1$"
-    ):
-        fedray.run(scenario({"method": {"name": "fed_ensemble", "models": None}}), method=one)
+JUDGED = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "method": {"name": "judged", "models": 2}})
 
 
-def test_clients_without_a_model_of_their_own_were_not_seen() -> None:
-    with pytest.raises(BadInput, match="one_model_per_client, but it trains 1 models for 6 clients: set method.models"):
-        guard(one_model_per_client=True)
+def judged(setting: Setting) -> Method:
+    """Fed-ensemble of whose models the one answers that has the least loss on the server's rows."""
+
+    def answer(state: State) -> Answer:
+        x, y = setting.server_rows(0)
+        with torch.no_grad():
+            said = setting.outputs(state.models, x)
+        losses = [float(torch.nn.functional.cross_entropy(one, y)) for one in said]
+        return Answer(state, setting.models, np.eye(setting.models)[[int(np.argmin(losses))]])
+
+    return Method("judged", federated(setting), answer)
 
 
-def test_what_finishes_local_training_and_what_is_memory_are_checked() -> None:
-    wrong: Any = 3
-    guarded = guard(pieces=(Finish(lambda start, _final: start[:1]),)).phase.find(Finish)
-    assert guarded is not None
-    with pytest.raises(BadInput, match=r"^method mine: Finish\.finish returned .*shape \[1, 2\]"):
-        guarded.finish(torch.zeros(3, 2), torch.zeros(3, 2))
-    with pytest.raises(BadInput, match=r"^method mine: Finish\.finish is an int: give a function"):
-        guard(pieces=(Finish(wrong),))
-    with pytest.raises(BadInput, match=r"PrivateLayers\.memory = \('head',\): name some of its layers, \(\)"):
-        guard(pieces=(PrivateLayers((), memory=("head",)),))
+def test_the_server_of_ones_own_method_had_no_rows_and_no_network() -> None:
+    fedray.register("method", "judged", judged, options={"server_data": 0.2})
+    run = fedray.run(JUDGED)
+    x, y = run.study.shards.server(0)
+    assert len(y) == 18  # of 90 training rows
+    said = run.predict(x.numpy()).members
+    assert len(said) == 1  # models of weight 0 do not answer
+    module = run.study.net.module.eval()
+    inputs = run.study.shards.normalize(x[None], torch.tensor([0]))[0]
+    losses, probabilities = [], []
+    for model in run.models:
+        module.load_state_dict(model)
+        with torch.no_grad():
+            out = module(inputs)
+        losses.append(float(torch.nn.functional.cross_entropy(out, y)))
+        probabilities.append(out.softmax(-1).numpy())
+    assert np.allclose(said[0], probabilities[int(np.argmin(losses))], atol=1e-6)
 
 
-def test_a_field_that_is_a_piece_now_is_one_line_that_names_it() -> None:
-    def mine(setting: Setting) -> Method:
-        return Method("mine", replace(federated(setting), up_vectors=1))  # type: ignore[call-arg]
-
-    with pytest.raises(BadInput, match=r"mine: up_vectors is a piece now: call phase\.add\(Vectors\(\.\.\.\)\)$"):
-        fedray.run(scenario(), method=mine)
+def test_an_option_of_ones_own_method_took_rows_from_clients_by_its_name() -> None:
+    fedray.register("method", "checked", judged, options={"validation": 0.5})
+    assert share_of_server(read_scenario({"method": {"name": "checked"}})) == 0
 
 
-def test_weights_of_tiers_beside_models_of_the_clients_own_are_refused() -> None:
-    passes = (PersonalPasses((plain().phase.local,)),)
-    answer = guard(answer=lambda state: Answer(state, 1, tiers=np.ones((1, 2, 1))), pieces=passes).answer
-    assert answer is not None
-    with pytest.raises(BadInput, match="tiers, but its known clients have models or weights of their own: leave tiers"):
-        answer(STATE)
+TOLD = {"server_data": 0.0, "inputs": "noise", "input_rows": 500}
 
 
-def test_a_model_for_each_client_beside_networks_was_told_a_remedy_that_is_refused() -> None:
-    """It said to set method.models = 6, and then that the field is not read beside parts."""
+def told(setting: Setting) -> Method:
+    """Fed-ensemble that keeps what its server has."""
+    phase = federated(setting)
 
-    def both(setting: Setting) -> Method:
-        parts = federated_each(setting)
-        return Method("both", parts[0], parts=parts, join=lambda _t, _steps: [], one_model_per_client=True)
+    def init(models: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = [setting.server_inputs(world) for world in range(len(setting.seeds))]
+        return {**phase.server.init(models), "inputs": torch.stack(found)}
 
-    fedray.register("method", "both_of_parts", both, options={"networks": []}, models=1)
-    networks = [{"name": "mlp", "hidden": [4]}, {"name": "linear"}]
-    keys = scenario({"method": {"name": "both_of_parts", "models": 1, "networks": networks}, "data": {"limit": 60}})
-    del keys["model"]  # the list names the networks
-    with pytest.raises(BadInput, match="one_model_per_client is not called beside parts"):
-        build_study(read_scenario(keys))
+    return Method("told", replace(phase, server=phase.server._replace(init=init)))
+
+
+def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() -> None:
+    """`inputs` of a method of one's own was read by nobody."""
+    fedray.register("method", "told", told, options=TOLD, models=2)
+    keys = {**JUDGED, "replicates": 2, "data": {"limit": 90}}
+    noise = fedray.run({**keys, "method": "told"}).progress.state.extra["inputs"]
+    assert noise.shape[:2] == (2, 500) and not torch.equal(noise[0], noise[1])  # one draw for each replicate
+    assert abs(float(noise.mean())) < 0.05 and abs(float(noise.std()) - 1.0) < 0.05
+    other = fedray.run({**keys, "method": {"name": "told", "inputs": "digits", "input_rows": 50}})
+    assert other.progress.state.extra["inputs"].shape[:2] == (2, 50)
+    withheld = fedray.run({**keys, "method": {"name": "told", "inputs": "withheld", "server_data": 0.2}})
+    x = withheld.study.shards.server(1)[0]
+    rows = withheld.study.shards.normalize(x[None], torch.tensor([1]))[0]
+    assert torch.equal(withheld.progress.state.extra["inputs"][1], rows)
+
+
+@pytest.mark.parametrize("inputs", ["noise", "digits"])
+def test_the_server_has_inputs_as_the_clients_have_them(inputs: str) -> None:
+    """With `standardize: false` the clients' went from 0 to 16, and the server's were standardized."""
+    fedray.register("method", "told", told, options=TOLD, models=2)
+    found = []
+    for standardize in (False, True):
+        keys = {**JUDGED, "data": {"limit": 90, "standardize": standardize}}
+        done = fedray.run({**keys, "method": {"name": "told", "inputs": inputs, "input_rows": 50}})
+        found.append(done.progress.state.extra["inputs"][0])
+    data = done.study.shards.data
+    shift, scale = (torch.from_numpy(values[0]) for values in (data.shift, data.scale))
+    torch.testing.assert_close(found[0], shift + scale * found[1], rtol=1e-5, atol=1e-4)
