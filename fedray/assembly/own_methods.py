@@ -246,6 +246,10 @@ def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
                 "method.networks names networks"
             )
         return method
+    if (
+        stack.meta is not None or stack.combine is not None
+    ):  # a stack, whose spec has `parts`, and not one of each network
+        return method
     if len(method.parts) != len(stack.bases):
         raise BadInput(
             f"{where}: it has {len(method.parts)} parts, but method.networks has {len(stack.bases)} networks: return "

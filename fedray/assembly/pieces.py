@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.assembly.fens import MOST_CLIENTS
-from fedray.assembly.registry import UserObjects, find_function, name_thing
+from fedray.assembly.registry import find_function, name_thing
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -25,7 +25,6 @@ from fedray.data.types import Dataset
 from fedray.methods.beta_predbayes import FIT, read_cycles
 from fedray.models.aggregators import build_interpolation
 from fedray.models.stacking import Base, Stack
-from fedray.models.weights import MeanField, Partitioned, Samples, wrap_networks
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import list_nested
 from fedray.own_code.user_code import describe_exception, name_type, takes_positional
@@ -241,22 +240,7 @@ def check_augmentations(where: str, rules: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Networks under Gaussians over their weights (pFedBayes, PVI).
-
-
-def add_gaussians(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Makes the networks under Gaussians over their weights, where the method trains these; else `make` itself.
-
-    Args:
-        scenario: names the method.
-        own: the user's objects; a method of theirs trains the networks as they are.
-        make: makes one freshly initialized network.
-    """
-    kind = "" if own.method is not None else method_spec_of(scenario.method.name).mean_field
-    if not kind:
-        return make
-    around = MeanField if kind == "prior" else Partitioned
-    return wrap_networks(make, around, scenario.method.options["rho"], scenario.model.name)
+# Networks under Gaussians over their weights (PVI).
 
 
 def count_draws(study: Study) -> int:
@@ -338,19 +322,6 @@ def count_distinct_samples(options: Mapping[str, Any], steps: int) -> int:
         steps: that the client makes in a round.
     """
     return len(set(read_cycles(options).taken(torch.tensor(steps)).tolist()))
-
-
-def add_samples(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Makes the networks as samples of their weights, where the method's clients sample; else `make` itself.
-
-    Args:
-        scenario: names the method.
-        own: the user's objects; a method of theirs trains the networks as they are.
-        make: makes one freshly initialized network.
-    """
-    if own.method is not None or not method_spec_of(scenario.method.name).sampled:
-        return make
-    return wrap_networks(make, Samples, scenario.method.options["samples"], scenario.model.name)
 
 
 def make_samples(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:

@@ -16,6 +16,7 @@ from torch import nn
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.local import READS, LocalLoss, Transform
 from fedray.core.random_walk import Walk
+from fedray.core.spec import MethodSpec
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.data import catalogue
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
@@ -46,7 +47,13 @@ _PLAIN = bool | int | float | str
 
 
 def register(
-    kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | None = None, models: int | None = None
+    kind: str,
+    name: str,
+    thing: Any,
+    *,
+    options: Mapping[str, Any] | None = None,
+    models: int | None = None,
+    spec: MethodSpec | None = None,
 ) -> None:
     """Gives your code a name, which scenario files can then use.
 
@@ -68,6 +75,8 @@ def register(
             composed, a partition while it deals, and a selection when it is first asked. A method that declares
             `networks` (`[]`, say) may get several architectures.
         models: of a method, how many models it trains where a scenario does not say it (`method.models`); None: 5.
+        spec: of a method, in place of options and models, all that fedray knows of one of its own: options with their
+            ranges, defaults of other keys, what it combines with, and what it makes of the network.
 
     Raises:
         BadInput: there is no such kind, the name cannot be used, the thing is no function, or a number of models is
@@ -83,6 +92,12 @@ def register(
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
     if models is not None and kind != "method":
         raise BadInput(f"{kind}.name = {name!r}: models = {models!r} is for methods: leave it out")
+    if spec is not None:
+        if kind != "method" or not isinstance(spec, MethodSpec) or models is not None or options is not None:
+            raise BadInput(
+                f"{kind}.name = {name!r}: spec is a fedray.methods.MethodSpec of a method, alone: leave it out"
+            )
+        options = {key: option.default for key, option in spec.options.items()}
     row, given = KINDS[kind], options if isinstance(options, Mapping) else {}
     check_code(kind, f"{kind}.name = {name!r}", thing, given if row.part == "training" else _list_needed(row, thing))
     if row.part == "training" and options is None:
@@ -90,7 +105,7 @@ def register(
     if kind in ("method", "model") and (taken := sorted({"name", *section_fields(kind)} & set(options or ()))):
         raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of every {kind}: choose another name")
     if kind == "method":
-        describe_method(name, models, options if isinstance(options, Mapping) else None)
+        describe_method(name, models, options if isinstance(options, Mapping) else None, spec)
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
     text += "" if models is None else f"; method.models: {models}"

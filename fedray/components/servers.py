@@ -424,7 +424,15 @@ def zero_buffers(rows: Tensor, p: int) -> Tensor:
     return kept
 
 
-def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainable: int) -> Server:
+def feddyn_server(
+    base: Server,
+    rows: Rows,
+    clients: int,
+    alpha: float,
+    trainable: int,
+    *,
+    held: Callable[[int], Tensor] | None = None,
+) -> Server:
     """FedDyn's server: `w <- mean of uploads - h / alpha`, h the running mean of all N clients' corrections.
 
     As clients change theirs by `-alpha (u - w)`, h moves by `-alpha n / N` times the mean delta of the n uploads.
@@ -435,20 +443,25 @@ def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainabl
         clients: N.
         alpha: weight of the regularization, above 0.
         trainable: p, the numbers of a row that are corrected.
+        held: round -> which numbers each of T tiers trains, `[T, d]` float64 of 0 and 1; n are the uploads that have a
+            number. None: all have all.
     """
+    tiers = 1 if held is None else len(held(0))
 
     def init(models: Tensor) -> dict[str, Tensor]:
         return {**base.init(models), "dynamic": torch.zeros(len(models), trainable, dtype=torch.float64)}
 
     def reduce(uploads: Uploads) -> Stats:
-        group = rows.of(uploads)
-        jobs = torch.zeros(rows.number, dtype=torch.int64).index_add_(0, group, torch.ones_like(group))
+        group = rows.of(uploads) if held is None else rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
+        jobs = torch.zeros(rows.number * tiers, dtype=torch.int64).index_add_(0, group, torch.ones_like(group))
         return {**base.reduce(uploads), "jobs": Counts(jobs)}
 
     def step(state: State, stats: Stats, t: int) -> State:
         after, g = step_and_move(base, state, stats, t, trainable)
-        jobs = stats["jobs"].total[:, None]
-        h = after.extra["dynamic"] - alpha * (jobs.double() / clients) * g
+        jobs = stats["jobs"].total.view(rows.number, tiers).double()  # [M, T]
+        if held is not None:
+            jobs = jobs @ held(t)[:, :trainable]  # of each number, [M, p]
+        h = after.extra["dynamic"] - alpha * (jobs / clients) * g
         return place_change(state, after, g - h / alpha, jobs > 0)._replace(extra={**after.extra, "dynamic": h})
 
     return Server(init, reduce, step, base.keeps)

@@ -78,7 +78,7 @@ def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
         )
 
 
-def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
+def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool = False) -> None:
     """Refuses what a network puts out, if it is not one row of real numbers for each of some inputs.
 
     Args:
@@ -86,6 +86,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
         out: What its module returned.
         rows: How many inputs it was given.
         when: What it was doing, such as " in training".
+        heads: Whether it may put out those of several heads, `[n, H, C]`.
 
     Raises:
         BadInput: Names the network, says what it puts out, and what is needed.
@@ -93,7 +94,8 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
     where = f"model.name = {net.name} puts out"
     if not isinstance(out, Tensor):
         raise BadInput(f"{where} {name_type(out)}{when}: let it return one tensor")
-    if out.shape != (rows, net.outputs):
+    shape = (*out.shape[:1], *out.shape[2:]) if heads and out.dim() == 3 else out.shape
+    if shape != (rows, net.outputs):
         raise BadInput(
             f"{where} shape {list(out.shape)}{when} for {rows} rows: let it return {net.outputs} numbers for each row"
         )
@@ -146,7 +148,7 @@ def try_training(net: Net, rows: Tensor) -> None:
     tensors = {name: view.clone().requires_grad_(name in trained) for name, view in net.layout.views(row).items()}
     with blame_user_code(f"{where} in training"), rng.torch_scope(0), torch.enable_grad():
         out = functional_call(module, tensors, (rows,))
-        check_outputs(net, out, len(rows), " in training")
+        check_outputs(net, out, len(rows), " in training", heads=True)
         check_finite_outputs(net, out, " in training")
         if not out.requires_grad:
             raise BadInput(f"{where} puts out numbers without a gradient: leave out detach, no_grad and .data")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedray.core.spec import MethodSpec
 from fedray.methods import METHOD_SPECS
 
-UNKNOWN = MethodSpec("your own", splits=True, slices=True)
-OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say how many models they train
+UNKNOWN = MethodSpec("your own", splits=True, slices=METHOD_SPECS["heterofl"].slices)
+OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say more than their function
 
 
 def method_spec_of(name: object) -> MethodSpec:

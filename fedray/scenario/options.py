@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import REQUIRED, NameSpec, Option, ReadSections
+from fedray.core.spec import REQUIRED, MethodSpec, NameSpec, Option, ReadSections
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.validators import Check, flag, real, text
 from fedray.methods import METHOD_SPECS
@@ -206,13 +206,19 @@ def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Chec
 SECTIONS = ReadSections(_read_network, read_classifier, CLASSIFIERS)
 
 
-def describe_method(name: str, models: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+def describe_method(
+    name: str,
+    models: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    spec: MethodSpec | None = None,
+) -> None:
     """Says what fedray has to know of a user's registered method, beside its name.
 
     Args:
         name: of the method.
         models: how many models it trains where a scenario does not say it; None: as many as any other.
         options: its own, with their defaults; `networks` among them is a list of sections like `model`, as FedDF's.
+        spec: all of it, in place of these; None: they are all.
 
     Raises:
         BadInput: K is no whole number above 0, or a network is wrong.
@@ -228,6 +234,9 @@ def describe_method(name: str, models: int | None = None, options: Mapping[str, 
             f"method.name = {name!r}: models = {models!r}: give the number of models that it trains, or None"
         )
     OWN_SPECS.pop(name, None)
+    if spec is not None:
+        OWN_SPECS[name] = spec
+        return
     one = METHOD_SPECS["feddf"].options["networks"]
     defaults = {} if models is None else {"method": {"models": models}}
     try:
