@@ -16,8 +16,9 @@ Formulas of fedcross:
     $v_j$. $\bar w$ answers.
 
 Deviations:
-    1. Where more clients take part than there are models, a model becomes the mean of its uploads first; one without
-       an upload stays as it was before it is mixed.
+    1. All clients take part where the scenario does not say how many; in the paper as many as there are models
+       (`participation.per_round`). With more, a model becomes the mean of its uploads first; a model without an upload
+       is mixed as it is.
     2. With `answer: ensemble` the mean of the K models' probabilities answers; the paper has the mean of the weights.
     3. Float buffers (BatchNorm) are mixed as weights are, and are in no cosine.
 
@@ -52,7 +53,7 @@ SPECS = {
                 "mean", one_of("mean", "ensemble"), "what answers: the model with the mean weights, or all models"
             ),
         },
-        defaults={"method": {"models": 10}, "participation": {"per_round": 10}},
+        defaults={"method": {"models": 10}},
         robust=False,
         optimizer=False,
         coefficients=False,

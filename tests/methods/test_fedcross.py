@@ -15,7 +15,7 @@ from fedray.methods.fedcross import choose_partners
 
 def run(rounds: int = 3, **method: Any) -> fedray.Run:
     named = {"name": "fedcross", "models": 4, **method}
-    keys = {"method": named, "clients": {"number": 8}, "participation": {"per_round": None, "fraction": 1}}
+    keys = {"method": named, "clients": {"number": 8}}
     return fedray.run(scenario({"rounds": rounds, **keys}))
 
 
