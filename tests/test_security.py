@@ -11,7 +11,6 @@ import io
 import os
 import pickle
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,28 +93,6 @@ def test_a_pickle_in_a_run_directory_is_not_opened(name: str, command: str, run:
     assert not mark.exists()
     pickle.loads(bomb)  # it would have
     assert mark.exists()
-
-
-ODD: dict[str, Callable[[Path], Any]] = {
-    "pictures.npz": lambda path: path.write_bytes(b"PK\x03\x04" * 9),
-    "manifest.json": lambda path: path.write_text("[" * 100_000),
-    "scenario.yaml": lambda path: path.write_text("a: !!python/object/apply:os.mkdir [mark]\n"),
-    "summary.json": lambda path: path.write_bytes(b""),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_an_odd_file_in_a_run_directory_is_one_line(
-    name: str, run: fedray.Run, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = copy_run(run, tmp_path / "run", 2)
-    ODD[name](folder / name)
-    result = run_command("report", folder)
-    said = [line for line in result.err.splitlines() if line.startswith("fedray: ")]
-    assert (result.status, len(said)) == (2 if name == "scenario.yaml" else 1, 1), result.err
-    assert name in said[0]
-    assert not (tmp_path / "mark").exists()
 
 
 def packed(path: Path, *members: tuple[str, dict[str, Any]]) -> None:

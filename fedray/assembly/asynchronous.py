@@ -53,14 +53,14 @@ def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
 
 
 def count_buffered(scenario: Scenario, clients: Clients) -> int:
-    """The most uploads of a model that one server step uses."""
+    """Returns the most uploads of a model that one server step uses."""
     rule = make_async_rule(scenario, clients)
     assert rule is not None
     return {"buffered": rule.goal, "async": 1, "semi": rule.concurrency}[rule.mode]
 
 
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
-    """The method whose server adds up the uploads of several server steps at once.
+    """Returns the method whose server adds up the uploads of several server steps at once.
 
     Its sums are those of the same method with one model in as many worlds as there are groups.
 
@@ -116,7 +116,7 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
 
 
 def _compose_groups(pieces: Setting, groups: int, compose: Callable[[Setting], Method], mode: str) -> Method:
-    """The method with one model in as many worlds as there are groups; a user's own may refuse that."""
+    """Returns the method with one model in as many worlds as there are groups; a user's own may refuse that."""
     try:
         return compose(replace(pieces, models=1, seeds=tuple(range(groups)), own_method=""))
     except FedrayError as error:

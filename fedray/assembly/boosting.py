@@ -31,7 +31,7 @@ def fits_learners(scenario: Scenario, own: UserObjects) -> bool:
 def make_ensemble(
     scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients, worlds: int
 ) -> tuple[Ensemble, Net]:
-    """What the ensemble of a scenario has room for, and its network, which this machine can hold.
+    """Returns what the ensemble of a scenario has room for, and its network, which this machine can hold.
 
     Args:
         scenario: its method fits learners.
@@ -52,7 +52,7 @@ def make_ensemble(
 
 
 def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients) -> Ensemble:
-    """What the ensemble of a scenario has room for.
+    """Returns what the ensemble of a scenario has room for.
 
     Args:
         scenario: its method fits learners.

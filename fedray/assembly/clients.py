@@ -43,7 +43,7 @@ from fedray.training.block import count_steps, samples_seen
 
 
 def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """How many clients of each tier a round waits for.
+    """Returns how many clients of each tier a round waits for.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -61,7 +61,7 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """How many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
+    """Returns how many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
     return overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
 
 
@@ -73,7 +73,7 @@ def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
 
 
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
-    """What each simulated device is like."""
+    """Returns what each simulated device is like."""
     keys = scenario.clients
     if keys.profile is not None:
         devices = make_profile(keys.profile, clients, scenario.seed)
@@ -167,7 +167,7 @@ def count_age(scenario: Scenario) -> int:
 
 
 def measure_sizes(shards: Shards) -> Sizes:
-    """A function: world -> training samples of all its clients, `[N]`."""
+    """Returns a function: world -> training samples of all its clients, `[N]`."""
 
     @cache
     def sizes(world: int) -> IntArray:
@@ -185,7 +185,7 @@ def expect_seconds(
     *,
     nets: Sequence[TierNet] = (),
 ) -> Callable[[int], FloatArray]:
-    """A function: world -> virtual seconds that a round of each client takes, `[N]`, for one dense model.
+    """Returns a function: world -> virtual seconds that a round of each client takes, `[N]`, for one dense model.
 
     Links that change over time are those at the start.
 
@@ -213,7 +213,7 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """The method with the losses of all clients in its state, where the selection reads them.
+    """Returns the method with the losses of all clients in its state, where the selection reads them.
 
     Args:
         scenario: names the selection.
@@ -229,7 +229,7 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """A user's rule, whose choice is checked; an option that it neither declares nor reads is refused."""
+    """Returns a user's rule with a check of its choice; refuses an option that it neither declares nor reads."""
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else cast(Mapping[str, Any], recorded)
 

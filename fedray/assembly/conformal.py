@@ -14,7 +14,7 @@ from fedray.scenario.conformal import ConformalKeys
 
 
 def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
-    """The rule that keys mean for a data set.
+    """Returns the rule that keys mean for a data set.
 
     Args:
         keys: of the scenario.

@@ -43,7 +43,7 @@ NOISE = "noise"
 
 
 def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: str = "") -> Dataset:
-    """A data set whose inputs have the kind and shape of another one's.
+    """Returns a data set whose inputs have the kind and shape of another one's.
 
     Args:
         key: that names it, for messages.
@@ -80,7 +80,7 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 
 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
-    """The data set with the out-of-distribution inputs that the scenario names, if it names some.
+    """Adds the out-of-distribution inputs to the data set, if the scenario names some.
 
     They are the test rows of the other data set, or noise with the mean and standard deviation of the training rows: as
     many as there are test rows, at most, evenly spread.
@@ -133,7 +133,7 @@ _MOST_INPUTS = 10_000  # of noise or another data set, where an own method does 
 
 
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
-    """The share of the training rows that a method's server holds instead of the clients, from its options.
+    """Returns the share of the training rows that a method's server holds instead of the clients, from its options.
 
     Args:
         scenario: has the options.
@@ -163,7 +163,7 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 
 
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
-    """How a model learns at the server, for methods whose options give it inputs; None for the others.
+    """Returns how a model learns at the server, for methods whose options give it inputs; None for the others.
 
     Args:
         scenario: has the options.
@@ -217,7 +217,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
 
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
-    """What reads the server's rows of a world, as a network reads them; it refuses where the server holds none.
+    """Returns a reader of the server's rows of a world, as a network reads them; refuses a server without rows.
 
     Args:
         scenario: has the options.
@@ -245,7 +245,7 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """What reads the inputs without labels that the server of a user's own method has in a world.
+    """Returns what reads the inputs without labels that the server of a user's own method has in a world.
 
     Its option `inputs` says which, as FedDF's does: the server's rows (`withheld`, also where it is not declared),
     `noise`, or the name of a data set, of which `input_rows` are taken.
@@ -274,7 +274,7 @@ def make_server_inputs(
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """What tells a model `[d]` of a world how well it does on the server's rows; None without such a solver or rows.
+    """Returns a function that scores a model `[d]` of a world on the server's rows; None without such a solver or rows.
 
     Args:
         scenario: has the options.
@@ -311,7 +311,7 @@ def _learn_from_average(net: Net, shards: Shards, options: Mapping[str, Any], en
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> ServerRows:
-    """What the server of a world has: inputs without labels, and rows with labels that say when it stops."""
+    """Returns what the server of a world has: inputs without labels, and rows with labels that say when it stops."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
@@ -328,7 +328,7 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> S
 
 
 def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:
-    """So many inputs that are no training rows: noise, or rows of the data set that `method.inputs` names."""
+    """Draws inputs that are no training rows: noise, or rows of the data set that `method.inputs` names."""
     key = rng.keys(seed, "server inputs")
     if scenario.method.options["inputs"] == NOISE:
         return _draw_noise_inputs(key, (number, *shards.data.input_shape), scenario, shards)

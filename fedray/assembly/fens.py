@@ -24,7 +24,7 @@ MOST_CLIENTS = 1000  # whose networks one process keeps and asks
 
 
 def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """The one base, which has a network for each client, and the aggregator.
+    """Returns the one base, which has a network for each client, and the aggregator.
 
     Args:
         scenario: the scenario.

@@ -71,12 +71,12 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
 
 
 def _list_classes(module: nn.Module) -> list[type[nn.Module]]:
-    """The classes of a network and its parts, each once."""
+    """Returns the classes of a network and its parts, each once."""
     return list(dict.fromkeys(type(part) for part in module.modules()))
 
 
 def _list_constants(module: nn.Module) -> list[str]:
-    """The tensors of a module that nobody trains, each summed up."""
+    """Lists the tensors of a module that are not trained, each summed up."""
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
     kept = {name for name, _ in module.state_dict().items()}
     fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]

@@ -77,7 +77,7 @@ def estimate_generated_data(scenario: Scenario, number: int) -> list[Need]:
 
 
 def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
-    """The tables that say which client holds which rows, copies of all rows, and rows that are changed world by world.
+    """Estimates tables of clients' rows, copies of all rows, and rows that are changed world by world.
 
     Args:
         scenario: its partition says how the rows of clients differ.
@@ -159,14 +159,14 @@ def check_memory(needs: Iterable[Need]) -> float:
 
 
 def estimate_scenario(scenario: Scenario) -> list[Need]:
-    """What follows from the keys alone."""
+    """Estimates what follows from the keys alone."""
     number = scenario.clients.number
     needs = estimate_generated_data(scenario, number or 1)
     return needs if number is None else needs + _estimate_clients(scenario, number, scenario.replicates)
 
 
 def _estimate_clients(scenario: Scenario, number: int, worlds: int) -> list[Need]:
-    """What grows with the N clients and with the jobs of a round."""
+    """Estimates what grows with the N clients and with the jobs of a round."""
     partition = scenario.data.partition.options
     jobs, everyone = count_jobs(scenario, number, worlds)
     measured = scenario.clients.trace or scenario.clients.profile
@@ -188,7 +188,7 @@ def _estimate_clients(scenario: Scenario, number: int, worlds: int) -> list[Need
 
 
 def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
-    """The most jobs that a round can have, and whether every client takes part.
+    """Returns the most jobs that a round can have, and whether every client takes part.
 
     Args:
         scenario: the scenario.
@@ -237,7 +237,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """The models in the state, and three lanes of `lane` numbers each (of d, unless the model is made of parts)."""
+    """Estimates the models in the state, and three lanes of `lane` numbers each (of d, unless the model has parts)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
@@ -262,7 +262,7 @@ def _estimate_work(study: Study) -> list[Need]:
 
 
 def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
-    """What the server keeps beside the models, what it is sent, and what the clients keep to themselves."""
+    """Estimates what the server keeps beside the models and is sent, and what the clients keep to themselves."""
     phase, d = study.method.phase, study.net.layout.d
     extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
     jobs, _ = count_jobs(scenario, study.clients.number, study.worlds)
@@ -280,7 +280,7 @@ def _estimate_vectors(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """What the server keeps beside the models, without memory; nothing where it reads the models' values."""
+    """Returns what the server keeps beside the models, without memory; nothing where it reads the models' values."""
     phase = study.method.phase
     try:
         with torch.device("meta"):

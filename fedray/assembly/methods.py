@@ -53,7 +53,7 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """The pieces a method is made of.
+    """Returns the pieces a method is made of.
 
     Args:
         scenario: decides them.
@@ -108,7 +108,7 @@ def has_closed_form(net: Net) -> bool:
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """The pieces of a method, and of stacking its networks.
+    """Returns the pieces of a method, and of stacking its networks.
 
     Args:
         scenario: names the networks.
@@ -129,7 +129,7 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
 
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:
-    """The method, of as many models as the scenario asks for.
+    """Returns the method, of as many models as the scenario asks for.
 
     Args:
         scenario: names it.
@@ -169,13 +169,13 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
 
 def choose_assignment(scenario: Scenario, own: UserObjects) -> str | Callable[[int, str], Assignment]:
-    """The kind of schedule: its name, or a user's own, whose assignments are checked."""
+    """Returns the kind of schedule: its name, or a user's own, whose assignments are checked."""
     function = find_own("schedule", scenario, own)
     return scenario.schedule.kind if function is None else guard_schedule(function)
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
-    """The composition; of a method whose options are not declared, those that it does not read are refused."""
+    """Composes the method; options that a method neither declares nor reads are refused."""
     name, compose, where = scenario.method.name, find_composition(scenario, own), name_own_method(scenario, own)
     if not where:
         return compose(pieces)
@@ -192,7 +192,7 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
-    """The pieces of a method, without those that the scenario leaves at their defaults: the method's own stand there.
+    """Returns the pieces of a method, with the method's own ones for those that the scenario leaves at their defaults.
 
     Args:
         scenario: has every key.
@@ -211,7 +211,7 @@ def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any])
 
 
 def find_composition(scenario: Scenario, own: UserObjects) -> Composition:
-    """The function that composes the method."""
+    """Returns the function that composes the method."""
     if (found := find_own("method", scenario, own)) is not None:
         return cast(Composition, found)
     if scenario.method.name not in METHODS:
@@ -220,7 +220,7 @@ def find_composition(scenario: Scenario, own: UserObjects) -> Composition:
 
 
 def make_local(scenario: Scenario) -> Local:
-    """How clients train."""
+    """Returns how clients train."""
     keys = scenario.local
     return Local(
         optimizer=keys.optimizer,  # type: ignore[arg-type]  # `add_own_code` replaces what is neither sgd nor adam
@@ -238,7 +238,7 @@ def make_local(scenario: Scenario) -> Local:
 
 
 def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
-    """The course of the learning rate.
+    """Returns the course of the learning rate.
 
     Args:
         keys: of the scenario.

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fedray.assembly import memory
-from fedray.assembly.pieces import add_gaussians, add_samples
 from fedray.assembly.registry import UserObjects
 from fedray.components.distillation import TORCH, ask_model, use_torch
 from fedray.core import rng
@@ -24,6 +23,7 @@ from fedray.models.net import net_of
 from fedray.models.nets import MODEL_NAMES, model_maker
 from fedray.models.stacking import Base, Stack
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
+from fedray.models.weights import wrap_networks
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.simulation.study import Study
@@ -36,7 +36,7 @@ TRIAL_ROWS = 8  # on which a network is tried
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
-    """The network, sized for the data.
+    """Returns the network, sized for the data.
 
     Args:
         scenario: the scenario.
@@ -63,13 +63,13 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     if name == "lstm" and own.model is None and data.kind == "tokens":
         _check_vocabulary(data, options.get("vocabulary") or outputs)
     make = own.model or model_maker(name, shape, outputs, **options)
-    memory.check_network_memory(scenario, _as_trained(scenario, own, make), worlds)
+    memory.check_network_memory(scenario, _as_trained(scenario, own, make, shape), worlds)
     is_own = own.model is not None or name not in MODEL_NAMES
     name = own.named().get("model", name)
     if is_own:
         make = guard_factory(make, name)
         try_factory(make, name, scenario.method.models, worlds)
-    net = net_of(_as_trained(scenario, own, make), name, objective, outputs)
+    net = net_of(_as_trained(scenario, own, make, shape), name, objective, outputs)
     if scenario.predict.dropout_at_test and not find_dropout(net.module):
         raise BadInput(
             f"predict.dropout_at_test = true, but the network {name} has no layer that drops (torch.nn.Dropout, "
@@ -83,13 +83,16 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     return net
 
 
-def _as_trained(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """What makes the networks in the form in which the method trains them."""
-    return add_samples(scenario, own, add_gaussians(scenario, own, make))
+def _as_trained(
+    scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> Callable[[], nn.Module]:
+    """Returns what makes the networks as the method trains them; a user's function trains them as they are."""
+    around = None if own.method is not None else method_spec_of(scenario.method.name).network
+    return make if around is None else wrap_networks(make, around, scenario.method.options, shape, scenario.model.name)
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
-    """The objective of a scenario, which must fit the data."""
+    """Returns the objective of a scenario, which must fit the data."""
     objective, method = scenario.model.objective, scenario.method.name
     if objective == "auto":
         return "cross_entropy" if data.classes else "mse"
@@ -204,7 +207,7 @@ def _of_tier(clients: Clients, tier: int) -> Members:
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """What computes the students of each network.
+    """Returns what computes the students of each network.
 
     Args:
         lanes: whether compiled kernels may train.
@@ -213,7 +216,7 @@ def choose_students(lanes: Lanes) -> EngineOf:
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """The kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
+    """Returns the kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
     kernel = find_student_kernel(net)
     if kernel is None:
         return TORCH

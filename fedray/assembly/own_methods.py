@@ -109,18 +109,18 @@ def refuse_unread_code(given: Local, method: Method) -> None:
 
 
 def _list_parts(thing: object) -> set[int]:
-    """The identities of a loss or an optimizer and of its functions."""
+    """Returns the identities of a loss or an optimizer and of its functions."""
     return {id(thing), *map(id, functions_of(thing))}
 
 
 def _list_held(thing: object) -> set[int]:
-    """The identities of its functions, and of what their closures hold."""
+    """Returns the identities of its functions, and of what their closures hold."""
     functions = functions_of(thing)
     return {*map(id, functions), *(id(one) for function in functions for one in _list_closure(function))}
 
 
 def _list_closure(function: object) -> list[object]:
-    """What the closure of a function holds."""
+    """Returns what the closure of a function holds."""
     return list(read_closure(function).values()) if isinstance(function, FunctionType) else []
 
 
@@ -163,7 +163,7 @@ def warn_of_unread_keys(
 
 
 def _fields(method: Method, key: str) -> list[object]:
-    """A field of every local training of a method."""
+    """Returns a field of every local training of a method."""
     return [getattr(local, key) for local in method.phase.locals]
 
 
@@ -202,7 +202,7 @@ def warn_of_idle_keys(
 
 
 def _count_first_round(method: Method) -> list[list[int]]:
-    """The bytes up of each job of the first round, as the `traffic` of each phase counts them."""
+    """Returns the bytes up of each job of the first round, as the `traffic` of each phase counts them."""
     phases = method.parts or (method.phase,)
     return [one.traffic(0, one.schedule(0, None))[0].tolist() for one in phases if one.traffic is not None]
 
@@ -245,6 +245,10 @@ def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
                 f"{where}: it has {len(method.parts)} parts, but setting.stack is None: return parts only where "
                 "method.networks names networks"
             )
+        return method
+    if (
+        stack.meta is not None or stack.combine is not None
+    ):  # a stack, whose spec has `parts`, and not one of each network
         return method
     if len(method.parts) != len(stack.bases):
         raise BadInput(
@@ -313,7 +317,7 @@ def explain_retired(where: str) -> Iterator[None]:
 
 
 def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
-    """A piece whose fields can be used and whose functions are held to their contracts."""
+    """Checks the fields of a piece and holds its functions to their contracts."""
     where, kind = about.where, type(piece).__name__
     if not isinstance(piece, Piece):
         raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
@@ -346,7 +350,7 @@ def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
 
 
 def _like_first(found: Any, first: Any, *_: Any) -> str | None:
-    """What is wrong with a result that is no tensor of the shape of the first argument."""
+    """Says what is wrong with a result that is no tensor of the shape of the first argument."""
     return results.check_tensor(found, tuple(first.shape))
 
 
@@ -387,7 +391,7 @@ class _Method(NamedTuple):
 def guard_method(
     method: Any, where: str, *, worlds: int, clients: Clients, layers: tuple[str, ...], stack: Stack | None = None
 ) -> Method:
-    """A method that says in one line which of its parts raised, or returned what cannot be used.
+    """Wraps a method, so that one line names the part that raised, or returned what cannot be used.
 
     Args:
         method: What the user's function returned.
@@ -451,7 +455,7 @@ def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False
 
 
 def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns]:
-    """The same for each function of a phase.
+    """Returns the same for each function of a phase.
 
     Args:
         worlds: R.
@@ -471,12 +475,12 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns]:
 
 
 def _check_next(found: Any, state: State) -> str | None:
-    """What is wrong with a state that follows another one."""
+    """Returns what is wrong with a state that follows another one."""
     return results.check_state(found, len(state.models), state)
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns], path: str = "") -> dict[str, Any]:
-    """The functions of a part of a method that are there, each held to its contract.
+    """Returns the functions of a part of a method that are there, each held to its contract.
 
     Args:
         thing: a method, a phase, or what a phase has.
@@ -493,7 +497,7 @@ def _hold(thing: Any, where: str, checks: Mapping[str, Returns], path: str = "")
 
 
 def _guard_phase(phase: Phase, about: _Method) -> Phase:
-    """A phase whose fields can be used and whose functions are held to their contracts."""
+    """Checks the fields of a phase and holds its functions to their contracts."""
     where = about.where
     check_fields(where, phase)
     _check_local(where, phase.local)
@@ -501,7 +505,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 
 
 def _hold_phase(phase: Phase, about: _Method) -> dict[str, Any]:
-    """The functions of a phase, of its server, its compression and its pieces, held to their contracts."""
+    """Returns the functions of a phase, of its server, its compression and its pieces, held to their contracts."""
     where, server, compress = about.where, phase.server, phase.compress
     correction = phase.find(Correction)
     shared = None if correction is None else correction.shared
@@ -599,7 +603,7 @@ def warn_of_unread_pieces(
 
 
 def _list_asked(scenario: Scenario, pieces: Setting) -> Iterator[_Piece]:
-    """The pieces that a key has decided."""
+    """Returns the pieces that a key has decided."""
     server, people = scenario.server, scenario.participation
     if pieces.robust.kind != "none":
         yield _Piece(f"server.robust = {server.robust}", {"robust": Robust()}, _SERVER)

@@ -27,7 +27,7 @@ STATS = (ExactSum, Counts, Largest, Kept)
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
-    """What is wrong with the jobs of a round; `ranges` has the number of clients, models and worlds."""
+    """Returns what is wrong with the jobs of a round; `ranges` has the number of clients, models and worlds."""
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
     for name, number in ranges.items():
@@ -47,7 +47,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
 
 def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | None:
-    """What is wrong with a plan that says anew which models the asked participants train; None: nothing.
+    """Says what is wrong with a plan after the participants chose their models; None: nothing.
 
     Example:
         >>> plan = Plan(np.array([4, 7]), np.zeros(2, int), np.zeros(2, int))
@@ -63,7 +63,7 @@ def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | Non
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """What is wrong with a state of some rows; `before` is the one that it follows, whose tensors it has to keep."""
+    """Says what is wrong with a state of some rows; it must keep the tensors of the state `before`."""
     if not isinstance(found, State):
         return f"{name_type(found)}: return a State of models, counters and extra"
     models, counters = found.models, found.counters
@@ -88,7 +88,7 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
 
 
 def _check_kept(extra: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> str | None:
-    """What is wrong with further tensors that follow others: none may go, change its shape or become NaN."""
+    """Returns what is wrong with further tensors that follow others: none may go, change its shape or become NaN."""
     for name, old in before.items():
         had = f"[{', '.join(map(str, old.shape))}]"
         if name not in extra:
@@ -105,7 +105,7 @@ def _check_kept(extra: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> st
 
 
 def check_tensors(found: Any) -> str | None:
-    """What is wrong with tensors by name."""
+    """Returns what is wrong with tensors by name."""
     if not isinstance(found, dict):
         return f"{name_type(found)}: return a dict of tensors, {{}} if there are none"
     for name, value in found.items():
@@ -115,7 +115,7 @@ def check_tensors(found: Any) -> str | None:
 
 
 def check_stats(found: Any) -> str | None:
-    """What is wrong with the statistics of a block of uploads."""
+    """Returns what is wrong with the statistics of a block of uploads."""
     if not isinstance(found, dict):
         return f"{name_type(found)}: return a dict of statistics of fedray.methods"
     for name, value in found.items():
@@ -126,14 +126,14 @@ def check_stats(found: Any) -> str | None:
 
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
-    """What is wrong with a tensor of a known shape."""
+    """Returns what is wrong with a tensor of a known shape."""
     if not isinstance(found, Tensor):
         return f"{name_type(found)}: return a tensor, {list(shape)}"
     return None if tuple(found.shape) == shape else f"shape {list(found.shape)}: return {list(shape)}"
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """What is wrong with a number of bytes or samples for each job.
+    """Returns what is wrong with a number of bytes or samples for each job.
 
     Example:
         >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -148,20 +148,20 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """What is wrong with two numbers of each job: bytes up and down, or steps and samples."""
+    """Returns what is wrong with two numbers of each job: bytes up and down, or steps and samples."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_reason(found: Any) -> str | None:
-    """What is wrong with the words that say why training is over."""
+    """Returns what is wrong with the words that say why training is over."""
     fits = found is None or isinstance(found, str)
     return None if fits else f"{name_type(found)}: return words, or '' while training goes on"
 
 
 def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:
-    """What is wrong with the models of the parts of a stack."""
+    """Returns what is wrong with the models of the parts of a stack."""
     if not isinstance(found, list | tuple) or len(found) != len(steps):
         kind = f"{len(found)} tensors" if isinstance(found, list | tuple) else name_type(found)
         return f"{kind}: return a list of {len(steps)} tensors, the models of each part"
@@ -200,7 +200,7 @@ def check_each(found: Any, each: int) -> str | None:
 
 
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool) -> str | None:
-    """What is wrong with the models that answer for a trained state, in R worlds.
+    """Returns what is wrong with the models that answer for a trained state, in R worlds.
 
     Args:
         found: What the function has returned.
@@ -238,7 +238,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 
 
 def _check_combine(found: Answer, *, own: bool) -> str | None:
-    """What is wrong with a rule that joins the models, beside what else an answer has."""
+    """Returns what is wrong with a rule that joins the models, beside what else an answer has."""
     if not callable(found.combine):
         return f"an Answer whose combine is {name_type(found.combine)}: give a function (world, members)"
     if found.weights is not None or found.tiers is not None:
@@ -249,7 +249,7 @@ def _check_combine(found: Answer, *, own: bool) -> str | None:
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
-    """What is wrong with weights of models, which stand on the last axis; None may take their place."""
+    """Returns what is wrong with weights of models, which stand on the last axis; None may take their place."""
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.shape != shape:
@@ -272,7 +272,7 @@ def _name_wrong(values: Tensor) -> str:
 
 
 def guard_combine(answer: Callable[[State], Answer], where: str) -> Callable[[State], Answer]:
-    """An `answer` whose rule says in one line that it raised, or returned what is no answer.
+    """Wraps the rule of an `answer`, so that one line says that it raised, or returned what is no answer.
 
     Args:
         answer: Of the method; it is checked already.
@@ -290,7 +290,7 @@ def guard_combine(answer: Callable[[State], Answer], where: str) -> Callable[[St
 
 
 def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | None:
-    """What is wrong with what a rule has made of the members' probabilities `[A, n, C]`; None: nothing.
+    """Returns what is wrong with what a rule has made of the members' probabilities `[A, n, C]`; None: nothing.
 
     Example:
         >>> check_joined_answer(np.array([[0.5, 0.6]]), 0, np.zeros((3, 1, 2)))
@@ -319,7 +319,7 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """A phase whose server refuses what its functions and the code of the clients hold together, once it is changed.
+    """Returns a phase that refuses changes of objects which its server and the code of the clients share.
 
     Tensors, arrays, tables and variables of closures count. A table to which something is added is not changed.
 

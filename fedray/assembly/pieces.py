@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.assembly.fens import MOST_CLIENTS
-from fedray.assembly.registry import UserObjects, find_function, name_thing
+from fedray.assembly.registry import find_function, name_thing
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -25,7 +25,6 @@ from fedray.data.types import Dataset
 from fedray.methods.beta_predbayes import FIT, read_cycles
 from fedray.models.aggregators import build_interpolation
 from fedray.models.stacking import Base, Stack
-from fedray.models.weights import MeanField, Partitioned, Samples, wrap_networks
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import list_nested
 from fedray.own_code.user_code import describe_exception, name_type, takes_positional
@@ -43,7 +42,7 @@ UPLINK_CLIENTS = 100_000  # clients whose uplinks give the mean
 
 
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
-    """What clients send of their updates.
+    """Returns what clients send of their updates.
 
     Args:
         scenario: the scenario.
@@ -95,7 +94,7 @@ _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
-    """What changes the rows of each batch, in this order.
+    """Returns what changes the rows of each batch, in this order.
 
     Args:
         wanted: names, and functions of the user's.
@@ -132,7 +131,7 @@ def _refuse_idle(name: str, data: Dataset) -> None:
 
 
 def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augmentation:
-    """A user's augmentation with its options.
+    """Returns a user's augmentation with its options.
 
     Args:
         thing: a function of one input, or of the inputs and targets of a batch; or a transform of torchvision.
@@ -156,7 +155,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation], net: Net) -> None:
-    """Changes rows of the first client that has some, twice, so that what is wrong with a function is known at once.
+    """Changes rows of the first client with any, twice, to find mistakes in a function at once.
 
     Args:
         shards: the clients' data.
@@ -241,26 +240,11 @@ def check_augmentations(where: str, rules: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Networks under Gaussians over their weights (pFedBayes, PVI).
-
-
-def add_gaussians(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Makes the networks under Gaussians over their weights, where the method trains these; else `make` itself.
-
-    Args:
-        scenario: names the method.
-        own: the user's objects; a method of theirs trains the networks as they are.
-        make: makes one freshly initialized network.
-    """
-    kind = "" if own.method is not None else method_spec_of(scenario.method.name).mean_field
-    if not kind:
-        return make
-    around = MeanField if kind == "prior" else Partitioned
-    return wrap_networks(make, around, scenario.method.options["rho"], scenario.model.name)
+# Networks under Gaussians over their weights (PVI).
 
 
 def count_draws(study: Study) -> int:
-    """How many networks are drawn from each model's Gaussian to answer (PVI), at least 1.
+    """Returns how many networks are drawn from each model's Gaussian to answer (PVI), at least 1.
 
     Args:
         study: what will run.
@@ -275,7 +259,7 @@ def count_draws(study: Study) -> int:
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """A method whose loss has an example of the row that it reads, by which engines try it and bytes are counted.
+    """Returns a method whose loss has an example of the row that it reads, for trials of engines and counts of bytes.
 
     Args:
         method: What is composed.
@@ -316,7 +300,7 @@ def _check_name(loss: LocalLoss, phase: Phase) -> str:
 
 
 def _train_with(phase: Phase, loss: LocalLoss) -> Phase:
-    """A phase whose trainings have this loss."""
+    """Returns a phase whose trainings have this loss."""
 
     def change(local: Local) -> Local:
         return replace(local, loss=loss)
@@ -331,7 +315,7 @@ FIRST_BETA = 0.5
 
 
 def count_distinct_samples(options: Mapping[str, Any], steps: int) -> int:
-    """How many different samples a client takes.
+    """Returns how many different samples a client takes.
 
     Args:
         options: of the method.
@@ -340,21 +324,8 @@ def count_distinct_samples(options: Mapping[str, Any], steps: int) -> int:
     return len(set(read_cycles(options).taken(torch.tensor(steps)).tolist()))
 
 
-def add_samples(scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Makes the networks as samples of their weights, where the method's clients sample; else `make` itself.
-
-    Args:
-        scenario: names the method.
-        own: the user's objects; a method of theirs trains the networks as they are.
-        make: makes one freshly initialized network.
-    """
-    if own.method is not None or not method_spec_of(scenario.method.name).sampled:
-        return make
-    return wrap_networks(make, Samples, scenario.method.options["samples"], scenario.model.name)
-
-
 def make_samples(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """The one base, which has the samples of each client, and the number between product and mixture.
+    """Returns the one base, which has the samples of each client, and the number between product and mixture.
 
     Args:
         scenario: the scenario.

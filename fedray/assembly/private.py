@@ -25,7 +25,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The layers of a network that some words name.
+    """Returns the layers of a network that some words name.
 
     Args:
         net: the network.

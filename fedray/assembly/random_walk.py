@@ -32,7 +32,7 @@ DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
 
 
 def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
-    """The walks of a scenario's models over N clients.
+    """Returns the walks of a scenario's models over N clients.
 
     Args:
         scenario: the scenario.
@@ -56,7 +56,7 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """The graph over N nodes; a random one is drawn again until it is connected.
+    """Returns the graph over N nodes; a random one is drawn again until it is connected.
 
     Args:
         keys: the section `graph` of the scenario.
@@ -104,7 +104,7 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
 
 
 def _probability(keys: GraphKeys, nodes: int) -> float:
-    """The probability of an edge, or of rewiring one: as the scenario says, else 2 log(N) / N, or 0.1.
+    """Returns the probability of an edge, or of rewiring one: as the scenario says, else 2 log(N) / N, or 0.1.
 
     A large random graph is connected from log(N) / N on.
     """
@@ -130,7 +130,7 @@ def _check_size(keys: GraphKeys, nodes: int) -> None:
 
 
 def _torus(nodes: int) -> tuple[int, int]:
-    """The squarest `a x b = N` with a, b >= 3."""
+    """Returns the squarest `a x b = N` with a, b >= 3."""
     for a in range(int(np.sqrt(nodes)), 2, -1):
         if nodes % a == 0:
             return a, nodes // a
@@ -168,7 +168,7 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 
 
 def _read_edges(path: Path, nodes: int) -> IntArray:
-    """The edges of a file, `[E, 2]`."""
+    """Returns the edges of a file, `[E, 2]`."""
     table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
     pairs = np.stack([_read_nodes("graph.edges", path, table, name, nodes) for name in ("node", "neighbour")], axis=1)
     edges: IntArray = pairs[pairs[:, 0] != pairs[:, 1]]
@@ -176,7 +176,7 @@ def _read_edges(path: Path, nodes: int) -> IntArray:
 
 
 def _read_whole(key: str, path: Path, table: dict[str, FloatArray], name: str) -> IntArray:
-    """A column as whole numbers; nothing is cut or rounded."""
+    """Returns a column as whole numbers; nothing is cut or rounded."""
     column = table[name]
     wrong = column[~((np.abs(column) < 2**53) & (column == np.floor(column)))]  # NaN and infinity are wrong too
     if len(wrong):
@@ -186,7 +186,7 @@ def _read_whole(key: str, path: Path, table: dict[str, FloatArray], name: str) -
 
 
 def _read_nodes(key: str, path: Path, table: dict[str, FloatArray], name: str, nodes: int) -> IntArray:
-    """A column as ids of nodes, 0 to N - 1."""
+    """Returns a column as ids of nodes, 0 to N - 1."""
     named = _read_whole(key, path, table, name)
     unknown = named[(named < 0) | (named >= nodes)]
     if len(unknown):

@@ -16,6 +16,7 @@ from torch import nn
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.local import READS, LocalLoss, Transform
 from fedray.core.random_walk import Walk
+from fedray.core.spec import MethodSpec
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.data import catalogue
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
@@ -46,7 +47,13 @@ _PLAIN = bool | int | float | str
 
 
 def register(
-    kind: str, name: str, thing: Any, *, options: Mapping[str, Any] | None = None, models: int | None = None
+    kind: str,
+    name: str,
+    thing: Any,
+    *,
+    options: Mapping[str, Any] | None = None,
+    models: int | None = None,
+    spec: MethodSpec | None = None,
 ) -> None:
     """Gives your code a name, which scenario files can then use.
 
@@ -68,6 +75,8 @@ def register(
             composed, a partition while it deals, and a selection when it is first asked. A method that declares
             `networks` (`[]`, say) may get several architectures.
         models: of a method, how many models it trains where a scenario does not say it (`method.models`); None: 5.
+        spec: of a method, in place of options and models, all that fedray knows of one of its own: options with their
+            ranges, defaults of other keys, what it combines with, and what it makes of the network.
 
     Raises:
         BadInput: there is no such kind, the name cannot be used, the thing is no function, or a number of models is
@@ -83,6 +92,12 @@ def register(
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
     if models is not None and kind != "method":
         raise BadInput(f"{kind}.name = {name!r}: models = {models!r} is for methods: leave it out")
+    if spec is not None:
+        if kind != "method" or not isinstance(spec, MethodSpec) or models is not None or options is not None:
+            raise BadInput(
+                f"{kind}.name = {name!r}: spec is a fedray.methods.MethodSpec of a method, alone: leave it out"
+            )
+        options = {key: option.default for key, option in spec.options.items()}
     row, given = KINDS[kind], options if isinstance(options, Mapping) else {}
     check_code(kind, f"{kind}.name = {name!r}", thing, given if row.part == "training" else _list_needed(row, thing))
     if row.part == "training" and options is None:
@@ -90,7 +105,7 @@ def register(
     if kind in ("method", "model") and (taken := sorted({"name", *section_fields(kind)} & set(options or ()))):
         raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of every {kind}: choose another name")
     if kind == "method":
-        describe_method(name, models, options if isinstance(options, Mapping) else None)
+        describe_method(name, models, options if isinstance(options, Mapping) else None, spec)
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
     text += "" if models is None else f"; method.models: {models}"
@@ -104,7 +119,7 @@ def register(
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:
-    """The options that a registered function needs, which every scenario has to give, or that it asks for by name."""
+    """Lists the options without default that a registered function asks for by name; a scenario must give them."""
     if kind.word == "partition":
         return ["columns"] if wants_columns(thing) else []
     if kind.word not in ("model", "data") or not callable(thing):
@@ -118,7 +133,7 @@ def _list_needed(kind: Kind, thing: Any) -> list[str]:
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:
-    """The module that registers a name, from its global names."""
+    """Returns the module that registers a name, from its global names."""
     file = known.get("__file__")
     if not isinstance(file, str):
         return names.Origin(str(known.get("__name__", "__main__")), "this session")
@@ -128,7 +143,7 @@ def _find_origin(known: Mapping[str, Any]) -> names.Origin:
 
 
 def _list_options(kind: str, thing: Callable[..., Any], options: Mapping[str, Any] | None) -> str:
-    """The options of a name with their defaults, for `fedray list`."""
+    """Returns the options of a name with their defaults, for `fedray list`."""
     if not isinstance(options, Mapping | None):
         return "not known"  # refused where it is kept
     if options is None and kind in ("method", "partition", "selection"):
@@ -174,13 +189,13 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
 
 
 def find_function(thing: Any) -> Any:
-    """The function of what a user gives; torch's modules are called by their `forward`."""
+    """Returns the function of what a user gives; torch's modules are called by their `forward`."""
     thing = thing.function if isinstance(thing, LocalLoss) else thing
     return thing.forward if isinstance(thing, nn.Module) else thing
 
 
 def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
-    """Why something is no optimizer, behind the word "it"; None where it can be one."""
+    """Says why something is no optimizer, behind the word "it"; None if it can be one."""
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
@@ -191,7 +206,7 @@ def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:
-    """The options that a function has by its signature, with their defaults: the keywords with plain defaults.
+    """Returns the options that a function has by its signature, with their defaults: the keywords with plain defaults.
 
     Args:
         kind: loss, optimizer, augmentation, metric or callback.
@@ -218,12 +233,12 @@ def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
 
 
 def name_thing(thing: Any) -> str:
-    """The name of a function, or the one that a loss or a transformation has."""
+    """Returns the name of a function, or the one that a loss or a transformation has."""
     return thing.name if isinstance(thing, LocalLoss | Transform) else name_callable(thing).rpartition(".")[2]
 
 
 def functions_of(thing: Any) -> list[Any]:
-    """The functions that a registered or passed object consists of."""
+    """Returns the functions that a registered or passed object consists of."""
     if isinstance(thing, LocalLoss):
         return [thing.function]
     return [thing.init, thing.update] if isinstance(thing, Transform) else [thing]
@@ -290,12 +305,12 @@ class UserObjects:
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
     def things(self) -> list[tuple[str, Any]]:
-        """The functions and objects that are the user's own code, each with its kind; without data."""
+        """Returns the functions and objects that are the user's own code, each with its kind; without data."""
         each = [(kind.word, self._list(kind)) for kind in KINDS.values() if kind.word != "data"]
         return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
     def _list(self, kind: Kind) -> list[Any]:
-        """The objects of a kind, and names among them."""
+        """Returns the objects of a kind, and names among them."""
         found = getattr(self, kind.given)
         return list(found.values()) if isinstance(found, Mapping) else as_list(found)
 
@@ -309,7 +324,7 @@ class UserObjects:
 
 
 def _name_object(kind: Kind, thing: Any) -> str:
-    """What a scenario calls an object, in characters that it can hold."""
+    """Returns what a scenario calls an object, in characters that it can hold."""
     if isinstance(thing, str) or kind.part == "training":
         return thing if isinstance(thing, str) else name_thing(thing)
     name = thing.name if kind.word == "data" else name_callable(thing)
@@ -322,7 +337,7 @@ def take_objects(
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """The objects among what a user gave, each checked; names and mappings are keys of the scenario.
+    """Returns the objects among what a user gave, each checked; names and mappings are keys of the scenario.
 
     Args:
         given: what `fedray.run` calls the objects; None where there is none.
@@ -396,7 +411,7 @@ def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
 
 
 def _check_object(kind: Kind, thing: Any) -> Any:
-    """An object of a kind as `UserObjects` has it; one that cannot be used is refused."""
+    """Returns an object of a kind as `UserObjects` has it; one that cannot be used is refused."""
     if kind.word == "data" or (kind.word == "partition" and is_partitioner(thing)):
         return thing
     if kind.word == "model" and isinstance(thing, nn.Module):
@@ -431,7 +446,7 @@ def _name_metrics(metrics: Any) -> dict[str, Any]:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """The user's object of a kind: what was passed, or what the name of the scenario stands for; None: it is fedray's.
+    """Returns the user's object of a kind, passed or named in the scenario; None if it is fedray's.
 
     Args:
         kind: one of those that a scenario has one of.
@@ -468,7 +483,7 @@ def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str],
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
-    """The scenario with the Python objects in place of what it names, as a run directory keeps it.
+    """Returns the scenario with the Python objects in place of what it names, as a run directory keeps it.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -492,7 +507,7 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
 
 
 def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
-    """The keys with some of a section replaced."""
+    """Returns the keys with some of a section replaced."""
     if not section:
         return replace(keys, **changes)
     first, _, rest = section.partition(".")
@@ -500,7 +515,7 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
 
 
 def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """A scenario and its objects without callbacks and rules about rounds, for runs inside a run."""
+    """Returns a scenario and its objects without callbacks and rules about rounds, for runs inside a run."""
     kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
@@ -508,7 +523,7 @@ def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserO
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Refuses a scenario of a run that was started with Python objects, where one of them is not given.
+    """Refuses to go on without a Python object with which the run was started.
 
     Raises:
         BadInput: names the object and what to do.
@@ -536,7 +551,7 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
-    """What the Python object of a kind was called that a run was started with; None where there was none."""
+    """Returns the recorded name of a run's Python object of a kind; None if there was none."""
     kept = scenario.own or {}
     return kept.get(kind.given) if kind.part == "training" else value_at(scenario, kind.object_key)
 
@@ -581,7 +596,7 @@ def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[Non
 
 
 def name_own_method(scenario: Scenario, own: UserObjects) -> str:
-    """What messages call a user's own method; empty for one of fedray's."""
+    """Returns what messages call a user's own method; empty for one of fedray's."""
     return _describe_object(KINDS["method"], scenario, own) or ""
 
 

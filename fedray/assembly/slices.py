@@ -19,8 +19,8 @@ import torch
 from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import Net, Tier
-from fedray.models.slices import TierNet, make_tier_nets
-from fedray.scenario.methods import method_spec_of
+from fedray.models.slices import TierNet
+from fedray.scenario.methods import UNKNOWN, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.training.chain import find_changed_call
 
@@ -28,7 +28,7 @@ from fedray.training.chain import find_changed_call
 def cut_network(
     scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
 ) -> tuple[TierNet, ...]:
-    """The network of each tier; none for a method that slices no networks.
+    """Returns the network of each tier; none for a method that slices no networks.
 
     Args:
         scenario: names the method.
@@ -41,7 +41,8 @@ def cut_network(
         BadInput: a network is to be sliced that is not made of plain layers.
     """
     method = scenario.method
-    if not is_own and not method_spec_of(method.name).slices:
+    cut = (UNKNOWN if is_own else method_spec_of(method.name)).slices
+    if cut is None:
         return ()
     widths = [tier.width for tier in tiers]
     changed = None if min(widths) == 1 else find_changed_call(net.module)
@@ -49,8 +50,8 @@ def cut_network(
         raise BadInput(
             f"model.name = {net.name}: its forward {changed}, which slices of it would not have: take it out"
         )
-    scaler = bool(method.options.get("scaler", False))
-    return make_tier_nets(net, widths, torch.zeros(1, *sample), scaler=scaler, who=method.name)
+    nets: tuple[TierNet, ...] = cut(net, widths, torch.zeros(1, *sample), method.options, method.name)
+    return nets
 
 
 def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:

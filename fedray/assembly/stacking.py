@@ -28,7 +28,7 @@ META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp":
 
 
 def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """The stack of a scenario: its base models are `method.bases`, or the scenario's own model where there are none.
+    """Makes the stack of a scenario from `method.bases`, or from the scenario's own model without them.
 
     Args:
         scenario: the scenario.
@@ -75,12 +75,12 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
 
 
 def _model_keys(base: dict[str, Any]) -> ModelKeys:
-    """A base as a model section."""
+    """Returns a base as a model section."""
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
 
 
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
-    """The base of a classifier, or None for the name of a network.
+    """Returns the base of a classifier, or None for the name of a network.
 
     A process that answers fits the classifiers of all clients (F of each with `folds: within`), so their number is
     limited.

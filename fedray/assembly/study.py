@@ -59,7 +59,7 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
 
 
 def _find_pooled(asked: Scenario, built: Scenario, own: UserObjects) -> Dealing | None:
-    """The clients whose rows are pooled; None where the scenario is built as it was asked for."""
+    """Returns the clients whose rows are pooled; None if nothing is pooled."""
     if asked is built:
         return None
     part = asked.data.partition
@@ -67,7 +67,7 @@ def _find_pooled(asked: Scenario, built: Scenario, own: UserObjects) -> Dealing 
 
 
 def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> Study:
-    """The study of a scenario whose keys have been checked; `pooled` are the clients whose rows one client has.
+    """Builds the study of checked keys; `pooled` are the clients whose rows one client has.
 
     Args:
         scenario: its keys have been checked.
@@ -132,7 +132,7 @@ class _Worlds(NamedTuple):
 
 
 def _seed_worlds(scenario: Scenario, own: UserObjects, folds: list[int]) -> _Worlds:
-    """The worlds of a scenario: its replicates, with each learning rate of a grid, in each fold."""
+    """Returns the worlds of a scenario: its replicates, with each learning rate of a grid, in each fold."""
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
     seeds, first = (
@@ -144,7 +144,7 @@ def _seed_worlds(scenario: Scenario, own: UserObjects, folds: list[int]) -> _Wor
 
 
 def seed_world(seed: int, fold: int) -> int:
-    """The seed of a world: of its replicate in fold 0, and in every other fold a seed of its own.
+    """Returns the seed of a world: of its replicate in fold 0, and in every other fold a seed of its own.
 
     So first models, batches and schedules differ from fold to fold, and the spread over the folds has their share.
 
@@ -168,7 +168,7 @@ def deal_shards(
     pooled: Dealing | None,
     own: UserObjects,
 ) -> Shards:
-    """The clients' data, dealt as the scenario says.
+    """Returns the clients' data, dealt as the scenario says.
 
     Args:
         scenario: the scenario.
@@ -215,7 +215,7 @@ def require_one_target(data: Dataset) -> None:
 
 
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
-    """The data set of a scenario."""
+    """Returns the data set of a scenario."""
     if own.data is not None:
         return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data), own))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
@@ -226,7 +226,7 @@ def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
 
 
 def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
-    """The folds to run: one, or all of the data set's."""
+    """Returns the folds to run: one, or all of the data set's."""
     fold, known = scenario.data.fold, max(1, len(data.folds))
     if fold == "all":
         return list(range(known))
@@ -236,7 +236,7 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
 
 
 def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evaluation:
-    """What is measured, and when.
+    """Returns what is measured, and when.
 
     Args:
         scenario: the scenario.
@@ -280,7 +280,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evalu
 
 
 def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset:
-    """The data set, whose inputs stay as they are where the scenario says so.
+    """Returns the data set, with inputs that are not standardized if the scenario says so.
 
     Args:
         scenario: has the key.

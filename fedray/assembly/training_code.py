@@ -63,7 +63,7 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
 
 
 def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
-    """A user's loss with its options; what it raises is one line.
+    """Returns a user's loss with its options; what it raises is one line.
 
     Args:
         thing: a function or a `LocalLoss`.
@@ -76,7 +76,7 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
 
 
 def _explain_unread(loss: LocalLoss) -> str:
-    """What to write where a loss names parts of its context that it does not declare; empty where it names none."""
+    """Says what to write if a loss names undeclared parts of its context; empty if it names none."""
     code = getattr(loss.function, "__code__", None)
     unread = [one for one in READS if code is not None and one in code.co_names and one not in loss.reads]
     if not unread:
@@ -99,12 +99,12 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _check_transform(found: Any) -> str | None:
-    """What is wrong with what a function of options has made."""
+    """Returns what is wrong with what a function of options has made."""
     return None if isinstance(found, Transform) else f"{name_type(found)}: return a fedray.methods.Transform"
 
 
 def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function with the name that messages have for it."""
+    """Returns a function with the name that messages have for it."""
 
     def make(parameters: Any, lr: float) -> Any:
         return factory(parameters, lr=lr)
@@ -114,7 +114,7 @@ def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[..., Any]]:
-    """The user's metrics by name: those that the scenario names, and those that were passed.
+    """Returns the user's metrics by name, from the scenario or passed.
 
     Raises:
         BadInput: a name cannot be that of a column, or is one of fedray's own.
@@ -155,7 +155,7 @@ def _check_ensemble(study: Study, phase: Phase) -> None:
 
 
 def try_own_code(study: Study) -> None:
-    """Trains two steps where there is code in local training, so that what is wrong with it is known at once.
+    """Trains two steps if there is code in local training, to find mistakes in it at once.
 
     Augmentations change some rows of a client's, twice.
 

@@ -91,7 +91,7 @@ def as_committee(learners: Tensor) -> Tensor:
 
 
 def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
-    """The candidates of a round in every world, `[R, M, S, n, 3]`, in the order of the clients; zeros where none is.
+    """Joins the candidates of a round in every world, `[R, M, S, n, 3]`, in the order of the clients; else zeros.
 
     Args:
         worlds: R.
@@ -110,7 +110,7 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 
 
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
-    """What the clients of a round are asked about: its learners, or nothing where they were asked already.
+    """Returns what the clients of a round are asked about: its learners, or nothing if they were asked already.
 
     Args:
         worlds: R.
@@ -126,7 +126,7 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
 
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
-    """The weights of a client's rows, divided by a power of two where they are too large to be added.
+    """Returns the weights of a client's rows, divided by a power of two if they are too large to be added.
 
     Where some clients are absent, the weights of all rows add up to more than 1: a learner that is never wrong on the
     participants' rows has alpha = 23 and more, and log Z = 0.
@@ -153,7 +153,7 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """The weights of clients' rows `[J, 1 + M]`: of all rows, then of those on which each candidate is wrong.
+    """Returns the weights of clients' rows `[J, 1 + M]`: of all rows, then of those on which each candidate is wrong.
 
     Args:
         errors: These sums.
@@ -166,7 +166,7 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 
 
 def join_errors(stats: Stats) -> Tensor:
-    """The sums `[R, 1 + M]` over all clients; in each world divided by the largest of its clients' powers of two.
+    """Adds `[R, 1 + M]` over all clients, divided in each world by the largest of its clients' powers of two.
 
     Args:
         stats: Those of `sum_errors`, added.
@@ -187,7 +187,7 @@ def join_errors(stats: Stats) -> Tensor:
 
 
 def keep_learners(learners: Tensor, client: int, world: int) -> Stats:
-    """The learners `[F, n, 3]` of one client."""
+    """Returns the learners `[F, n, 3]` of one client."""
     return {"learners": Kept({(world, 0, client): learners})}
 
 
@@ -240,7 +240,7 @@ def bagging_server(sizes: Sizes) -> Server:
 
 
 def until_chance(schedule: Schedule) -> Schedule:
-    """A schedule without the worlds whose boosting has stopped."""
+    """Returns a schedule without the worlds whose boosting has stopped."""
 
     def plan(t: int, state: State | None) -> Plan:
         jobs = schedule(t, state)
@@ -250,7 +250,7 @@ def until_chance(schedule: Schedule) -> Schedule:
 
 
 def explain_stop(state: State) -> str:
-    """Why boosting is over in every world; empty while it goes on in one."""
+    """Returns why boosting is over in every world; empty while it goes on in one."""
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
 
 
@@ -295,7 +295,7 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """A function: round -> the last round before it that each client was planned in, `[R * N]`; -1 for none.
+    """Returns a function: round -> the last round before it that each client was planned in, `[R * N]`; -1 for none.
 
     Args:
         schedule: plans without a state.

@@ -24,7 +24,7 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 
 
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
-    """The plan in which each client trains the model of least loss on its training rows, in a tie the first.
+    """Returns the plan in which each client trains the model of least loss on its training rows, in a tie the first.
 
     Args:
         plan: The jobs, `[J]`.

@@ -46,7 +46,7 @@ def sparse_bytes(k: IntArray, d: int) -> IntArray:
 def keep_by_tier(
     layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float | None = None
 ) -> Keep:
-    """The entries that each tier keeps (SHEFL section 3.2).
+    """Returns the entries that each tier keeps (SHEFL section 3.2).
 
     A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A client that
     trains m > 1 models, or all K, may send `resource_ratio` times as many entries in total, split equally over its m
@@ -92,7 +92,7 @@ def _buffers(layout: Layout) -> int:
 
 
 def top_k(layout: Layout, keep: Keep) -> Compress:
-    """The k largest-magnitude entries of each delta, over the whole parameter vector, exactly."""
+    """Returns the k largest-magnitude entries of each delta, over the whole parameter vector, exactly."""
 
     def size(client: IntArray, tier: IntArray) -> IntArray:
         return sparse_bytes(keep(client, tier), layout.trainable) + _buffers(layout)
@@ -157,7 +157,7 @@ def int8(layout: Layout) -> Compress:
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """A compression of some columns of the row as one of the whole row; the other columns are sent as 0.
+    """Returns a compression of some columns of the row as one of the whole row; the other columns are sent as 0.
 
     Args:
         compress: of a row `[s]`.

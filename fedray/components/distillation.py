@@ -33,7 +33,7 @@ def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """A student at its start, as `StudentEngine.begin`.
+    """Returns a student at its start, as `StudentEngine.begin`.
 
     Args:
         net: its network.
@@ -66,7 +66,7 @@ def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
 
 
 def loss_to_teachers(net: Net, out: Tensor, target: Tensor) -> Tensor:
-    """What a student minimizes on a batch: its cross entropy to the teachers' probabilities, or half the squared error.
+    """Returns a student's loss on a batch: cross entropy to the teachers' probabilities, or half the squared error.
 
     Args:
         net: the network.
@@ -106,7 +106,7 @@ TORCH = StudentEngine(ask_model, begin_student)
 
 
 def use_torch(_net: Net) -> StudentEngine:
-    """The engine that has every network."""
+    """Returns the engine that has every network."""
     return TORCH
 
 
@@ -139,7 +139,7 @@ class Distil:
 def train_student(
     net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys, *, engine: StudentEngine = TORCH
 ) -> Tensor:
-    """The distilled row `[d]`.
+    """Trains the student and returns its row `[d]`.
 
     Args:
         net: the network of student and teachers.
@@ -163,7 +163,7 @@ def train_student(
 
 
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
-    """What the student aims at, `[n, C]`: sharpened mean probabilities, or mean outputs.
+    """Returns the target of the student, `[n, C]`: sharpened mean probabilities, or mean outputs.
 
     Args:
         net: the network.
@@ -260,7 +260,7 @@ class Student(NamedTuple):
 
 
 def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
-    """What students aim at, `[n, C]`: the uploads' joint probabilities, or their mean outputs in a regression.
+    """Returns the target of students, `[n, C]`: the uploads' joint probabilities, or mean outputs in a regression.
 
     Args:
         kind: `mean_logits` or `confidence`, which is for classes.
@@ -284,7 +284,7 @@ def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engin
 def fuse_models(
     how: Fusion, students: Sequence[Student], *, rows: ServerRows, key: rng.Keys, engine_of: EngineOf = use_torch
 ) -> list[Tensor]:
-    """The distilled row `[d]` of each student, who learn one after another.
+    """Trains the students one after another and returns the distilled row `[d]` of each.
 
     Args:
         how: how a student learns.
@@ -303,7 +303,7 @@ def fuse_models(
 def follow_teacher(
     net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys, engine: StudentEngine
 ) -> Tensor:
-    """A student's row `[d]` behind its training; buffers of normalization layers stay the start's, and dropout is off.
+    """Trains a student and returns its row `[d]`; normalization buffers stay as at the start, and dropout is off.
 
     Args:
         net: its network.
@@ -362,7 +362,7 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 
 
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
-    """An inner server whose new models go on to learn from the uploads that made them.
+    """Makes an inner server whose new models go on to learn from the uploads that made them.
 
     Args:
         base: the inner server.
@@ -383,7 +383,7 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
 
 
 def keeping_server(base: Server) -> Server:
-    """A server whose statistics hold the uploads too."""
+    """Makes a server whose statistics hold the uploads too."""
 
     def reduce(uploads: Uploads) -> Stats:
         return {**base.reduce(uploads), "uploads": keep_uploads(uploads, uploads.delta)}
@@ -395,7 +395,7 @@ FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, mode
 
 
 def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
-    """What the networks of a stack learn from all uploads together, each of them with a student of its own.
+    """Trains a student of each network of a stack on all uploads together.
 
     Args:
         nets: one for each part; their servers are `keeping_server`s.
@@ -420,6 +420,6 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
 
 def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
-    """The uploaded models of each row of the state, `[S, d]`, in the order of their clients."""
+    """Returns the uploaded models of each row of the state, `[S, d]`, in the order of their clients."""
     found = group_uploads(rows, stats["uploads"])
     return {row: torch.stack([before.models[row] + delta for _, delta in each]) for row, each in found.items()}

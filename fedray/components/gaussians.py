@@ -88,7 +88,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
-    """The sample whose members are the uploads; a model that nobody trained keeps the one it had."""
+    """Returns the sample whose members are the uploads; a model that nobody trained keeps the one it had."""
     sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
     for row, each in group_uploads(rows, stats["uploads"]).items():
         sample[row], weight[row], client[row] = 0.0, 0.0, -1
@@ -99,7 +99,7 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
 
 
 def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
-    """The sample whose members are drawn from N(mu, diag variance), by address; buffers are the mean's."""
+    """Returns the sample whose members are drawn from N(mu, diag variance), by address; buffers are the mean's."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
     each, p = len(sample) // len(how.seeds), how.trainable
     for row in torch.nonzero(trained).flatten().tolist():
@@ -156,7 +156,7 @@ class TeacherSampler:
 
 
 def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
-    """The mean, its teachers, and the next model that `follow` makes of them.
+    """Returns the mean, its teachers, and the next model that `follow` makes of them.
 
     The state keeps what the inner server keeps, `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`
     (0: an empty place).
@@ -245,7 +245,7 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> Slopes:
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
-    """The gradient of `KL(q || w)` for q alone, `[2 p]`; 0 where q is w, to the bit.
+    """Returns the gradient of `KL(q || w)` for q alone, `[2 p]`; 0 where q is w, to the bit.
 
     Args:
         own: q, means and rhos, `[2 p]`.
@@ -296,7 +296,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
-    """A server whose next models have the prior as their own Gaussian, with which new clients start and answer.
+    """Makes a server whose next models have the prior as a Gaussian of their own, for new clients.
 
     Args:
         server: of the prior; nothing is sent of the clients' own Gaussians.
@@ -312,7 +312,7 @@ def answer_with_prior(server: Server, p: int) -> Server:
 
 
 def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tuple[Tensor, Moments]:
-    """What the learning rate is multiplied by in an optimizer's step, and what the optimizer remembers.
+    """Returns the factor of the learning rate in an optimizer's step, and what the optimizer remembers.
 
     Args:
         local: The optimizer, SGD with its momentum or Adam.
@@ -434,7 +434,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """What clients send and keep of what they have trained (`Finish`): by what their factors change.
+    """Returns what clients send and keep after training (`Finish`): the change of their factors.
 
     With D the change of the posterior's natural parameters in local training, the first 2 p numbers change by
     `sent D`, and the client's factor by `kept D`. With PVI both are the damping.
@@ -484,7 +484,7 @@ def make_prior(number: int, prior: float, p: int) -> Tensor:
 
 
 def place_posteriors(state: State, after: State, natural: Tensor, trained: Tensor) -> State:
-    """The next state, of which models that were trained have new Gaussians, and are no prior any more.
+    """Returns the next state, in which trained models have new Gaussians and are no prior any more.
 
     Args:
         state: Before the server's step.
@@ -500,7 +500,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """The networks that answer: S draws from the Gaussian of each model, or with S = 0 the mean weights.
+    """Returns the networks that answer: S draws from the Gaussian of each model, or with S = 0 the mean weights.
 
     Args:
         state: Has K models in each world, `[R K, d]`.
@@ -652,5 +652,5 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
 
 
 def _find_width(precision: Tensor) -> Tensor:
-    """The rho of the standard deviation `precision^(-1/2)`."""
+    """Returns the rho of the standard deviation `precision^(-1/2)`."""
     return from_natural(torch.cat([torch.zeros_like(precision), precision], dim=-1)).chunk(2, dim=-1)[1]

@@ -17,7 +17,7 @@ _TINY = 1e-12  # under the norm of a gradient that may be 0
 
 
 def sharpness_aware(rho: float) -> Transform:
-    """The gradient at `w + rho g / |g|` instead of the gradient g at w.
+    """Returns the gradient at `w + rho g / |g|` instead of the gradient g at w.
 
     Source: Foret, Kleiner, Mobahi, Neyshabur, *Sharpness-Aware Minimization*, ICLR 2021, equations 2 and 3.
 

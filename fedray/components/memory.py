@@ -19,7 +19,7 @@ from fedray.core.types import FloatArray, IntArray, Plan, State, Stats
 
 
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], write: Remember) -> Method:
-    """The method with further tensors in its state.
+    """Returns the method with further tensors in its state.
 
     Args:
         method: any method with a server.
@@ -67,7 +67,7 @@ MOST_LOSSES = 50_000_000
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
-    """The method with `job_loss` `[worlds, N, K]` in its state, NaN before the first job.
+    """Returns the method with `job_loss` `[worlds, N, K]` in its state, NaN before the first job.
 
     Args:
         method: any method with a server.
@@ -95,7 +95,7 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
 
 
 def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
-    """The state with the losses `[J]` of a plan's jobs in its `job_loss`.
+    """Returns the state with the losses `[J]` of a plan's jobs in its `job_loss`.
 
     Args:
         state: has `job_loss`.
@@ -108,7 +108,7 @@ def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
 
 
 def find_odds(loss: FloatArray) -> FloatArray:
-    """The odds with which clients draw their models, which grow with the losses.
+    """Returns the odds with which clients draw their models; they grow with the losses.
 
     They are the losses themselves. At a client with a negative loss (a density may be above 1) they are `exp(loss)`, as
     shares of the largest: of a Gaussian's negative log likelihood they do not depend on the units of the target.
@@ -157,7 +157,7 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 
 
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
-    """The method with what its selection reads in its state, before the first job nothing.
+    """Returns the method with what its selection reads in its state; before the first job this is nothing.
 
     That is `client_loss` and `client_round` `[R, N]`, and `pace` `[R, 1 + 2 WINDOW]`: Oort's percentile, and the
     utility of the last rounds.
@@ -193,7 +193,7 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
 def write_memory(
     t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
 ) -> State:
-    """The state with the mean loss of each client of a round, and with Oort's pace after that round.
+    """Returns the state with the mean loss of each client of a round, and with Oort's pace after that round.
 
     Args:
         t: The round, from 0.

@@ -58,7 +58,7 @@ class Descent(NamedTuple):
 
 
 def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
-    """The model `[d]` behind the steps, or the first one of the best score among the start and those looked at.
+    """Returns the model `[d]` behind the steps, or the first one of the best score among the start and those looked at.
 
     Args:
         how: which steps.
@@ -99,7 +99,7 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
 
 
 def summing_adam(lr: float) -> Callable[[], Step]:
-    """The optimizer of FedFisher's code: Adam whose memories are sums, `m <- 0.9 m + g`, `v <- 0.99 v + g^2`.
+    """Returns the optimizer of FedFisher's code: Adam whose memories are sums, `m <- 0.9 m + g`, `v <- 0.99 v + g^2`.
 
     Args:
         lr: its learning rate.
@@ -176,7 +176,7 @@ def fisher_mean(
 
 
 def _pull(goal: Tensor, weigh: Tensor, now: Tensor) -> Tensor:
-    """The gradient of `1/2 (w - goal)' F (w - goal)`."""
+    """Returns the gradient of `1/2 (w - goal)' F (w - goal)`."""
     return weigh * (now - goal)
 
 
@@ -247,7 +247,7 @@ class Mixtures:
 
 
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The share of each mode in its client's density at w, `[N, M]`, and log p(w) up to a constant.
+    """Returns the share of each mode in its client's density at w, `[N, M]`, and log p(w) up to a constant.
 
     Args:
         known: the posteriors.
@@ -258,7 +258,7 @@ def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
-    """The gradient of -log p at w, `[p]`.
+    """Returns the gradient of -log p at w, `[p]`.
 
     Args:
         known: the posteriors.
@@ -269,13 +269,13 @@ def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
 
 
 def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
-    """The precision of the product with these shares of the modes, and that times its mean, `[p]` each."""
+    """Returns the precision of the product with these shares of the modes, and that times its mean, `[p]` each."""
     sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
     return sure - known.surplus, pull
 
 
 def climb(known: Mixtures, w: Tensor) -> Tensor:
-    """A mode of p that is reached from w, `[p]`: log p never falls on the way.
+    """Climbs from w to a mode of p, `[p]`: log p never falls on the way.
 
     With the shares r_km of w, `sum r P (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2` touches -log p from above (EM); its
     minimum is next.
@@ -319,7 +319,7 @@ class Laplace(NamedTuple):
     trainable: int
 
     def gather(self, sent: Sequence[SentMode]) -> Mixtures:
-        """The posteriors of the clients of one world.
+        """Returns the posteriors of the clients of one world.
 
         Args:
             sent: what they have sent; at least one upload.
@@ -383,7 +383,7 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """The model `[d]` that is reached from the start `[d]`; its float buffers are those of the mean."""
+    """Returns the model `[d]` that is reached from the start `[d]`; its float buffers are those of the mean."""
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:
@@ -483,7 +483,7 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
 
 def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function (start `[p]`, samples `[l, p]`) -> `S^-1 (mean of the samples - start)` `[p]`, in time `l^2 p`.
+    """Makes a function (start `[p]`, samples `[l, p]`) -> `S^-1 (mean of the samples - start)` `[p]`, in time `l^2 p`.
 
     S is the samples' covariance, shrunk to the identity: `S = r I + (1 - r) C`, `r = 1 / (1 + (l - 1) rho)`, where C is
     the covariance with the divisor l - 1. With one sample or `rho = 0` it is the identity.

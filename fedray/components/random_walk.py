@@ -242,7 +242,7 @@ class Hops(NamedTuple):
 
 
 def find_hops(walk: Walk, t: int, plan: Plan) -> Hops:
-    """The hops before and after the jobs of round t.
+    """Returns the hops before and after the jobs of round t.
 
     Args:
         walk: where the models are.

@@ -83,7 +83,7 @@ def share_out(clients: Clients, number: int) -> list[int]:
 
 
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
-    """Clients invited of each tier where `per_tier` of them are waited for: `factor` times as many, if there are.
+    """Counts the clients invited of each tier if `per_tier` of them are waited for: `factor` times as many.
 
     Args:
         clients: the population.
@@ -95,7 +95,7 @@ def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list
 
 
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
-    """Some of the participants: those that belong to a group, in the slots that they have.
+    """Returns some of the participants: those that belong to a group, in the slots that they have.
 
     Args:
         participation: who takes part.
@@ -179,7 +179,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
 
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
-    """The participant of each job and which of the participant's jobs it is, from 0, `[J]` each, from jobs `[P]`."""
+    """Returns each job's participant and its number among the participant's jobs, `[J]` each, from jobs `[P]`."""
     who = np.repeat(np.arange(len(m)), m)
     return who, np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
 
@@ -303,7 +303,7 @@ def schedule(
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
-    """A kind of schedule of the user's, (K, what a row is) -> assignment, that says in one line what is wrong.
+    """Returns a user's kind of schedule, (K, what a row is) -> assignment, with a line for each mistake.
 
     Args:
         function: The user's.
@@ -341,7 +341,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 def _check_kind(found: Any, *_: Any) -> str | None:
-    """What is wrong with what a kind of schedule has made."""
+    """Returns what is wrong with what a kind of schedule has made."""
     return None if callable(found) else f"{name_type(found)}: return a function of (round, drawn, m, state)"
 
 
@@ -354,7 +354,7 @@ def _explain_excess(where: str, client: int, trained: int, most: int) -> str:
 
 
 def _find_wrong(found: Any, participants: int, models: int) -> str | None:
-    """What is wrong with an assignment."""
+    """Returns what is wrong with an assignment."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the participant [J] and the model [J] of each job"
     for part, most, what in zip(found, (participants, models), ("participant", "model"), strict=True):

@@ -152,7 +152,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
 
 def _oort_utility(known: KnownClients, old: IntArray, seconds: FloatArray, penalty: float) -> FloatArray:
-    """The utility of the clients that were trained before, by their places, `[len(old)]`."""
+    """Returns the utility of the clients that were trained before, by their places, `[len(old)]`."""
     plain = known.size[old] * np.maximum(known.loss[old], 0.0)
     plain = np.minimum(plain, np.percentile(plain, CLIP))
     utility = plain / max(float(plain.max()), 1e-12) + np.sqrt(0.1 * np.log(known.round) / known.last[old])
@@ -163,7 +163,7 @@ def _oort_utility(known: KnownClients, old: IntArray, seconds: FloatArray, penal
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:
-    """The clients in turn, by their ids: the next ones in every round, whatever their tiers are.
+    """Returns the clients in turn, by their ids: the next ones in every round, whatever their tiers are.
 
     So a tier takes part in proportion to its size over the rounds, also where fewer clients than tiers do in one.
 
@@ -185,7 +185,7 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
 
 
 def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
-    """The same participants for a whole age (K rounds), and every client takes part in as many ages as the others.
+    """Keeps the same participants for an age (K rounds); every client takes part in equally many ages.
 
     The clients of a tier stand in a circle, in an order drawn once; each age takes the next ones. So a participant
     meets every model exactly once in its age under the permutation schedule, whether its rows are clients or slots, and
@@ -255,7 +255,7 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
-    """What is wrong with the clients that a user's rule chose; None where nothing is.
+    """Says what is wrong with the clients that a user's rule chose; None if nothing is.
 
     Args:
         found: What it returned.

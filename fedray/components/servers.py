@@ -42,7 +42,7 @@ class Rows:
         return self.worlds * self.models
 
     def of(self, uploads: Uploads) -> Tensor:
-        """The row that each upload belongs to, `[J]`."""
+        """Returns the row that each upload belongs to, `[J]`."""
         return torch.from_numpy(uploads.world * self.models + uploads.model)
 
 
@@ -159,7 +159,7 @@ def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -
 
 
 def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
-    """The state after adding a delta to the models; counters take the maximum.
+    """Returns the state after adding a delta to the models; counters take the maximum.
 
     Args:
         state: before the step.
@@ -172,20 +172,20 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
-    """The counters `[M, c]` after a round: the largest that were seen."""
+    """Returns the counters `[M, c]` after a round: the largest that were seen."""
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
 
 
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
-    """A value `[J, ...]` of each upload by itself, for the servers that need every one of them."""
+    """Returns a value `[J, ...]` of each upload by itself, for the servers that need every one of them."""
     keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
     return Kept(dict(zip(keys, values, strict=True)))
 
 
 def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
-    """The client and the value of each kept upload by row of the state, in the order of rows and of clients.
+    """Returns the client and the value of each kept upload by row of the state, in the order of rows and of clients.
 
     Example:
         >>> group_uploads(Rows(worlds=2, models=3), Kept({(1, 2, 9): "b", (1, 2, 4): "a", (0, 1, 7): "c"}))
@@ -198,7 +198,7 @@ def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]
 
 
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
-    """The state after an inner server, and how far it moved the trainable numbers, `[M, p]` float64.
+    """Returns the state after an inner server, and how far it moved the trainable numbers, `[M, p]` float64.
 
     Args:
         base: the inner server.
@@ -212,7 +212,7 @@ def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: i
 
 
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """The state `after`, but with the trainable numbers of `state` plus a change where the model was trained.
+    """Returns the state `after` with the trainable numbers of `state` plus a change, if the model was trained.
 
     Args:
         state: before the round.
@@ -227,7 +227,7 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
 
 
 def trained_models(stats: Stats, rows: Rows) -> Tensor:
-    """Which models somebody trained in this round, `[M, 1]`."""
+    """Says which models were trained in this round, `[M, 1]`."""
     trained: Tensor = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0
     return trained
 
@@ -270,7 +270,7 @@ def robust_server(rows: Rows, center: Center) -> Server:
 
 
 def median(x: Tensor) -> Tensor:
-    """The median of each coordinate (Yin et al. 2018, Alg. 1, option I); of an even number the mean of the middle two.
+    """Takes each coordinate's median (Yin et al. 2018, Alg. 1, option I); of an even number the mean of the middle two.
 
     Example:
         >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
@@ -304,7 +304,7 @@ def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
-    """The upload nearest to its n - f - 2 nearest others, or (`multi`) the mean of the n - f best ones.
+    """Returns the upload nearest to its n - f - 2 nearest others, or (`multi`) the mean of the n - f best ones.
 
     Distances are taken over the trainable numbers. The guarantee needs n >= 2 f + 3 uploads of a model; with fewer, at
     least one neighbor is looked at. Source: Blanchard et al. 2017, section 4.
@@ -352,7 +352,7 @@ BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
 def with_optimizer(
     base: Server, rows: Rows, trainable: int, kind: ServerOptimizerKind, *, lr: float, momentum: float = 0.9
 ) -> Server:
-    """The inner server's move is a pseudo-gradient `g` of a server optimizer.
+    """Uses the inner server's move as the pseudo-gradient `g` of a server optimizer.
 
     `momentum`: `m <- momentum m + g`, `w <- w + lr m` (FedAvgM, Hsu et al. 2019; momentum 0 and lr 1 are no optimizer).
     `adam` and `yogi`: Reddi et al. 2021, Alg. 2: `m <- momentum m + (1 - momentum) g`, `v <- 0.99 v + 0.01 g^2` or
@@ -424,7 +424,15 @@ def zero_buffers(rows: Tensor, p: int) -> Tensor:
     return kept
 
 
-def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainable: int) -> Server:
+def feddyn_server(
+    base: Server,
+    rows: Rows,
+    clients: int,
+    alpha: float,
+    trainable: int,
+    *,
+    held: Callable[[int], Tensor] | None = None,
+) -> Server:
     """FedDyn's server: `w <- mean of uploads - h / alpha`, h the running mean of all N clients' corrections.
 
     As clients change theirs by `-alpha (u - w)`, h moves by `-alpha n / N` times the mean delta of the n uploads.
@@ -435,20 +443,25 @@ def feddyn_server(base: Server, rows: Rows, clients: int, alpha: float, trainabl
         clients: N.
         alpha: weight of the regularization, above 0.
         trainable: p, the numbers of a row that are corrected.
+        held: round -> which numbers each of T tiers trains, `[T, d]` float64 of 0 and 1; n are the uploads that have a
+            number. None: all have all.
     """
+    tiers = 1 if held is None else len(held(0))
 
     def init(models: Tensor) -> dict[str, Tensor]:
         return {**base.init(models), "dynamic": torch.zeros(len(models), trainable, dtype=torch.float64)}
 
     def reduce(uploads: Uploads) -> Stats:
-        group = rows.of(uploads)
-        jobs = torch.zeros(rows.number, dtype=torch.int64).index_add_(0, group, torch.ones_like(group))
+        group = rows.of(uploads) if held is None else rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
+        jobs = torch.zeros(rows.number * tiers, dtype=torch.int64).index_add_(0, group, torch.ones_like(group))
         return {**base.reduce(uploads), "jobs": Counts(jobs)}
 
     def step(state: State, stats: Stats, t: int) -> State:
         after, g = step_and_move(base, state, stats, t, trainable)
-        jobs = stats["jobs"].total[:, None]
-        h = after.extra["dynamic"] - alpha * (jobs.double() / clients) * g
+        jobs = stats["jobs"].total.view(rows.number, tiers).double()  # [M, T]
+        if held is not None:
+            jobs = jobs @ held(t)[:, :trainable]  # of each number, [M, p]
+        h = after.extra["dynamic"] - alpha * (jobs / clients) * g
         return place_change(state, after, g - h / alpha, jobs > 0)._replace(extra={**after.extra, "dynamic": h})
 
     return Server(init, reduce, step, base.keeps)

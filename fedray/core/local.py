@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SENT = "broadcast/"  # how the names of a server's extra tensors begin of which clients get rows
 ENSEMBLE = "ensemble"
-READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE)  # what a loss may ask for
+HEADS = "heads"
+READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # what a loss may ask for
 RateKind = Literal["constant", "cosine", "linear", "step"]
 
 
@@ -98,7 +99,8 @@ class LocalLoss(NamedTuple):
 
     Attributes:
         function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.
-        reads: Which of `READS` the context has.
+        reads: Which of `READS` the context has; with `heads` the outputs are `[B, H, C]`, those of H heads, which the
+            network puts out in training.
         name: What messages call it.
         shared: Name of a tensor in the server's `state.extra` of which clients get their model's row: `broadcast/...`.
         example: Such a row, of the first models; fedray fills it in.

@@ -110,9 +110,9 @@ class Limit(NamedTuple):
     """A setting in which a method is another one.
 
     Attributes:
-        key: of the section `method`: `models`, or one of its own options.
+        key: of the section `method`: `models`, or one of its own options; or `width`, that of every tier.
         value: of that key.
-        text: what the method is then.
+        text: what the method is then; {plain} in it is FedAvg, or of several models Fed-ensemble, {name} the method.
     """
 
     key: str
@@ -169,7 +169,10 @@ class MethodSpec:
         asks: whether its clients ask the models what they answer, and train by it.
         fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
             learner, all as one `committee`, or `each` with a vote; empty: clients train a network.
-        slices: whether tiers train parts of the network, so that `width` of `clients.tiers` acts.
+        network: what it trains in place of the scenario's network, a function (network, options, shape of an input,
+            name of the network) -> module; None: the network itself.
+        slices: which part of the network a tier trains, so that `width` of `clients.tiers` acts, a function (network,
+            widths of the tiers, a row of inputs, options, name of the method) -> a `TierNet` for each; None: all of it.
         mean_field: what a model has beside a Gaussian over the network's weights, whose first rho is an option: its
             `prior`, or a client's `site`; empty: it is a network.
         sparse: whether uploads may be sparse (`compress.kind` topk or randomk).
@@ -202,7 +205,8 @@ class MethodSpec:
     parts: bool = False
     asks: bool = False
     fits: Literal["", "one", "committee", "each"] = ""
-    slices: bool = False
+    network: Callable[..., Any] | None = None
+    slices: Callable[..., Any] | None = None
     mean_field: Literal["", "prior", "site"] = ""
     sparse: bool = True
     sampled: bool = False

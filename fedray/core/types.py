@@ -141,7 +141,7 @@ class Tier:
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds that a transfer takes beside its bytes.
         side_by_side: Whether a client trains its models at the same time, and not one after the other.
-        width: Share of the channels of every hidden layer that a client trains, where the method slices networks.
+        width: Share of the network that a client trains, of its channels or blocks, where the method slices networks.
     """
 
     name: str

@@ -46,7 +46,7 @@ def adapt(
     length: int | None = None,
     size: int | None = None,
 ) -> Dataset:
-    """A data set of data in the form that you have them.
+    """Returns a data set of data in the form that you have them.
 
     Args:
         thing: The data: a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table,
@@ -164,7 +164,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """A name and what tells data from others without reading them; None where only their rows do."""
+    """Returns a name and what tells data from others without reading them; None where only their rows do."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:
@@ -179,7 +179,7 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 
 def _keep_rows(data: Dataset) -> Dataset:
-    """The data set with its rows in the store, if they are more than a few."""
+    """Returns the data set with its rows in the store, if they are more than a few."""
     from fedray.data.shards import hash_array  # which needs torch
 
     arrays = (data.train.x, data.train.y, data.test.x, data.test.y)
@@ -201,7 +201,7 @@ MOST_NAMES = 10_000
 
 
 def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
-    """The name of each client, N of them; empty where a client has rows of several names, or two have one.
+    """Returns the name of each client, N of them; empty where a client has rows of several names, or two have one.
 
     Args:
         shards: The clients' data.
@@ -230,7 +230,7 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
 
 def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
-    """The number of a client that is named, or is a number already.
+    """Returns the number of a client that is named, or is a number already.
 
     Args:
         client: Its name, or 0 to N - 1.
@@ -255,7 +255,7 @@ def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
 
 
 def _name_owners(cut: Cut, column: Array) -> tuple[str, ...]:
-    """The value that all rows of a client have and nobody else's do, for each client; empty where there is none."""
+    """Returns for each client the value that all of its rows and no other rows have; empty if there is none."""
     values = column[cut.rows]
     first = cut.offsets[:-1]
     if not len(values) or (np.diff(cut.offsets) == 0).any() or (values != values[first][cut.owner]).any():

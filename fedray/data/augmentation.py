@@ -40,7 +40,7 @@ def crop(x: Tensor, numbers: FloatArray) -> Tensor:
 
 
 def _draw_first(numbers: FloatArray, most: int) -> IntArray:
-    """The first row of each window in a padded picture, 0 to 2 `most`."""
+    """Returns the first row of each window in a padded picture, 0 to 2 `most`."""
     return (numbers * (2 * most + 1)).astype(np.int64)
 
 

@@ -89,7 +89,7 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
 
 
 def find_source(name: str) -> Source:
-    """The source of a data set, by its name."""
+    """Returns the source of a data set, by its name."""
     if name.startswith("uci/"):
         return Source(partial(named.load_uci, name))
     if name not in _SOURCES:
@@ -138,7 +138,7 @@ def _load_union(root: Path | None, sets: Sequence[str], classes: str) -> Dataset
 
 
 def _load_own(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
-    """The data set that a user's own loader returns, once it is known to be one."""
+    """Returns the data set that a user's own loader returns, once it is known to be one."""
     load, where = find_source(name).load, f"data.name = {name}"
     try:
         inspect.signature(load).bind(root, **options)
@@ -154,7 +154,7 @@ def _load_own(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:
-    """What is wrong with what a loader has returned."""
+    """Returns what is wrong with what a loader has returned."""
     wanted = "return what fedray.data.classification or fedray.data.regression makes"
     return None if isinstance(found, Dataset) else f"{name_type(found)}: {wanted}"
 

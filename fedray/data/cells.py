@@ -47,7 +47,7 @@ class Marks(NamedTuple):
 
 
 def _compile(marks: Marks) -> re.Pattern[str]:
-    """What matches a number with these marks."""
+    """Returns what matches a number with these marks."""
     groups = rf"[1-9]\d{{0,2}}({re.escape(marks.thousands)}\d{{3}})+|" if marks.thousands else ""
     return re.compile(rf"[+-]?({groups}\d+)({re.escape(marks.decimal)}\d+)?")
 
@@ -77,7 +77,7 @@ def holds_words(column: Any) -> bool:
 
 
 def unbox(column: Any) -> Any:
-    """A pandas series, as numbers where it holds nothing but objects that are numbers, and gaps."""
+    """Turns a pandas series of objects into numbers, if all of them are numbers or gaps."""
     import pandas as pd
 
     if column.dtype != object or pd.api.types.infer_dtype(column, skipna=True) not in NUMBERS:
@@ -103,7 +103,7 @@ def is_number_text(column: Any) -> bool:
 
 
 def find_marks(column: Any) -> list[Marks]:
-    """The marks with which all values of a text column are numbers; empty where they are not, or have points alone.
+    """Finds the marks with which all values of a text column are numbers; empty if they are not, or have points alone.
 
     There are two where the values do not say which one is meant: 60,928 is 60928 or 60.928.
     """
@@ -118,7 +118,7 @@ def find_marks(column: Any) -> list[Marks]:
 
 
 def explain_marks(column: Any, where: str) -> str:
-    """The line about text whose values are all numbers with other marks than a point; empty where they are not.
+    """Returns the line about text whose values are all numbers with other marks than a point; empty where they are not.
 
     Args:
         column: A pandas series.

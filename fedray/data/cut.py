@@ -54,7 +54,7 @@ class Dealt(NamedTuple):
 
 
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
-    """The cut in which `owner[j]` holds `rows[j]`; the rows of a client keep their order.
+    """Returns the cut in which `owner[j]` holds `rows[j]`; the rows of a client keep their order.
 
     Args:
         rows: Indices of rows, `[n]`.
@@ -140,7 +140,7 @@ def check_rows(rows: int, clients: int, each: int = 1, what: str = "") -> None:
 
 
 def check_labels(labels: Array, name: str) -> IntArray:
-    """The labels as int64; targets of a regression are refused."""
+    """Returns the labels as int64; targets of a regression are refused."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(
             f"data.partition.name = {name}, but the data has no classes: use iid, or natural where the rows "
@@ -178,7 +178,7 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """The cut in which client i gets the next `size[i]` rows of an order."""
+    """Returns the cut in which client i gets the next `size[i]` rows of an order."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 

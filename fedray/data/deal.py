@@ -68,13 +68,13 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
 
 
 def _copy_places(rows: IntArray, n: int, groups: int) -> IntArray:
-    """The places of some rows in all copies of n rows, copy after copy."""
+    """Returns the places of some rows in all copies of n rows, copy after copy."""
     places: IntArray = (np.arange(groups)[:, None] * n + rows).ravel()
     return places
 
 
 def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
-    """The cut in which the clients of each group share the copy of their group.
+    """Returns the cut in which the clients of each group share the copy of their group.
 
     Args:
         rows: The rows that are dealt, `[n]`.
@@ -204,7 +204,7 @@ def build_shards(
 
 
 def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], LabelNoise | None, Shifts | None]:
-    """The options of a partition alone, the wrong labels of some clients, and what shifts their rows."""
+    """Returns the options of a partition alone, the wrong labels of some clients, and what shifts their rows."""
     rest, noise = split_options(options, data.classes)
     rest, shifts = split_shifts(rest, data)
     return rest, noise, shifts
@@ -221,7 +221,7 @@ def _change_rows(
 
 
 def _deal_clients(data: Dataset, clients: Dealing, worlds: list[tuple[int, int]]) -> list[Cut]:
-    """The cuts of clients whose rows are pooled, as if they were not."""
+    """Returns the cuts of clients whose rows are pooled, as if they were not."""
     clients = clients._replace(options=_split_kinds(clients.options, data)[0])
     _check_dealing(clients)
     return _deal(data, clients, worlds).owned
@@ -254,7 +254,7 @@ def _deal(
 
 
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
-    """The function that deals some rows of a data set."""
+    """Returns the function that deals some rows of a data set."""
     name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
     if name == "flower" or own_partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
@@ -355,7 +355,7 @@ def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
 
 
 def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Array:
-    """The values by which a partition deals the rows, `[n]`: labels, groups, or a column."""
+    """Returns the values by which a partition deals the rows, `[n]`: labels, groups, or a column."""
     if name == "natural":
         if data.train.group is None:
             known = ", ".join(name for name in data.columns if name != GIVEN_ROW)

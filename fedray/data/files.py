@@ -35,7 +35,7 @@ def find_data_root(root: Path | None) -> Path:
 
 
 def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", *, fetchable: bool = True) -> Path:
-    """The first of several paths that exists.
+    """Returns the first of several paths that exists.
 
     Args:
         root: `data.root`, or None.

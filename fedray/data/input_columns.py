@@ -29,7 +29,7 @@ COLUMNS = ("target", "input", "group")  # options of reading that name columns
 
 
 def spell_columns(given: Any, key: str) -> Any:
-    """The name of a column, or a list of names, as text.
+    """Returns the name of a column, or a list of names, as text.
 
     Args:
         given: What the user gave: one name, several, or None.
@@ -110,7 +110,7 @@ READERS = {  # of what no table reads
 
 
 def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """The columns beside targets and group that are inputs, and a sentence on each kind of the others.
+    """Returns the columns beside targets and group that are inputs, and a sentence on each kind of the others.
 
     Args:
         frame: The table.
@@ -231,7 +231,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_kind(frame: Any, column: str, key: str) -> str:
-    """What a column is as an input: number, number text, truth, category, too many values, marks, or other."""
+    """Returns what a column is as an input: number, number text, truth, category, too many values, marks, or other."""
     values = frame[column]
     if values.dtype.kind in "iuf":
         return "number"
@@ -253,18 +253,18 @@ def _has_many(column: Any) -> bool:
 
 
 def _explain_marks(frame: Any, column: str) -> str:
-    """What is said of numbers with other marks than a point; empty of all else."""
+    """Returns what is said of numbers with other marks than a point; empty of all else."""
     return explain_marks(frame[column], f"data: column {column}")
 
 
 def _explain_cells(frame: Any, column: str, key: str) -> str:
-    """What is said of a column of lists or pictures; empty of all else."""
+    """Returns what is said of a column of lists or pictures; empty of all else."""
     kind = name_cells(frame[column]) if frame[column].dtype.kind == "O" else ""
     return f"{key}: column {column} holds {kind}: {READERS[kind].format(column)}" if kind in READERS else ""
 
 
 def _describe(columns: list[str], one: str, several: str, what: str) -> str:
-    """A sentence about some columns; empty without any."""
+    """Returns a sentence about some columns; empty without any."""
     if not columns:
         return ""
     which = f"column{'s'[: len(columns) > 1]} {', '.join(columns)[:200]}"

@@ -66,7 +66,7 @@ def _read_digits() -> tuple[Any, Any]:
 
 
 def find_torchvision_folder(name: str, root: Path | None) -> Path:
-    """The folder of a torchvision set; raises BadInput if there is none."""
+    """Returns the folder of a torchvision set; raises BadInput if there is none."""
     if name in IDX:
         return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
     if name == "svhn":
@@ -116,7 +116,7 @@ def _unpack(name: str, folder: Path, space: Path) -> Path:
 
 
 def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
-    """The training part, the test part and the names of the classes; pictures are `[n, C, H, W]`."""
+    """Returns the training part, the test part and the names of the classes; pictures are `[n, C, H, W]`."""
     from torchvision import datasets
 
     if name == "svhn":
@@ -137,7 +137,7 @@ def _make_split(x: Any, y: Any) -> Split:
 
 
 def find_femnist_folder(root: Path | None) -> Path:
-    """The folder that holds LEAF's `train/` and `test/`."""
+    """Returns the folder that holds LEAF's `train/` and `test/`."""
     places = ["femnist_leaf/data", "femnist/data", "femnist", "FEMNIST"]
     return find_file(root, "femnist", places, "train/*.json*", fetchable=False)
 
@@ -173,7 +173,7 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
 
 
 def _say_others(path: Path, x: Any) -> BadInput:
-    """The line about other data in LEAF's form, such as standardized pictures, which bytes do not hold."""
+    """Returns the line about other data in LEAF's form, such as standardized pictures, which bytes do not hold."""
     return BadInput(
         f"data.name = femnist, but {path} has pixels from {x.min():.3g} to {x.max():.3g}, and FEMNIST's are from 0 to "
         f"1: read other data of this form as they are, data: {{name: leaf, path: {path.parent.parent}}}"
@@ -214,7 +214,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
 
 
 def _read_numbers(name: str, path: Path) -> FloatArray:
-    """A file of numbers, `[rows, columns]`, all finite."""
+    """Returns a file of numbers, `[rows, columns]`, all finite."""
     if not path.exists():
         raise BadInput(f"data.name = {name}, but there is no {path}: run `fedray data get {name}`, or put it there")
     try:
@@ -238,7 +238,7 @@ def _read_rows(name: str, path: Path, limit: int) -> IntArray:
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
-    """The vibration of 3D printers, `sqrt(rms_x^2 + rms_y^2)`, from print speed and printer (one-hot).
+    """Returns the vibration of 3D printers, `sqrt(rms_x^2 + rms_y^2)`, from print speed and printer (one-hot).
 
     Each printer is a client. Every CSV row (measured speed, rms_x, rms_y) is a sample: its two accelerations are root
     mean squares over a stretch of printing. The test rows are those of one nominal speed, of all printers.
@@ -325,13 +325,13 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
-    """The folder of one of the three texts, see `load_shakespeare`."""
+    """Returns the folder of one of the three texts, see `load_shakespeare`."""
     folder, needs = _FOLDERS[source]
     return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
 
 def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
-    """The windows of every role that has at least one training window.
+    """Returns the windows of every role that has at least one training window.
 
     Args:
         root: Folder of data files; None for the usual one.
@@ -371,7 +371,7 @@ Roles = dict[str, list[str]]  # role -> its lines
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """The roles `play_role` of all CSV files; stage directions belong to no role."""
+    """Returns the roles `play_role` of all CSV files; stage directions belong to no role."""
     roles: Roles = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -385,7 +385,7 @@ def _parse_mit_plays(folder: Path) -> Roles:
 
 
 def _parse_tiny(path: Path) -> Roles:
-    """The roles of all plays by name; a speech begins with `Name:` on a line of its own after an empty line."""
+    """Returns the roles of all plays by name; a speech begins with `Name:` on a line of its own after an empty line."""
     roles: Roles = {}
     for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
         name, _, text = speech.strip().partition(":\n")
@@ -395,7 +395,7 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """The roles `play_ROLE` with more than two lines: LEAF's parser for the 36 plays of Project Gutenberg."""
+    """Returns the roles `play_ROLE` with more than two lines: LEAF's parser for the 36 plays of Project Gutenberg."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         lines = str(file.read()).splitlines()
@@ -413,7 +413,7 @@ def _parse_complete(path: Path) -> Roles:
 
 
 def _parse_play(lines: list[str], flush: bool) -> Roles:
-    """The lines of each role of one play; `flush` is for the play whose text is not indented."""
+    """Returns the lines of each role of one play; `flush` is for the play whose text is not indented."""
     speech = re.compile(r"^([a-zA-Z][a-zA-Z ]*)\. (.*)" if flush else r"^  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
     more = re.compile(r"^(.*)" if flush else r"^    (.*)")
     roles: Roles = {}
@@ -456,7 +456,7 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
 
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """The file or the folder of `data.path`; a relative path may begin in the folder of data files, too."""
+    """Returns the file or the folder of `data.path`; a relative path may begin in the folder of data files, too."""
     home = find_data_root(root)
     if not path:
         raise BadInput(

@@ -32,7 +32,7 @@ class Range(NamedTuple):
 
 
 def find_range(x: NDArray[Any]) -> Range:
-    """The range of each column of inputs `[n, *s]`, n above 0; what is missing is NaN and does not count.
+    """Returns the range of each column of inputs `[n, *s]`, n above 0; what is missing is NaN and does not count.
 
     Example:
         >>> train = find_range(np.array([[0.0], [255.0]]))
@@ -50,7 +50,7 @@ def find_range(x: NDArray[Any]) -> Range:
 
 
 def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
-    """What is said of rows that lie far outside the training rows, or all in a hundredth of their range.
+    """Returns what is said of rows that lie far outside the training rows, or all in a hundredth of their range.
 
     So do those of pictures from 0 to 1 where training had 0 to 255.
 
@@ -81,7 +81,7 @@ def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = 
 
 
 def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """What is said of test inputs on another scale than the training inputs; nothing of tokens.
+    """Returns what is said of test inputs on another scale than the training inputs; nothing of tokens.
 
     Args:
         kind: What the inputs are.
@@ -102,7 +102,7 @@ def _share(found: Range, train: Range) -> float:
 
 
 def _ends(found: Range) -> tuple[float, float]:
-    """The least and the largest value of all columns."""
+    """Returns the least and the largest value of all columns."""
     return float(found.low.min()), float(found.high.max())
 
 
@@ -120,7 +120,7 @@ FAR_FROM_ZERO = (
 
 
 def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
-    """The inputs of all parts in the type in which networks read them, and what was subtracted from them.
+    """Returns the inputs of all parts in the type in which networks read them, and what was subtracted from them.
 
     Args:
         parts: Of the training rows first, `[n, *s]`: tokens, bytes and float32 stay as they are.
@@ -148,7 +148,7 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
 
 
 def find_origin(x: Array) -> Float64 | None:
-    """The constant of each column that is subtracted before the column becomes float32; None where all are 0.
+    """Returns the constant of each column that is subtracted before the column becomes float32; None where all are 0.
 
     Args:
         x: Inputs `[n, ...]`; what is missing is NaN. Only real numbers finer than float32, and images of whole numbers,

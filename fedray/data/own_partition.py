@@ -37,7 +37,7 @@ def deal_by_function(
     columns: Mapping[str, Array] | None = None,
     declares: bool = False,
 ) -> Cut:
-    """The cut that a user's function makes; rows that it gives to nobody are not trained on.
+    """Cuts the rows by a user's function; rows that no client gets are not trained on.
 
     Args:
         function: The user's.
@@ -70,7 +70,7 @@ def deal_by_function(
 
 
 def _cut(found: Any, clients: int, rows: int, where: str) -> Cut:
-    """The cut that a function returned."""
+    """Returns the cut that a function returned."""
     if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
         raise BadInput(f"{where}: it returned {name_type(found)}: return a list with the rows of each client")
     if len(found) != clients:
@@ -90,7 +90,7 @@ def wants_columns(function: Callable[..., Any]) -> bool:
 
 
 def cut_of_parts(parts: Sequence[IntArray], rows: int, where: str) -> Cut:
-    """The cut of clients with these rows.
+    """Returns the cut of clients with these rows.
 
     Args:
         parts: Rows of each client.
@@ -141,7 +141,7 @@ def declares_options(name: str) -> bool:
 
 
 def find_partition(name: str) -> OwnPartition | None:
-    """The user's function of a name; None where the name is not a user's."""
+    """Returns the user's function of a name; None where the name is not a user's."""
     return _FUNCTIONS.get(name)
 
 
@@ -157,7 +157,7 @@ ROW = "fedray_row"  # the column of row numbers, which a partition of the table 
 
 
 def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None) -> Any:
-    """A partitioner of `flwr_datasets` by its name.
+    """Returns a partitioner of `flwr_datasets` by its name.
 
     Args:
         name: Of the class: `DirichletPartitioner`.
@@ -192,7 +192,7 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
 
 
 def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int | None) -> Cut:
-    """The cut of a partitioner of `flwr_datasets`; rows that it gives to nobody are not trained on.
+    """Cuts the rows by a partitioner of `flwr_datasets`; rows that no client gets are not trained on.
 
     Args:
         partitioner: It is copied; it has no data set yet.

@@ -133,7 +133,7 @@ def time(
 
 
 def _read_numbers(values: Array) -> Array:
-    """The numbers that texts say, `[n]`; the values as they are where some are no numbers."""
+    """Returns the numbers that texts say, `[n]`; the values as they are where some are no numbers."""
     if values.dtype.kind != "U":
         return values
     for kind in (np.int64, np.float64):  # whole numbers first: nanoseconds since 1970 are more than float64 tells apart
@@ -391,7 +391,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """How many clients hold each class, `[G]`: as equal as possible, and never more than the class has rows.
+    """Returns how many clients hold each class, `[G]`: as equal as possible, and never more than the class has rows.
 
     The numbers add up to `clients * classes`.
     """
@@ -457,7 +457,7 @@ def dirichlet(
 
 
 def _leave_out(share: FloatArray, full: NDArray[np.bool_]) -> FloatArray:
-    """The shares `[N]` of clients that are not full, which sum to 1; equal ones where theirs are too small."""
+    """Returns the shares `[N]` of clients that are not full, which sum to 1; equal ones where theirs are too small."""
     left = np.where(full, 0.0, share)
     return left / left.sum() if left.sum() > 0 else ~full / np.count_nonzero(~full)
 

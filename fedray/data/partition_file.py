@@ -46,7 +46,7 @@ REMEDY = "restore it, or let the run that wrote it write it again"
 def pack_partition(
     data: Dataset, dealt: Dealt, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
 ) -> bytes:
-    """The bytes of a partition's file: `row` counts the training rows, `given_row` the rows that the user gave.
+    """Returns the bytes of a partition's file: `row` counts the training rows, `given_row` the rows that the user gave.
 
     Args:
         data: The data set.
@@ -143,7 +143,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
 
 
 def _explain_absence(key: str, columns: dict[str, IntArray], replicate: int | None, fold: int) -> BadInput:
-    """What is said where a file has no rows of a world; the replicate is None where its only one deals all of them."""
+    """Says that a file has no rows of a world; the replicate is None if the file's only one deals all of them."""
     if not len(columns["row"]):
         return BadInput(f"{key}: it has no rows: give a file that deals some")
     known = np.unique(columns["replicate"])
@@ -159,7 +159,7 @@ def _explain_absence(key: str, columns: dict[str, IntArray], replicate: int | No
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
-    """What the metadata say of a data set."""
+    """Returns what the metadata say of a data set."""
     return {
         "data": data.name,
         "rows": str(len(data.train.y)),
@@ -181,7 +181,7 @@ def _refuse_other_data(key: str, known: dict[str, str], data: Dataset) -> None:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """A column of whole numbers from 0; 0 where there is none."""
+    """Returns a column of whole numbers from 0; 0 where there is none."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -196,7 +196,7 @@ def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
 
 
 def _read_splits(key: str, table: pa.Table) -> IntArray:
-    """The split of each row as an index into `SPLITS`; all are training rows where there is no such column."""
+    """Returns the split of each row as an index into `SPLITS`; all are training rows where there is no such column."""
     if "split" not in table.column_names:
         return np.zeros(len(table), np.int64)
     texts = np.asarray(table["split"].to_pylist(), dtype=object)
@@ -224,7 +224,7 @@ def _check_world(key: str, rows: IntArray, split: IntArray, data: Dataset, fold:
 
 
 def _read_number(text: str) -> int:
-    """The number of clients that the metadata say; 0 where they say none, or none of use."""
+    """Returns the number of clients that the metadata say; 0 where they say none, or none of use."""
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 

@@ -103,7 +103,7 @@ class Scaling(NamedTuple):
 
     @staticmethod
     def of(data: Dataset, folds: list[int]) -> Scaling:
-        """The statistics of a data set; `folds[w]` is the fold of world w."""
+        """Returns the statistics of a data set; `folds[w]` is the fold of world w."""
         inputs = (data.shift, data.scale) if data.standardized else (0 * data.shift, 0 * data.scale + 1)
         statistics = (*inputs, data.y_shift, data.y_scale)
         a, b, c, d = (torch.from_numpy(part[folds]) for part in statistics)
@@ -121,7 +121,7 @@ class Scaling(NamedTuple):
         return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
 
     def standardization(self, world: IntArray) -> Standardization:
-        """What `normalize` and `targets` do for lanes of these worlds, `[W]`."""
+        """Returns what `normalize` and `targets` do for lanes of these worlds, `[W]`."""
         plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
         return Standardization(
             np.zeros_like(world) if self.same else world,
@@ -175,7 +175,7 @@ class Shards(Protocol):
         ...
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """The training rows of each job's client.
+        """Returns the training rows of each job's client.
 
         Args:
             world: World of each job, `[J]`.
@@ -193,7 +193,7 @@ class Shards(Protocol):
         ...
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """What a network is trained to predict: labels as they are, or standardized targets.
+        """Returns what a network is trained to predict: labels as they are, or standardized targets.
 
         Args:
             y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
@@ -202,7 +202,7 @@ class Shards(Protocol):
         ...
 
     def standardization(self, world: IntArray) -> Standardization:
-        """The statistics of `normalize` and `targets` for lanes of these worlds, `[W]`."""
+        """Returns the statistics of `normalize` and `targets` for lanes of these worlds, `[W]`."""
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
@@ -221,19 +221,19 @@ class Shards(Protocol):
         ...
 
     def client_test(self, world: int, client: int) -> IntArray | None:
-        """Which rows of `test(world)` are this client's own, `[n]`; None unless the partition is natural."""
+        """Returns which rows of `test(world)` are this client's own, `[n]`; None unless the partition is natural."""
         ...
 
     def clusters(self, world: int) -> IntArray | None:
-        """The true cluster of each client, `[N]`; None where nobody knows any."""
+        """Returns the true cluster of each client, `[N]`; None where nobody knows any."""
         ...
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Which rows of `test(world)` show what the rows of this client's cluster show, `[n]`; None: all."""
+        """Returns which rows of `test(world)` show what the rows of this client's cluster show, `[n]`; None: all."""
         ...
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Which rows of `holdout(world)` were withheld from this client, `[n]`."""
+        """Returns which rows of `holdout(world)` were withheld from this client, `[n]`."""
         ...
 
     def label_counts(self, world: int) -> IntArray:
@@ -400,7 +400,7 @@ class StoredShards:
         return self._clusters[world] if self._clusters else None
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """The rows of the copy of the client's group."""
+        """Returns the rows of the copy of the client's group."""
         if self._copies is None or not self._clusters:
             return None
         rows = self.data.folds[self._folds[world]][1] if self.data.folds else self.data.test.y
@@ -427,7 +427,7 @@ class StoredShards:
         return self._own_test.rows[self._own_test.offsets[client] : self._own_test.offsets[client + 1]]
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """A range, because withheld rows come client after client."""
+        """Returns a range, because withheld rows come client after client."""
         if not self._held:
             return np.empty(0, np.int64)
         place = world * self.number
@@ -446,7 +446,7 @@ class StoredShards:
 
 
 def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
-    """The test rows of each client, which are those of its group; None unless the partition is natural."""
+    """Returns the test rows of each client, which are those of its group; None unless the partition is natural."""
     if test_group is None or groups is None:
         return None
     client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
@@ -617,7 +617,7 @@ class ServerShards:
         return np.where(client == 0, held, 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """The server's rows."""
+        """Returns the server's rows."""
         worlds, size = np.unique(world).tolist(), self.sizes(world, client)
         x, y = zip(*(self.whole.server(w) for w in worlds), strict=True)
         begins = dict(zip(worlds, np.cumsum([0, *map(len, y)]).tolist(), strict=False))

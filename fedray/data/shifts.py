@@ -50,7 +50,7 @@ class Shifts(NamedTuple):
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """The options of a partition without those of shifts, and the shifts (None without any).
+    """Returns the options of a partition without those of shifts, and the shifts (None without any).
 
     Raises:
         BadInput: The data cannot be shifted so.
@@ -85,7 +85,7 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 
 
 def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
-    """The group of each client, `[N]`, 0 to `groups` - 1: their sizes differ by at most 1.
+    """Returns the group of each client, `[N]`, 0 to `groups` - 1: their sizes differ by at most 1.
 
     Args:
         seed: Of the world.
@@ -114,7 +114,7 @@ def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
 
 
 def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
-    """What each group of clients calls each class, `[groups, C]`; the first group calls them as they are.
+    """Returns what each group of clients calls each class, `[groups, C]`; the first group calls them as they are.
 
     Args:
         seed: Of the world.
@@ -127,7 +127,7 @@ def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
 
 
 def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
-    """The inputs of all worlds, `[R * n, ...]`: those of world w begin at `w * n`.
+    """Returns the inputs of all worlds, `[R * n, ...]`: those of world w begin at `w * n`.
 
     Args:
         x: Raw inputs, `[n, ...]`; they are copied.
@@ -170,7 +170,7 @@ def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) 
 
 
 def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
-    """The labels of all worlds, `[R * n]`: those of world w begin at `w * n`.
+    """Returns the labels of all worlds, `[R * n]`: those of world w begin at `w * n`.
 
     Args:
         y: Labels, `[n]`.
@@ -209,7 +209,7 @@ class LabelNoise(NamedTuple):
     noisy: float = 0.0
 
     def kinds(self, seeds: list[int], clients: int) -> IntArray:
-        """The kind of each client in each world, `[R, N]`: 0, `FLIPPED` or `NOISY`.
+        """Returns the kind of each client in each world, `[R, N]`: 0, `FLIPPED` or `NOISY`.
 
         Args:
             seeds: One for each world.
@@ -233,7 +233,7 @@ class LabelNoise(NamedTuple):
 
 
 def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any], LabelNoise | None]:
-    """The options of a partition without those of wrong labels, and the wrong labels (None without any)."""
+    """Returns the options of a partition without those of wrong labels, and the wrong labels (None without any)."""
     rest = {key: value for key, value in options.items() if key not in LabelNoise._fields}
     noise = LabelNoise(*(float(options.get(key, 0.0)) for key in LabelNoise._fields))
     if noise == LabelNoise():
@@ -249,7 +249,7 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
 
 
 def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
-    """The labels that clients hold, `[n]`.
+    """Returns the labels that clients hold, `[n]`.
 
     Args:
         y: True labels, `[n]`.

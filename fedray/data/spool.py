@@ -84,7 +84,7 @@ class Spool:
 
 
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
-    """An array in pieces of at most 16 MB; what was mapped from a file for a piece is let go after it.
+    """Returns an array in pieces of at most 16 MB; what was mapped from a file for a piece is let go after it.
 
     Args:
         array: In memory, or a view of a mapped file.
@@ -100,7 +100,7 @@ def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterato
 
 
 def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
-    """Some rows of an array by rising indices, `array[rows]`; what is large is not copied into memory.
+    """Returns some rows of an array by rising indices, `array[rows]`; what is large is not copied into memory.
 
     Example:
         >>> take_rows(np.arange(4) * 10, np.array([0, 3])).tolist()
@@ -119,7 +119,7 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
 
 
 def find_mapping(array: NDArray[Any]) -> mmap.mmap | None:
-    """The mapped file that an array is a view of; None where it is in memory."""
+    """Returns the mapped file that an array is a view of; None where it is in memory."""
     base: object = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

@@ -88,7 +88,7 @@ class FeatureShards:
 
 
 def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
-    """Some of the rows of each job: those where its mask `[n]` is true."""
+    """Returns some of the rows of each job: those where its mask `[n]` is true."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
@@ -122,7 +122,7 @@ class LeaveOutShards:
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
 
     def fold_of(self, world: int, client: int, size: int) -> IntArray:
-        """The fold of each row of a client, `[n]`.
+        """Returns the fold of each row of a client, `[n]`.
 
         Args:
             world: World of the whole.
@@ -142,7 +142,7 @@ class LeaveOutShards:
         return np.asarray(size - (size - fold + self.folds - 1) // self.folds)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """The rows of the whole without those of the fold."""
+        """Returns the rows of the whole without those of the fold."""
         fetched, masks = self.whole.fetch(world // self.folds, client), []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
             masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
@@ -161,15 +161,15 @@ class LeaveOutShards:
         return self.whole.standardization(world // self.folds)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """The raw test rows of the whole."""
+        """Returns the raw test rows of the whole."""
         return self.whole.test(world // self.folds)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """The raw withheld rows of the whole."""
+        """Returns the raw withheld rows of the whole."""
         return self.whole.holdout(world // self.folds)
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """The server's raw rows of the whole."""
+        """Returns the server's raw rows of the whole."""
         return self.whole.server(world // self.folds)
 
     def client_test(self, world: int, client: int) -> IntArray | None:
@@ -232,13 +232,13 @@ class ProxyShards:
         return proxy if self._shows else size - proxy
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """The rows that are shown."""
+        """Returns the rows that are shown."""
         fetched = self.whole.fetch(world, client)
         jobs = zip(world.tolist(), client.tolist(), fetched.size.tolist(), strict=True)
         return mask_rows(fetched, [self._mask(*job) for job in jobs])
 
     def _mask(self, world: int, client: int, size: int) -> NDArray[np.bool_]:
-        """Which of a client's rows are shown, `[n]`."""
+        """Returns which of a client's rows are shown, `[n]`."""
         place = rng.stream(self._seeds[world], "proxy", client).permutation(size)
         is_proxy: NDArray[np.bool_] = place < count_withheld(np.array(size), self._share)
         return is_proxy if self._shows else ~is_proxy

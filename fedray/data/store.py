@@ -66,7 +66,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 
 def _open_stored(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
-    """The data set from the store, where it is put if that is a gain."""
+    """Returns the data set from the store, where it is put if that is a gain."""
     where = find_source(name).where
     if where is None:
         return load_data(name, root, **options)
@@ -75,7 +75,7 @@ def _open_stored(name: str, root: Path | None, options: dict[str, Any]) -> Datas
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
-    """A data set from the store, where it is put if it is not there.
+    """Returns a data set from the store, where it is put if it is not there.
 
     Args:
         name: Of the data set.
@@ -120,7 +120,7 @@ def _stamp_test_file(options: dict[str, Any]) -> Any:
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays of a data set by name, and what is known of it beside them."""
+    """Returns the arrays of a data set by name, and what is known of it beside them."""
     parts = (("train", data.train), ("test", data.test))
     rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
     found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}
@@ -130,7 +130,7 @@ def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Dataset:
-    """The data set that `_pack` was given."""
+    """Returns the data set that `_pack` was given."""
     train, test = (Split(arrays[f"{of} x"], arrays[f"{of} y"], arrays.get(f"{of} group")) for of in ("train", "test"))
     columns = {key.removeprefix("column "): values for key, values in arrays.items() if key.startswith("column ")}
     table = {key: None if values is None else tuple(values) for key, values in notes["table"].items()}

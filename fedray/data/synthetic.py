@@ -40,7 +40,7 @@ def _toy(
 
 
 def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
-    """The sine toy: `y = a sin(2 pi x) + e` with e ~ N(0, 0.2^2) and x uniform on [-1, 1].
+    """Returns the sine toy: `y = a sin(2 pi x) + e` with e ~ N(0, 0.2^2) and x uniform on [-1, 1].
 
     Each client has an amplitude a ~ N(1, 0.2^2). The test rows are 201 even points of [-1, 1] with
     E[y|x] = sin(2 pi x). Nothing is standardized. Source: Fed-ensemble, section V-A.
@@ -58,7 +58,7 @@ def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int
 
 
 def make_interval(_root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
-    """The sine toy with training x in [-1, -0.5] and [0.5, 1]; the test rows still cover all of [-1, 1].
+    """Returns the sine toy with training x in [-1, -0.5] and [0.5, 1]; the test rows still cover all of [-1, 1].
 
     Args:
         seed: Address of the rows.
@@ -83,7 +83,7 @@ def _draw_sine(name: str, seed: int, clients: int, samples: int, *, has_gap: boo
 def make_cubic(
     _root: Path | None, seed: int = 0, clients: int = 10, samples: int = 16, standardise: bool = True
 ) -> Dataset:
-    """The cubic toy: `y = x^3 + e` with e ~ N(0, 9) and x uniform on [-4, 4].
+    """Returns the cubic toy: `y = x^3 + e` with e ~ N(0, 9) and x uniform on [-4, 4].
 
     The test rows are 241 even points of [-6, 6] with x^3. Source: FedAG, toy example.
 
@@ -113,7 +113,7 @@ def make_population(
     test: int = 2000,
     seed: int = 0,
 ) -> Dataset:
-    """A population of generated clients, without training rows.
+    """Returns a population of generated clients, without training rows.
 
     Args:
         samples: Rows of a client; the median, if `spread` is above 0.
@@ -260,11 +260,11 @@ class GeneratedShards:
         return label, words[..., 1]
 
     def test(self, _world: int) -> tuple[Tensor, Tensor]:
-        """The test rows of the data set, the same in all worlds."""
+        """Returns the test rows of the data set, the same in all worlds."""
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """The last rows of each of the first clients."""
+        """Returns the last rows of each of the first clients."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
@@ -272,7 +272,7 @@ class GeneratedShards:
         return held.x, held.y
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """The rows of further generated clients, as many as the server's share says."""
+        """Returns the rows of further generated clients, as many as the server's share says."""
         number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
@@ -292,7 +292,7 @@ class GeneratedShards:
         return None
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """A range, because withheld rows come client after client."""
+        """Returns a range, because withheld rows come client after client."""
         if world not in self._held:
             known = np.arange(min(self.number, EVALUATED_CLIENTS))
             size = count_withheld(self._total(np.full_like(known, world), known), self._hold_out)

@@ -94,7 +94,7 @@ class Split(NamedTuple):
     group: IntArray | None = None
 
     def take(self, rows: IntArray) -> Split:
-        """Some of the rows, by their indices."""
+        """Returns some of the rows, by their indices."""
         return Split(self.x[rows], self.y[rows], None if self.group is None else self.group[rows])
 
 
@@ -193,14 +193,14 @@ class Dataset(NamedTuple):
 
 
 def find_kind(x: Array) -> InputKind:
-    """What inputs `[n, ...]` are, by their type and axes."""
+    """Returns what inputs `[n, ...]` are, by their type and axes."""
     if x.ndim == 4:
         return "images"
     return "tokens" if np.issubdtype(x.dtype, np.integer) else "features"
 
 
 def classification(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
-    """A data set with classes.
+    """Returns a data set with classes.
 
     Args:
         name: For messages and records.
@@ -230,7 +230,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
 
 
 def regression(name: str, train: Split, test: Split, standardize: bool = True) -> Dataset:
-    """A data set with real targets, which are kept in float32.
+    """Returns a data set with real targets, which are kept in float32.
 
     Args:
         name: For messages and records.
@@ -274,7 +274,7 @@ def _convert(name: str, train: Any, test: Any, what: str) -> tuple[Split, Split,
 
 
 def _as_columns(split: Split) -> Split:
-    """A part of a regression whose targets are `[n, q]` float32."""
+    """Returns a part of a regression whose targets are `[n, q]` float32."""
     y = split.y[:, None] if split.y.ndim == 1 else split.y
     return split._replace(y=as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
 
@@ -306,7 +306,7 @@ def split_stratified(labels: IntArray, fraction: float, generator: np.random.Gen
 
 
 def limit_rows(data: Dataset, rows: int) -> Dataset:
-    """The same data set with at most `rows` training and `rows` test samples, drawn by address."""
+    """Returns the same data set with at most `rows` training and `rows` test samples, drawn by address."""
 
     def draw(split: Split, purpose: str) -> Split:
         return split.take(np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows]))
@@ -383,7 +383,7 @@ def check_rows(where: str, split: Any, what: str = "labels") -> None:
 
 
 def check_dataset(data: Dataset) -> Dataset:
-    """The data set, whose labels are int64 from here on.
+    """Returns the data set, whose labels are int64 from here on.
 
     Raises:
         BadInput: Its rows, labels, images or scales are not what `Dataset` describes.

@@ -20,18 +20,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.answers import (
-    Inquiry,
-    Measured,
-    Own,
-    RowAnswers,
-    ask_own,
-    count_known,
-    join_answers,
-    read_world,
-    tell_known,
-)
+from fedray.evaluation.answers import Measured, count_known
 from fedray.evaluation.conformal import ClientSets, name_size
+from fedray.evaluation.inquiry import Inquiry, Own, RowAnswers, ask_own, join_answers, read_world, tell_known
 from fedray.metrics import classification, regression
 from fedray.simulation.study import Runtime, Study
 

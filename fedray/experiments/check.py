@@ -73,7 +73,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
 
 
 def _name_some(names: tuple[str, ...]) -> str:
-    """The first names, and how many more there are."""
+    """Returns the first names, and how many more there are."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -122,7 +122,7 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
 
 
 def _count_distilling(scenario: Scenario, study: Study) -> str:
-    """How many steps a server's student takes in a round; empty where none is distilled."""
+    """Counts the steps of a server's student in a round; empty if no student is distilled."""
     options = scenario.method.options
     steps, epochs, batch = (options.get(f"distil_{key}") for key in ("steps", "epochs", "batch"))
     if isinstance(steps, int) and steps:
@@ -133,7 +133,7 @@ def _count_distilling(scenario: Scenario, study: Study) -> str:
 
 
 def describe_local(local: Local, grid: list[float] | None = None) -> str:
-    """How a client trains, in words.
+    """Returns how a client trains, in words.
 
     Args:
         local: Its optimizer and steps.
@@ -160,14 +160,14 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
 
 def _describe_course(rule: RateSchedule) -> str:
-    """How the learning rate follows the rounds, in words."""
+    """Returns how the learning rate follows the rounds, in words."""
     falls = "again every" if rule.restart else "over"
     text = f"{rule.kind} schedule" + f" {falls} {rule.rounds:,} rounds" * (rule.kind in ("cosine", "linear"))
     return text + f", {rule.warmup} rounds of warm-up" * bool(rule.warmup)
 
 
 def _describe_server(scenario: Scenario) -> str:
-    """How uploads become the next models, in words."""
+    """Returns how uploads become the next models, in words."""
     keys = scenario.server
     parts = ["uploads weigh alike" if keys.weighting == "uniform" else "uploads weigh by their clients' rows"]
     parts += [f"tiers by {keys.coefficients}"] if keys.coefficients != "fedavg" else []
@@ -183,7 +183,7 @@ ACTOR_BYTES = 1e9 * ACTOR_GB
 
 
 def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
-    """The resolved plan as text: clients, tiers, actors, memory, bytes a round.
+    """Returns the resolved plan as text: clients, tiers, actors, memory, bytes a round.
 
     Args:
         scenario: The scenario.
@@ -233,7 +233,7 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
 
 
 def describe_partition_keys(scenario: Scenario, study: Study) -> str:
-    """The data, the number of clients, and the keys of the partition, in a line."""
+    """Returns the data, the number of clients, and the keys of the partition, in a line."""
     keys = scenario.data.partition
     options = ", ".join(f"{key} {quote_value(value)}" for key, value in keys.options.items() if value is not False)
     title = f"{study.shards.data.name}, {study.clients.number:,} clients by {keys.name}"
@@ -241,7 +241,7 @@ def describe_partition_keys(scenario: Scenario, study: Study) -> str:
 
 
 def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -> list[tuple[str, str]]:
-    """What a scenario resolves to, as pairs (name, text); `address`: of the cluster, where it is another's."""
+    """Returns what a scenario resolves to, as pairs (name, text); `address`: of the cluster, where it is another's."""
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
@@ -303,7 +303,7 @@ def _describe_tier(tier: Tier, models: int) -> str:
 
 
 def describe_compression(scenario: Scenario) -> str:
-    """The compression of uploads."""
+    """Returns the compression of uploads."""
     keys = scenario.compress
     if keys.kind in ("topk", "randomk"):
         return f"{keys.kind}, ratio {keys.ratio:g}"
@@ -311,7 +311,7 @@ def describe_compression(scenario: Scenario) -> str:
 
 
 def describe_models(study: Study) -> str:
-    """How many models there are, and of a stack how its rounds are spent."""
+    """Returns how many models there are, and of a stack how its rounds are spent."""
     if not study.parts:
         return f"{study.method.phase.models} models"
     bases = [part for part in study.parts if part.trained_before is None]
@@ -333,7 +333,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 
 
 def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:
-    """Where it runs, and why, with the client actors on Ray."""
+    """Returns where it runs, and why, with the client actors on Ray."""
     chosen = choose_runtime(scenario, study, address)
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
@@ -355,7 +355,7 @@ def count_actors(scenario: Scenario, study: Study, address: str | None) -> int:
 
 
 def ask_cluster(address: str) -> list[Node]:
-    """The nodes that a cluster has now.
+    """Returns the nodes that a cluster has now.
 
     Raises:
         BadInput: It cannot be reached.

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, suggest_nearest
-from fedray.experiments.results import Run, to_frame
+from fedray.experiments.results import Run
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
@@ -82,35 +82,27 @@ class Comparison:
         if chosen := list_chosen(self._runs):
             marks = [", ".join(name for name in (pair.run, pair.baseline) if name in chosen) for pair, _ in known]
             columns["chosen_on_test"] = pa.array(marks, pa.string())
-        return to_frame(pa.table(columns))
+        return pa.table(columns).to_pandas()
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
-        """The curves of all runs in one picture.
+        """Returns the curves of all runs in one picture.
 
         Args:
             metric: a score of `rounds.parquet`; None means accuracy or RMSE: that of the clients' own answers where
                 clients of one run use those, and all runs have it.
-            over: `rounds`, or with accuracy and RMSE `bytes` or `seconds`, on the horizontal axis.
+            over: `rounds`, `bytes` (up and down) or `seconds` (of virtual time), on the horizontal axis.
 
         Raises:
             BadInput: there is no such picture.
         """
         from fedray.report.compare import overlay_curves
-        from fedray.report.notebook import draw_alone, figure_scores_of_runs
+        from fedray.report.notebook import draw_alone
         from fedray.report.read import find_headline
 
-        headline, plain = find_headline(self._runs), self._runs[0].metric
-        wanted = metric or headline
+        wanted = metric or find_headline(self._runs)
         if over not in ("rounds", "bytes", "seconds"):
             raise BadInput(f"over = {quote_value(over)}: choose rounds, bytes or seconds")
         figure = draw_alone(lambda: overlay_curves(self._runs, wanted, over))
-        if figure is None and over == "rounds":
-            figure = draw_alone(lambda: figure_scores_of_runs(self._runs, wanted))
-        if figure is None and over != "rounds" and wanted not in (headline, plain):
-            raise BadInput(
-                f"plot {quote_value(wanted)} over {over}: this axis is there for {headline} alone: choose rounds, or "
-                "draw the columns up_bytes and sim_seconds of each run's metrics_dataframe"
-            )
         if figure is None:
             known = ", ".join(dict.fromkeys(pair.metric for pair in self.pairs))
             raise BadInput(f"plot {quote_value(wanted)} over {over}: no run has this curve: choose one of {known}")
@@ -175,7 +167,7 @@ def compare(
 
 
 def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> list[str] | None:
-    """The scores that are wanted by name; None: the usual ones.
+    """Returns the scores that are wanted by name; None: the usual ones.
 
     Raises:
         BadInput: one of them is no score of the first run and another one.
@@ -197,7 +189,7 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
 
 
 def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
-    """The cost at which runs are compared, as `fedray.report.compare` names it; None for rounds.
+    """Returns the cost at which runs are compared, as `fedray.report.compare` names it; None for rounds.
 
     Raises:
         BadInput: there is no such cost, or a run has none of it.

@@ -61,7 +61,7 @@ class Heard:
 
 
 def next_line(heard: Heard, now: float) -> str | None:
-    """The line that is due, or None.
+    """Returns the line that is due, or None.
 
     Args:
         heard: the phase; changed where a line is due.
@@ -163,7 +163,7 @@ def _describe_scores(snapshot: dict[str, Any]) -> str:
 
 @contextmanager
 def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that shows snapshots until the block ends.
+    """Returns a function that shows snapshots until the block ends.
 
     Args:
         title: of the table.
@@ -211,7 +211,7 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 def show_if_wanted(
     wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that shows snapshots, where that is wanted, and then calls the user's own.
+    """Returns a function that shows snapshots, where that is wanted, and then calls the user's own.
 
     Args:
         wanted: whether phases and rounds are shown on stderr, in a notebook as a bar; None means in a notebook only.
@@ -237,7 +237,7 @@ def show_if_wanted(
 
 @contextmanager
 def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that moves the bar of a notebook; the phase stands before it, the newest scores behind it."""
+    """Returns a function that moves the bar of a notebook; the phase stands before it, the newest scores behind it."""
     if importlib.util.find_spec("ipywidgets") is None:
         from tqdm import tqdm
     else:
@@ -281,7 +281,7 @@ def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], No
 
 
 def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Group:
-    """The live table: the newest ten snapshots, a bar of the rounds done, and the phase, if there is one."""
+    """Returns the live table: the newest ten snapshots, a bar of the rounds done, and the phase, if there is one."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -33,7 +33,7 @@ from fedray.storage.identity import (
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
-    """The scenario of a run directory, for the Python objects the run was started with.
+    """Returns the scenario of a run directory, for the Python objects the run was started with.
 
     Args:
         out: the run directory.
@@ -67,7 +67,7 @@ def read_data_options(out: Path) -> dict[str, Any]:
 
 
 def reopen_study(out: Path, own: UserObjects) -> Study:
-    """The study of a run directory, made again from its scenario.
+    """Returns the study of a run directory, made again from its scenario.
 
     Args:
         out: the run directory.

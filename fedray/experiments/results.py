@@ -46,9 +46,10 @@ from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, S
 from fedray.data.adaptation import find_client
 from fedray.data.forms.new_rows import read_inputs
 from fedray.data.origins import add_back, find_range, tell_scale
-from fedray.evaluation.answers import ask_own, pick_own_models, rank_own_models, weigh_models
+from fedray.evaluation.answers import pick_own_models, rank_own_models, weigh_models
 from fedray.evaluation.conformal import Thresholds, calibrate, draw_uniform, inquire
 from fedray.evaluation.evaluate import measure_models
+from fedray.evaluation.inquiry import ask_own
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.evaluation.stacking import find_bases
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
 
 
 def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
-    """The rows of the newest evaluated round as one: each number is the mean over replicates and folds.
+    """Returns the rows of the newest evaluated round as one: each number is the mean over replicates and folds.
 
     Args:
         rounds: `rounds.parquet`.
@@ -98,19 +99,6 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
     return found
 
 
-def to_frame(table: pa.Table) -> Any:
-    """A table as a pandas DataFrame.
-
-    Raises:
-        FedrayError: pandas is not installed.
-    """
-    try:
-        import pandas  # noqa: F401 - whether it is there
-    except ImportError:
-        raise FedrayError("a DataFrame needs pandas: `pip install pandas`, or use the pyarrow table") from None
-    return table.to_pandas()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Conformal sets of a prediction: the thresholds of a checkpoint, for any alpha and score, and what lies below them.
 
@@ -130,7 +118,7 @@ class Calibrated(NamedTuple):
 
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
-    """The rule of a prediction: that of the scenario, or another one in its place.
+    """Returns the rule of a prediction: that of the scenario, or another one in its place.
 
     Args:
         study: what was trained.
@@ -160,7 +148,7 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
 
 
 def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: ConformalRule) -> Calibrated:
-    """The thresholds of the models of a checkpoint.
+    """Returns the thresholds of the models of a checkpoint.
 
     Args:
         study: what was trained.
@@ -177,7 +165,7 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
 
 
 def find_sets(study: Study, world: int, found: Calibrated, probs: FloatArray, *, known: bool) -> NDArray[np.bool_]:
-    """Which labels are in the set of each row, `[n, C]`.
+    """Returns which labels are in the set of each row, `[n, C]`.
 
     Args:
         study: what was trained.
@@ -269,7 +257,7 @@ class Predictor:
     def predict(
         self, x: Any, *, client: int | str | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
     ) -> Prediction:
-        """The answer of the ensemble, or of a client's own models.
+        """Returns the answer of the ensemble, or of a client's own models.
 
         Args:
             x: raw inputs `[n, *sample]`, as the data were given, or a table with the columns they were read from.
@@ -294,7 +282,7 @@ class Predictor:
         return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
-        """The answer of a world's ensemble, or of a known client, without sets, and the models that gave it.
+        """Returns the answer of a world's ensemble, or of a known client, without sets, and the models that gave it.
 
         Args:
             inputs: raw inputs `[n, *sample]`, as the study's splits have them.
@@ -336,7 +324,7 @@ class Predictor:
         return replace(found, interval=find_intervals(self.study, world, calibrated, moments, answer, known=known))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """A known client's weights over the A models, `[A]`; a model that does not answer has none."""
+        """Returns a known client's weights over the A models, `[A]`; a model that does not answer has none."""
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -419,7 +407,7 @@ def _name_world(study: Study, world: int) -> str:
 
 
 def describe_answer(study: Study, state: State) -> dict[str, Any]:
-    """What new clients are answered, and known ones where tiers have weights of their own.
+    """Describes what new clients are answered, and known ones if tiers have weights of their own.
 
     Returns:
         `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
@@ -454,7 +442,7 @@ def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
 
 
 def _describe_bases(study: Study) -> dict[str, Any]:
-    """What is averaged over the networks of a stack; empty where something else joins them."""
+    """Returns what is averaged over the networks of a stack; empty where something else joins them."""
     bases = find_bases(study)
     if len(bases) < len(study.parts) or bases[0].combine is not None:
         return {}
@@ -463,7 +451,7 @@ def _describe_bases(study: Study) -> dict[str, Any]:
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
-    """What one must know beside the weights to ask the models without fedray.
+    """Returns what one must know beside the weights to ask the models without fedray.
 
     Returns:
         `network`: the torch module as text. `inputs`: kind, shape, and of a table the columns, the values of each
@@ -531,7 +519,7 @@ class Distilled:
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A plain torch state dict of the network, which reads standardized inputs."""
+        """Returns a plain torch state dict of the network, which reads standardized inputs."""
         return whole_state_dict(self.net, self.row)
 
 
@@ -630,7 +618,7 @@ class Run:
     @property
     def metrics_dataframe(self) -> Any:
         """`rounds` as a pandas DataFrame: one row per evaluated round, replicate and fold."""
-        return to_frame(self.rounds)
+        return self.rounds.to_pandas()
 
     @property
     def checkpoint(self) -> Path | None:
@@ -747,7 +735,7 @@ class Run:
         return write_models(self.study, self._read_state(), folder)
 
     def plot(self, name: str | None = None) -> Figure:
-        """A picture of the report as a Matplotlib figure.
+        """Returns a picture of the report as a Matplotlib figure.
 
         Args:
             name: `calibration`, `clients` ..., or any score of `rounds`; None: its `accuracy` or `rmse`.
@@ -776,7 +764,7 @@ class Run:
         *,
         conformal: Mapping[str, Any] | None = None,
     ) -> Prediction:
-        """The ensemble's answer for raw inputs; column c of its probabilities is for the class `class_names[c]`.
+        """Answers raw inputs by the ensemble; column c of its probabilities is for the class `class_names[c]`.
 
         The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
 
@@ -831,7 +819,7 @@ class Run:
             raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
 
     def _newest_predictor(self) -> Predictor:
-        """The worker and the models of the newest checkpoint, kept until there is a newer one."""
+        """Returns the worker and the models of the newest checkpoint, kept until there is a newer one."""
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that goes on removes the older ones

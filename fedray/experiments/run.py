@@ -132,7 +132,7 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """What the candidates train: the scenario in one process, without some rows, scored once, at its end."""
+    """Returns what the candidates train: the scenario in one process, without some rows, scored once, at its end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local = replace(scenario.local, lr_grid=[])
@@ -154,7 +154,7 @@ def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progres
 
 
 def _measure_own_loss(predictor: Predictor, world: int) -> float:
-    """The mean over the known clients of the nll of their own answers, each on the client's withheld rows."""
+    """Returns the mean over the known clients of the nll of their own answers, each on the client's withheld rows."""
     study, losses = predictor.study, []
     x, y = study.split("hold_out", world)
     for client in range(min(study.clients.number, EVALUATED_CLIENTS)):
@@ -165,7 +165,7 @@ def _measure_own_loss(predictor: Predictor, world: int) -> float:
 
 
 def choose_best(scores: list[float], grid: list[float]) -> float:
-    """The candidate of lowest score; of equal ones the smallest. A NaN or infinite score never wins over a finite one.
+    """Chooses the candidate of lowest score, the smallest of equal ones; a finite score wins over NaN and infinity.
 
     Args:
         scores: one for each candidate.
@@ -250,7 +250,7 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: bool
 ) -> tuple[str, Study | None]:
-    """The runtime of a run, and its study for a new run in this process.
+    """Returns the runtime of a run, and its study for a new run in this process.
 
     Bad input is found here, before a new run's directory is made.
     """
@@ -355,7 +355,7 @@ def run_inline(
 
 @contextmanager
 def _open_inline(scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """The runtime of this process alone, which is closed at the end, and facts on it."""
+    """Returns the runtime of this process alone, which is closed at the end, and facts on it."""
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     device = device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32)
     with closing(Inline(study, device)) as runtime:
@@ -381,7 +381,7 @@ def _run_on_ray(
 
 
 def describe_resume(out: Path, modules: Sequence[str], address: str | None) -> str:
-    """How a run goes on that was ended.
+    """Returns how a run goes on that was ended.
 
     Example:
         >>> describe_resume(Path("runs/my run"), ("mine",), None)

@@ -35,7 +35,7 @@ class RuntimeChoice(NamedTuple):
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
-    """The runtime of a scenario: its own, or for `auto` the one that is sooner done.
+    """Returns the runtime of a scenario: its own, or for `auto` the one that is sooner done.
 
     Args:
         scenario: The scenario.

@@ -96,7 +96,7 @@ class CellLines:
                 self._say(f"cell {cell}: {line}")
 
     def newest(self, cell: str) -> str:
-        """The last line of a cell that is no note; empty before the first."""
+        """Returns the last line of a cell that is no note; empty before the first."""
         return self._newest.get(cell, "")
 
 
@@ -160,7 +160,7 @@ def train_cells(
 
 
 def _make_stop(pool: ThreadPoolExecutor, children: Children) -> Callable[[], None]:
-    """A function that lets no further cell begin, and ends those that train."""
+    """Returns a function that lets no further cell begin, and ends those that train."""
 
     def stop() -> None:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -250,7 +250,7 @@ PERSONAL = ("personal_accuracy", "personal_rmse")  # of the clients' own answers
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """The score of the clients' own answers, where clients of a cell use those, and all cells have it.
+    """Returns the score of the clients' own answers, if clients of a cell use them and all cells have it.
 
     Args:
         rows: of the table; `apart` says of a cell that its clients use answers of their own.
@@ -268,7 +268,7 @@ def find_first_score(rows: CellRows) -> list[str]:
 
 
 def list_table_notes(rows: CellRows) -> list[str]:
-    """The lines below a table.
+    """Returns the lines below a table.
 
     Args:
         rows: as in `find_first_score`; `chosen` is a line where the test rows chose the round in which a cell ended.
@@ -278,7 +278,7 @@ def list_table_notes(rows: CellRows) -> list[str]:
 
 
 def mark_row(text: str, row: Mapping[str, Any] | None, mark: str = MARK) -> str:
-    """A score of a cell as text, with a mark where the test rows chose the round in which the cell ended.
+    """Returns a score of a cell as text, with a mark where the test rows chose the round in which the cell ended.
 
     Args:
         text: the score; an empty one has no mark.
@@ -293,7 +293,7 @@ def mark_row(text: str, row: Mapping[str, Any] | None, mark: str = MARK) -> str:
 
 
 def _tell_answers(rows: CellRows) -> list[str]:
-    """A line where clients of some cells use answers of their own: which score is theirs."""
+    """Returns a line where clients of some cells use answers of their own: which score is theirs."""
     apart = _list_apart(rows)
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
     if not name:
@@ -305,12 +305,12 @@ def _tell_answers(rows: CellRows) -> list[str]:
 
 
 def _list_apart(rows: CellRows) -> list[str]:
-    """The cells whose clients use answers of their own."""
+    """Returns the cells whose clients use answers of their own."""
     return list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
 
 
 def _list_lacking(rows: CellRows, name: str) -> list[str]:
-    """The cells without a score."""
+    """Returns the cells without a score."""
     return [cell for cell in dict.fromkeys(cell for cell, _ in rows) if (cell, name) not in rows]
 
 
@@ -347,11 +347,11 @@ class TableView(NamedTuple):
     errors: dict[str, str]
 
     def of_metric(self, name: str) -> Rows:
-        """The rows of a metric."""
+        """Returns the rows of a metric."""
         return [row for (_, metric), row in self.rows.items() if metric == name]
 
     def of_cell(self, name: str) -> Rows:
-        """The rows of a cell."""
+        """Returns the rows of a cell."""
         return [row for (cell, _), row in self.rows.items() if cell == name]
 
 
@@ -407,7 +407,7 @@ def _match_metrics(known: list[str], wanted: Sequence[str]) -> list[str]:
 
 
 def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    r"""The table as Markdown: one line for each cell, and a metric's published values beside those found.
+    r"""Returns the table as Markdown: one line for each cell, and a metric's published values beside those found.
 
     Args:
         rows: as in `choose_metrics`.
@@ -532,7 +532,7 @@ def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
 
 
 def _power_of_ten(text: str) -> str:
-    r"""A number as LaTeX prints it, within or without `$`.
+    r"""Returns a number as LaTeX prints it, within or without `$`.
 
     Example:
         >>> print(_power_of_ten("4.5e-05"), _power_of_ten("0.91"))
@@ -628,7 +628,7 @@ def run_table(
 
 
 def _list_absent(cells: Sequence[NamedCell], out: Path) -> str:
-    """The lines of a table about its other cells: which have begun, and which have not."""
+    """Returns the lines of a table about its other cells: which have begun, and which have not."""
     begun = [cell.name for cell in cells if (out / "cells" / cell.name / "scenario.yaml").is_file()]
     fresh = [cell.name for cell in cells if cell.name not in begun]
     both = (("Not finished", begun), ("Not run", fresh))
@@ -647,7 +647,7 @@ def _read_cells(cells: Sequence[NamedCell], folder: Path, failed: dict[str, str]
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
-    """The cells whose names fit one of the patterns, in their order; without patterns all of them.
+    """Returns the cells whose names fit one of the patterns, in their order; without patterns all of them.
 
     Raises:
         BadInput: a pattern fits no cell.
@@ -680,7 +680,7 @@ def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
 
 
 def _count_jobs(cell: NamedCell) -> float:
-    """How many jobs a cell trains."""
+    """Returns how many jobs a cell trains."""
     scenario, number = cell.scenario, cell.scenario.clients.number
     if number is None:  # the data will say
         return float(scenario.rounds * scenario.replicates)
@@ -716,7 +716,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 
 
 def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bool) -> str:
-    """The keys of a cell that decide what it holds and were changed since it was trained, with both values."""
+    """Lists the keys of a cell that decide its content and were changed since it was trained, with both values."""
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
     keys = [key for key in keys if not is_free(key) or (finished and key.startswith(("checkpoint.", "loggers")))]
@@ -727,7 +727,7 @@ def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bo
 def _list_options(
     cell: NamedCell, address: str | None, modules: tuple[str, ...], wait_for: Mapping[str, float] | None
 ) -> list[str]:
-    """The options of the command that runs or resumes a cell."""
+    """Returns the options of the command that runs or resumes a cell."""
     shared = [f"--import={name}" for name in modules]
     waits = [f"--wait-for={write_awaited(wait_for)}"] if wait_for else []
     on_cluster = [f"--address={address}", *waits] if address and cell.scenario.runtime != "inline" else []

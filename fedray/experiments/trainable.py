@@ -55,7 +55,7 @@ def refuse_other_seats(scenario: Scenario) -> None:
 def open_actors(
     scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str
 ) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """The runtime of a trial on its actors, which is closed at the end, and facts on it for the manifest.
+    """Returns the runtime of a trial on its actors, which is closed at the end, and facts on it for the manifest.
 
     Args:
         scenario: That of the trial.
@@ -108,7 +108,7 @@ class Trial(NamedTuple):
 
 
 def make_trainable(trial: Trial) -> Any:
-    """A function of Ray Tune that trains a scenario, for `ray.tune.Tuner`.
+    """Returns a function of Ray Tune that trains a scenario, for `ray.tune.Tuner`.
 
     Args:
         trial: What all trials share.
@@ -204,7 +204,7 @@ def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
 
 @contextmanager
 def _open_runtime(trial: Trial, scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """The runtime of a trial, which is closed at the end, and facts on it."""
+    """Returns the runtime of a trial, which is closed at the end, and facts on it."""
     if trial.actors:
         with open_actors(scenario, trial.own, study, trial.actors, name="trial") as opened:
             yield opened

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
+from fedray.core.errors import BadInput
 from fedray.core.method import Compress, Compressed, Server
 from fedray.core.piece import Piece
 from fedray.core.sums import exact_sum
@@ -76,8 +77,16 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
     Args:
         nets: The network of each tier.
         window: Where the slices begin.
-        answers: Whether known clients answer with their tier's slice, where one is narrow.
+        answers: Whether known clients answer with their tier's slice, where one is narrow; the window then is the same
+            in every round.
+
+    Raises:
+        BadInput: Nothing says what the tiers' networks are.
     """
+    if not nets:
+        raise BadInput(
+            "setting.tier_nets is empty, because the method slices no network: call federated(setting) there"
+        )
 
     @lru_cache(_KEPT)
     def columns(t: int, tier: int) -> Tensor:

@@ -56,7 +56,7 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
-    """A JSON object without its digest; one that was written before there were digests is taken as it is.
+    """Returns a JSON object without its digest; one that was written before there were digests is taken as it is.
 
     Args:
         path: The file.
@@ -94,7 +94,7 @@ def check_seal(path: Path, entries: dict[str, Any], remedy: str) -> None:
 
 
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """The bytes of a plain file of a run directory.
+    """Returns the bytes of a plain file of a run directory.
 
     Args:
         path: The file.
@@ -112,7 +112,7 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 
 
 def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
-    """The error of what could not be read: `Damaged` where it is missing or no plain file, else the true cause.
+    """Returns the error of an unreadable file: `Damaged` if it is missing or no plain file, else the true cause.
 
     A path that this user may not read is bad input, and a fault of the disk is none.
 
@@ -139,7 +139,7 @@ RESTORE = "restore it, or run again"
 
 
 def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
-    """The error of a file that cannot be what it should be.
+    """Returns the error of a file that cannot be what it should be.
 
     Args:
         path: the file.
@@ -150,7 +150,7 @@ def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
 
 
 def name_file(path: Path) -> str:
-    """A path for messages: printable, whatever bytes its name has."""
+    """Returns a path for messages: printable, whatever bytes its name has."""
     return quote_value(str(path), 400)[1:-1]
 
 
@@ -162,7 +162,7 @@ def is_present(path: Path) -> bool:
 def read_parquet_files(
     paths: Iterable[Path], wanted: Collection[str] | None = None, remedy: str = RESTORE
 ) -> list[pa.Table]:
-    """The tables of Parquet files.
+    """Returns the tables of Parquet files.
 
     Args:
         paths: the files.
@@ -290,7 +290,7 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_vouched(out: Path, remedy: str) -> Vouched | None:
-    """What the newest checkpoint of a run directory vouches for; None where there is no checkpoint.
+    """Returns what the newest checkpoint of a run directory vouches for; None where there is no checkpoint.
 
     Raises:
         Damaged: The newest checkpoint is damaged.
@@ -304,12 +304,12 @@ def read_vouched(out: Path, remedy: str) -> Vouched | None:
 
 
 def name_part(round: int) -> str:
-    """The file name of the part that ends with a round."""
+    """Returns the file name of the part that ends with a round."""
     return f"part-{round:09d}.parquet"
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """The parts of a table by their rounds, rising; whatever else lies there is left out.
+    """Returns the parts of a table by their rounds, rising; whatever else lies there is left out.
 
     Args:
         out: The run directory.
@@ -322,7 +322,7 @@ def list_parts(out: Path, table: str) -> dict[int, Path]:
 
 
 def sum_file(path: Path) -> list[Any]:
-    """What a list keeps of a plain file.
+    """Returns what a list keeps of a plain file.
 
     Raises:
         OSError: It is missing, cannot be read, or is no plain file.
@@ -397,7 +397,7 @@ def find_strangers(out: Path, table: str, vouched: Vouched) -> list[Path]:
 
 
 def sum_final_files(out: Path) -> FileSums:
-    """The list of the files that a run writes at its end, as its summary keeps it."""
+    """Returns the list of the files that a run writes at its end, as its summary keeps it."""
     return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
 
 
@@ -419,7 +419,7 @@ def check_final_file(out: Path, name: str, summary: Mapping[str, Any]) -> None:
 
 
 def sum_parts(out: Path) -> FileSums:
-    """The list of all parts that are there, for a run directory whose checkpoints have none yet."""
+    """Returns the list of all parts that are there, for a run directory whose checkpoints have none yet."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 

@@ -84,13 +84,13 @@ class PictureFolders(NamedTuple):
     remarks: list[str]
 
     def list_others(self) -> list[Path]:
-        """The files that lie in no folder of a class."""
+        """Returns the files that lie in no folder of a class."""
         around = [file for at in self.others for file in list_files(at, inside=False)]
         return around + [file for at in self.empty for file in list_files(at)]
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
-    """The parts, where names say so: all of them, or one that says train and one that says test or validation.
+    """Returns the parts, where names say so: all of them, or one that says train and one that says test or validation.
 
     Args:
         names: Of keys, splits, files or folders.
@@ -126,12 +126,12 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
 
 
 def list_folders(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name."""
+    """Returns the folders in a folder, sorted by name."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
-    """The files of a folder, sorted by path; `inside` takes those of its folders, too."""
+    """Returns the files of a folder, sorted by path; `inside` takes those of its folders, too."""
     return sorted(_walk_files(folder, inside=inside))
 
 
@@ -149,7 +149,7 @@ def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | 
 
 
 def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
-    """What is said of files that are not read: how many there are of each ending.
+    """Returns what is said of files that are not read: how many there are of each ending.
 
     Args:
         folder: That has them.
@@ -184,7 +184,7 @@ def holds_clients(name: str, path: object) -> bool:
 
 
 def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
-    """The folders of classes: in the folder, in those of parts or clients, or in parts of clients or clients of parts.
+    """Finds the folders of classes: in the folder, in those of parts or clients, or one level deeper.
 
     Args:
         folder: Has them.
@@ -265,7 +265,7 @@ def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
 
 
 def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
-    """The files of a folder in no order, but hidden ones and those of hidden folders."""
+    """Returns the files of a folder in no order, but hidden ones and those of hidden folders."""
     for path in folder.rglob("*") if inside else folder.iterdir():
         if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
             yield path

@@ -30,7 +30,7 @@ def is_leaf(thing: Any) -> bool:
 
 
 def list_leaf_files(place: Path) -> dict[str, list[Path]]:
-    """The files of each part of a file or a folder, by the part's name; none where there is no such file.
+    """Returns the files of each part of a file or a folder, by the part's name; none where there is no such file.
 
     Args:
         place: A file, a folder of files, or one with folders of parts that have them.
@@ -43,7 +43,7 @@ def list_leaf_files(place: Path) -> dict[str, list[Path]]:
 
 
 def load_json(file: Path) -> Any:
-    """What a JSON file of users holds.
+    """Returns what a JSON file of users holds.
 
     Raises:
         BadInput: It is no JSON, or other JSON.
@@ -59,7 +59,7 @@ def load_json(file: Path) -> Any:
 
 
 def _list_json(folder: Path) -> list[Path]:
-    """The files of users in a folder."""
+    """Returns the files of users in a folder."""
     return [file for file in list_files(folder, inside=False) if _is_leaf_file(file)]
 
 

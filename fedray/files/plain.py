@@ -97,7 +97,7 @@ def refuse_special(path: Path) -> None:
 
 
 def name_kind(mode: int) -> str:
-    """What a file's mode says it is.
+    """Returns what a file's mode says it is.
 
     Example:
         >>> name_kind(stat.S_IFLNK), name_kind(stat.S_IFCHR)
@@ -144,7 +144,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a plain file of a run directory; a link, a device, a pipe or more than 1 GB is refused.
+    """Returns the bytes of a plain file of a run directory; a link, a device, a pipe or more than 1 GB is refused.
 
     Raises:
         OSError: It is missing, or cannot be read (`explain_read_error` says why in words).
@@ -175,7 +175,7 @@ def open_plain(path: Path) -> Iterator[IO[bytes]]:
 
 
 def explain_read_error(error: Exception) -> str:
-    """Why a file could not be read, in a few words; no other cause is guessed.
+    """Returns why a file could not be read, in a few words; no other cause is guessed.
 
     Example:
         >>> explain_read_error(PermissionError(errno.EACCES, "Permission denied"))
@@ -192,7 +192,7 @@ def explain_read_error(error: Exception) -> str:
 
 
 def expand_user_path(key: str, text: str) -> Path:
-    """The path that a user wrote, with `~` expanded.
+    """Returns the path that a user wrote, with `~` expanded.
 
     Args:
         key: Of the scenario, for the message.
@@ -214,7 +214,7 @@ def expand_user_path(key: str, text: str) -> Path:
 
 
 def explain_missing_path(path: Path, what: str) -> str:
-    """What to do about a path of a scenario where nothing is: a relative one counts from the working directory.
+    """Returns what to do about a path of a scenario where nothing is: a relative one counts from the working directory.
 
     Args:
         path: The path.
@@ -267,7 +267,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_infinite(value: Any) -> Any:
-    """A JSON value with null instead of NaN and infinity."""
+    """Returns a JSON value with null instead of NaN and infinity."""
     if isinstance(value, dict):
         return {k: replace_infinite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -403,7 +403,7 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
 
 
 def find_temporary(places: Sequence[Path]) -> list[Path]:
-    """The temporary folders of this user, those of processes that go on among them.
+    """Returns the temporary folders of this user, those of processes that go on among them.
 
     Args:
         places: The directories in which they may be.

@@ -165,7 +165,7 @@ MEMBER_COLUMNS = ("member_accuracy", "member_rmse")
 
 
 def arrow_type(kind: ColumnKind) -> pa.DataType:
-    """The type that a column has in a Parquet file.
+    """Returns the type that a column has in a Parquet file.
 
     Example:
         >>> arrow_type("numbers")
@@ -178,7 +178,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """A table whose columns have the types of the catalogue; NaN is an empty cell.
+    """Returns a table whose columns have the types of the catalogue; NaN is an empty cell.
 
     Args:
         name: of the table.
@@ -199,7 +199,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
-    """The schema of a table.
+    """Returns the schema of a table.
 
     Args:
         name: of the table.
@@ -277,7 +277,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 
 
 def read_drift_file(path: Path) -> pa.Table:
-    """The table of drift scores.
+    """Returns the table of drift scores.
 
     Raises:
         Damaged: it cannot be read, or holds a value that cannot be.
@@ -309,7 +309,7 @@ def _check_ids(path: Path, table: pa.Table, columns: dict[str, Column]) -> None:
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of `pictures.npz` that are not empty; none where there is no file.
+    """Returns the arrays of `pictures.npz` that are not empty; none where there is no file.
 
     Raises:
         Damaged: it cannot be read, or an edge of the graph has no client.
@@ -330,7 +330,7 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
-    r"""The columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
+    r"""Returns the columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
 
     Args:
         key: Of the scenario, for messages.

@@ -32,7 +32,7 @@ from fedray.core.method import Compress, Local, Phase, Schedule, Server
 from fedray.core.piece import Piece
 from fedray.core.types import Layout, Weighting
 from fedray.features.private import PrivateLayers, compress_rest
-from fedray.features.slices import Window, compress_slices, cut_slices, mark_columns, mean_of_slices
+from fedray.features.slices import Slices, compress_slices, mark_columns, mean_of_slices
 from fedray.methods.setting import Setting
 
 Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule is) -> who trains which model
@@ -104,36 +104,28 @@ def federated_each(
 def federated_slices(
     setting: Setting,
     *,
-    window: Window,
+    slices: Slices,
     assign: Assign = permutation,
     local: Local | None = None,
     compress: Compressor = dense,
-    answers: bool = False,
+    pieces: Sequence[Piece] = (),
 ) -> Phase:
     """One federated training of which each tier gets a part of the network, as wide as `clients.tiers` says.
 
     Args:
-        setting: what the scenario decides; it has `tier_nets`.
-        window: which channels of a hidden layer a slice begins with, and in which round.
+        setting: what the scenario decides.
+        slices: what the tiers train of the network, such as `cut_slices(setting.tier_nets, window)`.
         assign: as in `federated`.
         local: as in `federated`.
         compress: of a slice; `compress.kind` takes its place.
-        answers: whether known clients answer with their tier's slice, and not with the whole network; the window then
-            is the same in every round.
-
-    Raises:
-        BadInput: nothing says what the tiers' networks are.
+        pieces: as in `federated`.
     """
-    if not setting.tier_nets:
-        raise BadInput(
-            "setting.tier_nets is empty, because the method slices no network: call federated(setting) there"
-        )
-    slices, make = cut_slices(setting.tier_nets, window, answers=answers), setting.compress or compress
+    make = setting.compress or compress
 
     def merge(rows: Rows, weighting: Weighting) -> Server:
         return mean_of_slices(rows, weighting, mark_columns(slices, setting.layout.d))
 
-    phase = federated(replace(setting, compress=None), assign=assign, local=local, merge=merge)
+    phase = federated(replace(setting, compress=None), assign=assign, local=local, merge=merge, pieces=pieces)
     return replace(phase.add(slices), compress=compress_slices([make(net.layout) for net in slices.nets]))
 
 

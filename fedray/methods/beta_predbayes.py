@@ -91,6 +91,11 @@ FIT = "fit"  # of `method.beta`: the server finds it
 _IS_FITTED = Needs("method.beta", (FIT,))
 
 
+def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
+    """Returns the network as samples of its weights."""
+    return kit.weights.Samples(net, options["samples"], name)
+
+
 SPECS = {
     "beta_predbayes": MethodSpec(
         "β-Predictive Bayes: clients sample their posteriors; answers lie between the product and the mean of theirs "
@@ -153,6 +158,7 @@ SPECS = {
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
         sampled=True,
+        network=add_samples,
     ),
 }
 

@@ -82,15 +82,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Option, ReadSections
 from fedray.core.validators import means, one_of
 from fedray.methods import kit
-
-if TYPE_CHECKING:
-    from fedray.models.boosting import Ensemble
 
 _TREE = "sklearn/decision_tree"
 _LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the papers
@@ -234,17 +231,19 @@ def _one_pass() -> kit.Local:
     return kit.Local(batch_size=None, epochs=1)
 
 
-def _ensemble(setting: kit.Setting) -> Ensemble:
+def _ensemble(setting: kit.Setting) -> kit.Ensemble:
     if setting.ensemble is None:
         raise BadInput("method: boosting is composed from method.learner only: choose another method")
     return setting.ensemble
 
 
-def _sizes(setting: kit.Setting, size: Ensemble) -> kit.boosting.Sizes:
+def _sizes(setting: kit.Setting, size: kit.Ensemble) -> kit.boosting.Sizes:
     return kit.boosting.Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
 
 
-def _learner(setting: kit.Setting, size: Ensemble, *, draw: Literal["rows", "weights", "bootstrap"]) -> kit.FitTrees:
+def _learner(
+    setting: kit.Setting, size: kit.Ensemble, *, draw: Literal["rows", "weights", "bootstrap"]
+) -> kit.FitTrees:
     """What a client fits: one decision tree."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
     return kit.FitTrees(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

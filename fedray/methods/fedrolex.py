@@ -56,7 +56,8 @@ def fedrolex(setting: kit.Setting) -> kit.Method:
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
-        window=rolling_channels,  # channels t mod c and those behind it, the same t in all layers
+        # channels t mod c and those behind it, the same t in all layers
+        slices=kit.cut_slices(setting.tier_nets, rolling_channels),
         local=setting.local,  # local training of the sub-model
         compress=kit.dense,
     )  # each entry becomes its mean over the sub-models that have it

@@ -52,9 +52,20 @@ Example:
 
 from __future__ import annotations
 
-from fedray.core.spec import MethodSpec, Option
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedray.core.spec import Limit, MethodSpec, Option
 from fedray.core.validators import flag
 from fedray.methods import kit
+
+
+def cut_channels(
+    net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
+) -> tuple[kit.TierNet, ...]:
+    """Returns the network of each tier: the layers with the first channels of every hidden one."""
+    return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
+
 
 SPECS = {
     "heterofl": MethodSpec(
@@ -82,7 +93,8 @@ SPECS = {
         coefficients=False,
         own_models=True,
         in_rounds="averages what the clients of a round have trained, part by part",
-        slices=True,
+        limits=(Limit("width", 1, "{plain} ({name} that cuts nothing)"),),
+        slices=cut_channels,
     ),
 }
 
@@ -92,10 +104,13 @@ def heterofl(setting: kit.Setting) -> kit.Method:
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
-        window=first_channels,  # W^l = W_g[: d^l, : k^l], the same slice in every round
+        slices=kit.cut_slices(  # W^l = W_g[: d^l, : k^l], the same slice in every round
+            setting.tier_nets,
+            first_channels,
+            answers=True,  # a client keeps, and is scored with, the slice that it has
+        ),
         local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r with `scaler`
         compress=kit.dense,
-        answers=True,  # a client keeps, and is scored with, the slice that it has
     )  # each part of W_g becomes its mean over the slices that have it
     return kit.Method("heterofl", phase)
 

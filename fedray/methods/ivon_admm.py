@@ -106,6 +106,7 @@ from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import either, real, whole
 from fedray.methods import kit
+from fedray.methods.pvi import add_factors
 
 SPECS = {
     "ivon_admm": MethodSpec(
@@ -159,6 +160,7 @@ SPECS = {
         in_rounds="mixes the mean of a round's posteriors with all factors",
         private="factor of the posterior",
         mean_field="site",
+        network=add_factors,
         sparse=False,
         step="dual_step",
     ),

@@ -1,6 +1,6 @@
 """What methods are composed from: a row for each name, which says where `kit.py` loads it from.
 
-A row from a file is a public name of `fedray.methods`; a row from a folder is a file, for fedray's own papers.
+A row from a file is a name of `fedray.methods`, too; a row from a folder is a file of ingredients.
 """
 
 import numpy as numpy
@@ -26,6 +26,7 @@ from fedray.components.servers import no_extra as no_extra
 from fedray.components.servers import upload_weights as upload_weights
 from fedray.core import rng as rng
 from fedray.core import types as types
+from fedray.core import validators as validators
 from fedray.core.local import Augmentation as Augmentation
 from fedray.core.local import LocalLoss as LocalLoss
 from fedray.core.local import LossContext as LossContext
@@ -43,6 +44,10 @@ from fedray.core.method import Pooled as Pooled
 from fedray.core.method import Server as Server
 from fedray.core.piece import Piece as Piece
 from fedray.core.piece import Work as Work
+from fedray.core.spec import Limit as Limit
+from fedray.core.spec import MethodSpec as MethodSpec
+from fedray.core.spec import Needs as Needs
+from fedray.core.spec import Option as Option
 from fedray.core.sums import Counts as Counts
 from fedray.core.sums import ExactSum as ExactSum
 from fedray.core.sums import Kept as Kept
@@ -65,6 +70,9 @@ from fedray.features.mixture import Mixture as Mixture
 from fedray.features.particles import Particles as Particles
 from fedray.features.personal import PersonalPasses as PersonalPasses
 from fedray.features.private import PrivateLayers as PrivateLayers
+from fedray.features.slices import Slices as Slices
+from fedray.features.slices import cut_slices as cut_slices
+from fedray.features.slices import mark_columns as mark_columns
 from fedray.features.vectors import Vectors as Vectors
 from fedray.features.windows import Finish as Finish
 from fedray.features.windows import Windows as Windows
@@ -76,8 +84,13 @@ from fedray.methods.base import federated_slices as federated_slices
 from fedray.methods.setting import Composition as Composition
 from fedray.methods.setting import Setting as Setting
 from fedray.metrics.scores import Scored as Scored
+from fedray.models import exits as exits
 from fedray.models import stacking as stacking
 from fedray.models import weights as weights
+from fedray.models.boosting import Ensemble as Ensemble
+from fedray.models.net import count_forward_flops as count_forward_flops
+from fedray.models.slices import TierNet as TierNet
+from fedray.models.slices import make_tier_nets as make_tier_nets
 from fedray.training import block as block
 
 def list_public() -> list[str]: ...

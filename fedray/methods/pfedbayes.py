@@ -57,12 +57,20 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.spec import Limit, MethodSpec, Option
 from fedray.core.validators import real, whole
 from fedray.methods import kit
+
+
+def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
+    """Puts the network under a Gaussian over its weights, and the prior of that."""
+    return kit.weights.MeanField(net, options["rho"], name)
+
 
 SPECS = {
     "pfedbayes": MethodSpec(
@@ -94,6 +102,7 @@ SPECS = {
         private="Gaussian over its weights",
         limits=(Limit("zeta", 0, "local training (pfedbayes whose Gaussians are near nothing)"),),
         mean_field="prior",
+        network=add_gaussians,
     ),
 }
 

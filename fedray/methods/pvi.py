@@ -70,12 +70,20 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import either, real, whole
 from fedray.methods import kit
+
+
+def add_factors(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
+    """Puts the network under a Gaussian over its weights, and a client's factor of that."""
+    return kit.weights.Partitioned(net, options["rho"], name)
+
 
 SPECS = {
     "pvi": MethodSpec(
@@ -113,6 +121,7 @@ SPECS = {
         in_rounds="adds all of what its clients' factors change by, whenever they come",
         private="factor of the posterior",
         mean_field="site",
+        network=add_factors,
         sparse=False,
         step="damping",
     ),

@@ -26,7 +26,7 @@ class _Rows(NamedTuple):
 
 
 def _read(probs: ArrayLike, y: ArrayLike) -> _Rows:
-    """The arrays of one model or ensemble."""
+    """Returns the arrays of one model or ensemble."""
     p = to_floats(probs)
     return _Rows(p, to_labels(y), p.argmax(axis=-1))
 
@@ -42,7 +42,7 @@ def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 def _accuracy(rows: _Rows) -> float:
-    """The share of `accuracy`."""
+    """Returns the share of `accuracy`."""
     return float((rows.given == rows.labels).mean())
 
 
@@ -52,7 +52,7 @@ def nll(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 def _nll(rows: _Rows) -> float:
-    """The mean of `nll`."""
+    """Returns the mean of `nll`."""
     return float(-_log_likelihoods(rows).mean())
 
 
@@ -73,12 +73,12 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 def _brier(rows: _Rows) -> float:
-    """The mean of `brier`."""
+    """Returns the mean of `brier`."""
     return float(_square_gaps(rows).mean())
 
 
 def _square_gaps(rows: _Rows) -> FloatArray:
-    """The Brier score of each sample, `[n]`."""
+    """Returns the Brier score of each sample, `[n]`."""
     gaps = rows.probs.copy()
     gaps[np.arange(len(gaps)), rows.labels] -= 1.0
     return np.asarray((gaps**2).sum(axis=-1))
@@ -114,7 +114,7 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 
 
 def _calibration(rows: _Rows, bins: int) -> Calibration:
-    """The table of `calibration`."""
+    """Returns the table of `calibration`."""
     edges = np.linspace(0.0, 1.0, bins + 1)
     confidence, right, index = _find_bins(rows, edges)
     count = np.bincount(index, minlength=bins)
@@ -125,7 +125,7 @@ def _calibration(rows: _Rows, bins: int) -> Calibration:
 
 
 def _find_bins(rows: _Rows, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-    """The confidence of each sample, whether it is right, and the number of its bin, `[n]` each."""
+    """Returns the confidence of each sample, whether it is right, and the number of its bin, `[n]` each."""
     confidence = rows.probs[np.arange(len(rows.probs)), rows.given]
     right = (rows.given == rows.labels).astype(np.float64)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
@@ -150,7 +150,7 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
 
 
 def _ece(rows: _Rows, bins: int = BINS) -> float:
-    """The error of `ece`."""
+    """Returns the error of `ece`."""
     table = _calibration(rows, bins)
     gap = np.where(table.samples > 0, table.samples * np.abs(table.accuracy - table.confidence), 0.0)
     return float(gap.sum() / table.samples.sum())
@@ -180,7 +180,7 @@ def disagreement(members: ArrayLike) -> float:
 
 
 def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
-    """How many samples of each class (row) were given to each class (column), `[C, C]`.
+    """Returns how many samples of each class (row) were given to each class (column), `[C, C]`.
 
     Example:
         >>> confusion([[0.9, 0.1], [0.8, 0.2]], [0, 1]).tolist()
@@ -190,7 +190,7 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
 
 
 def _confusion(rows: _Rows) -> IntArray:
-    """The table of `confusion`."""
+    """Returns the table of `confusion`."""
     classes = rows.probs.shape[-1]
     cells = np.bincount(rows.labels * classes + rows.given, minlength=classes**2)
     return cells.reshape(classes, classes).astype(np.int64)
@@ -211,7 +211,7 @@ def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
 
 
 def _f1_scores(rows: _Rows) -> dict[str, float]:
-    """The two means of `f1_scores`."""
+    """Returns the two means of `f1_scores`."""
     table = _confusion(rows)
     true, given = table.sum(axis=1), table.sum(axis=0)
     f1 = 2.0 * np.diag(table) / np.maximum(true + given, 1)
@@ -219,7 +219,7 @@ def _f1_scores(rows: _Rows) -> dict[str, float]:
 
 
 def weighted_f1(probs: ArrayLike, y: ArrayLike) -> float:
-    """The F1 of `f1_scores` that is weighted by how often a class is the label."""
+    """Returns the F1 of `f1_scores` that is weighted by how often a class is the label."""
     return f1_scores(probs, y)["f1_weighted"]
 
 
@@ -297,7 +297,7 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 
 
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
-    """The adjusted Rand index of the models that clients weigh most, and of their true clusters.
+    """Returns the adjusted Rand index of the models that clients weigh most, and of their true clusters.
 
     1: the same clusters, whatever their numbers; 0: as by chance. Source: Hubert and Arabie 1985, by scikit-learn.
 

@@ -55,7 +55,7 @@ class Ranks(NamedTuple):
 
 
 def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
-    """The rank of the score that each client sends, `[K]`.
+    """Returns the rank of the score that each client sends, `[K]`.
 
     Args:
         sizes: rows of each client, `[K]`, at least 1.
@@ -72,7 +72,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
 
 @lru_cache(maxsize=256)
 def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
-    """The pair (k, r) with the least M that is 1 - alpha or more.
+    """Returns the pair (k, r) with the least M that is 1 - alpha or more.
 
     Args:
         sizes: rows of each client, `[K]`, at least 1.
@@ -124,7 +124,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
 
 def _find_window(sizes: tuple[int, ...], k: int, r: int) -> tuple[float, float]:
-    """Where the integrand leaves 1 and where it reaches 0, to 12 digits."""
+    """Finds where the integrand leaves 1 and where it reaches 0, to 12 digits."""
     n = np.unique(np.array(sizes))
     rank = list_ranks(tuple(n.tolist()), k)
     first, last = (betaincinv(rank, n - rank + 1, tail) for tail in (_TAIL, 1.0 - _TAIL))
@@ -245,7 +245,7 @@ class Sets(NamedTuple):
 
 
 def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> FloatArray:
-    """The score of each label of each row, `[n, C]`.
+    """Returns the score of each label of each row, `[n, C]`.
 
     Args:
         probs: probabilities of the answer, `[n, C]`.
@@ -271,7 +271,7 @@ def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> Float
 
 
 def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Threshold:
-    """The threshold of some clients' scores.
+    """Returns the threshold of some clients' scores.
 
     Args:
         scores: of each client's withheld rows, `[n_k]`; clients without rows send nothing and do not count.
@@ -291,7 +291,7 @@ def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Thresho
 
 
 def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
-    """Which of the pooled scores is the threshold, from the smallest, 1: `ceil((1 - alpha) (N + K))`.
+    """Returns which of the pooled scores is the threshold, from the smallest, 1: `ceil((1 - alpha) (N + K))`.
 
     Args:
         alpha: share of the answers that may be outside of their sets.
@@ -306,7 +306,7 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:
-    """The score of a rank from 1; infinity beyond the last one. NaN is above all others."""
+    """Returns the score of a rank from 1; infinity beyond the last one. NaN is above all others."""
     if rank > len(scores):
         return math.inf
     found = float(np.partition(scores, rank - 1)[rank - 1])
@@ -314,7 +314,7 @@ def _pick_rank(scores: FloatArray, rank: int) -> float:
 
 
 def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
-    """Which sets hold the label, and how many labels they hold.
+    """Returns which sets hold the label, and how many labels they hold.
 
     Args:
         scores: of each label, `[n, C]`.
@@ -326,7 +326,7 @@ def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
 
 
 def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: float) -> Sets:
-    """Which intervals `mean +- threshold * sd` hold the target, and how wide they are.
+    """Returns which intervals `mean +- threshold * sd` hold the target, and how wide they are.
 
     Args:
         mean: of the answer, `[n]`.
@@ -338,7 +338,7 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
 
 
 def weigh_clients(sizes: IntArray) -> FloatArray:
-    """The share of each client in the mixture that the bound on the coverage is about, `[K]`: (n_k + 1) / (N + K).
+    """Returns each client's share in the mixture that the bound on the coverage is about, `[K]`: (n_k + 1) / (N + K).
 
     Args:
         sizes: withheld rows of each client, `[K]`; a client without any has no share.

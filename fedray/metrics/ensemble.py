@@ -27,12 +27,12 @@ def score_range(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def to_floats(values: ArrayLike) -> FloatArray:
-    """The values as float64; CPU tensors are read, too."""
+    """Returns the values as float64; CPU tensors are read, too."""
     return np.asarray(values, dtype=np.float64)
 
 
 def to_labels(values: ArrayLike) -> IntArray:
-    """The values as int64; CPU tensors are read, too."""
+    """Returns the values as int64; CPU tensors are read, too."""
     return np.asarray(values, dtype=np.int64)
 
 
@@ -42,7 +42,7 @@ def to_labels(values: ArrayLike) -> IntArray:
 
 
 def probabilities(logits: ArrayLike) -> FloatArray:
-    """The softmax of logits `[..., C]` over the last axis.
+    """Returns the softmax of logits `[..., C]` over the last axis.
 
     Example:
         >>> probabilities([[1000.0, 1000.0], [0.0, -np.inf]]).tolist()
@@ -58,7 +58,7 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """The answer of an ensemble (FE eq. 2; eq. 3 with weights).
+    """Returns the answer of an ensemble (FE eq. 2; eq. 3 with weights).
 
     Args:
         outputs: The models' raw outputs, `[K, n, C]` (logits, for classification).
@@ -78,7 +78,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """What each model contributes to the average; the largest entry of their mean is the ensemble's class.
+    """Returns what each model contributes to the average; the largest entry of their mean is the ensemble's class.
 
     Args:
         outputs: The models' raw outputs, `[K, n, C]`.
@@ -112,7 +112,7 @@ class ClassAnswer(NamedTuple):
 def answer_classes(
     outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
 ) -> ClassAnswer:
-    """The answer of an ensemble of classifiers, and those of its members.
+    """Returns the answer of an ensemble of classifiers, and those of its members.
 
     Args:
         outputs: The models' logits, `[K, n, C]`.
@@ -169,7 +169,7 @@ def mixture_moments(
 def weigh_votes(
     weights: FloatArray, votes: NDArray[np.floating[Any]], rows: IntArray, *, finite: bool = True
 ) -> NDArray[np.floating[Any]]:
-    """The weighted votes of the members on some rows, `[n, C]`; one that has all the weight is read alone.
+    """Returns the weighted votes of the members on some rows, `[n, C]`; one that has all the weight is read alone.
 
     Args:
         weights: Of the members, `[K]`.
@@ -238,7 +238,7 @@ class Uncertainty(NamedTuple):
 
 
 def uncertainty(probs: ArrayLike) -> Uncertainty:
-    """How uncertain an ensemble is about each sample, and how much of that its members' disagreement explains.
+    """Returns how uncertain an ensemble is about each sample, and the part that its members' disagreement explains.
 
     The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. It is 0
     for one model. Source: Depeweg et al. 2018, section 3.

@@ -55,7 +55,7 @@ class PairedDifference(NamedTuple):
 
 
 def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
-    """The mean of the paired differences d_i, with Student's interval: mean +- t(n - 1) * sd / sqrt(n).
+    """Returns the mean of the paired differences d_i, with Student's interval: mean +- t(n - 1) * sd / sqrt(n).
 
     A difference of at most 1e-12 of the scores is one of rounding, and counts as 0.
 
@@ -109,7 +109,7 @@ def score_worlds(
     at: ArrayLike | None = None,
     last: float = math.inf,
 ) -> dict[tuple[int, int], float]:
-    """The score of each replicate and fold at its last evaluated round: what `compare_paired` takes.
+    """Returns the score of each replicate and fold at its last evaluated round: what `compare_paired` takes.
 
     Args:
         seed: of the scenario; replicate r has the seed `seed + r`.
@@ -165,7 +165,7 @@ class BudgetScore(NamedTuple):
 
 
 def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float) -> BudgetScore | None:
-    """The score of one course at a budget, or None where no evaluation is near enough.
+    """Returns the score of one course at a budget, or None if no evaluation is near enough.
 
     Args:
         cost: of each evaluation of trained models, rising, `[n]`; of several at one cost the last counts.

@@ -40,7 +40,7 @@ def gaussian_nll(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
 
 
 def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArray:
-    """The negative log-likelihood of each target, `[n]`."""
+    """Returns the negative log-likelihood of each target, `[n]`."""
     return np.asarray(0.5 * (np.log(2.0 * np.pi * v) + (y - mean) ** 2 / v))
 
 
@@ -205,5 +205,5 @@ def _normal_cdf(z: FloatArray) -> FloatArray:
 
 
 def _quantile(level: float) -> float:
-    """How many standard deviations the central interval of a level reaches to either side."""
+    """Returns how many standard deviations the central interval of a level reaches to either side."""
     return NormalDist().inv_cdf(0.5 + 0.5 * level)

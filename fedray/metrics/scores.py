@@ -161,7 +161,7 @@ class Scored(NamedTuple):
 
 
 def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) -> float:
-    """The value of a user's metric.
+    """Returns the value of a user's metric.
 
     Args:
         name: Its column in `rounds.parquet`.
@@ -176,7 +176,7 @@ def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) ->
 
 
 def _check_number(found: Any, _scored: Scored) -> str | None:
-    """What is wrong with the value of a metric."""
+    """Returns what is wrong with the value of a metric."""
     try:
         float(found)
     except (TypeError, ValueError):

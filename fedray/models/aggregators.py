@@ -43,7 +43,7 @@ class WeightedLogits(nn.Module):
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """A network that reads the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network that reads the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
         kind: neural, client_weights or class_weights.
@@ -63,7 +63,7 @@ def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
 
 
 def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) -> Tensor:
-    """The logarithm of joint probabilities, `[n, C]` float64.
+    """Returns the logarithm of joint probabilities, `[n, C]` float64.
 
     Args:
         kind: mean, of the probabilities; label_shares, where the probability of each class weighs by who has its rows;
@@ -89,7 +89,7 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
 
 
 def side_by_side(outputs: Tensor) -> Tensor:
-    """The outputs `[N, n, C]` of all clients' networks as inputs of an aggregator, `[n, N * C]` float32."""
+    """Returns the outputs `[N, n, C]` of all clients' networks as inputs of an aggregator, `[n, N * C]` float32."""
     return outputs.permute(1, 0, 2).reshape(outputs.shape[1], -1).float()
 
 
@@ -111,7 +111,7 @@ class ProductAndMixture(nn.Module):
 
 
 def build_interpolation(classes: int, beta: float) -> Net:
-    """The network of one number that reads the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns the network of one number that reads the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
         classes: C.

@@ -32,7 +32,7 @@ def tree_nodes(leaves: int) -> int:
 
 
 def write_tree(tree: Any, leaves: int) -> Tensor:
-    """A fitted tree as numbers.
+    """Returns a fitted tree as numbers.
 
     Args:
         tree: A fitted `sklearn.tree.DecisionTreeClassifier` of at most so many leaves, on float32 inputs.
@@ -64,18 +64,18 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
 
 
 def _round_down(threshold: float) -> np.float32:
-    """The largest float32 that is at most a number."""
+    """Returns the largest float32 that is at most a number."""
     near = np.float32(threshold)
     return near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))
 
 
 def has_root(trees: Tensor) -> Tensor:
-    """Which of the trees `[..., n, 3]` are there, `[...]`."""
+    """Returns which entries of `[..., n, 3]` hold a tree, `[...]`."""
     return trees[..., 0, 0] != 0
 
 
 def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
-    """The classes that trees predict.
+    """Returns the classes that trees predict.
 
     Args:
         trees: M trees, `[M, n, 3]`.
@@ -100,7 +100,7 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 
 
 def vote(classes: Tensor, number: int) -> Tensor:
-    """What committees choose: the class with the most votes, the first of several; -1 where nobody votes.
+    """Returns the choice of committees: the class with the most votes, the first in a tie; -1 without votes.
 
     Args:
         classes: Of each member, `[..., S]`, -1 where it is absent.
@@ -186,7 +186,7 @@ class BoostedTrees(nn.Module):
 
 
 def boosted_net(size: Ensemble) -> Net:
-    """The network of a boosted ensemble; at first it is empty.
+    """Returns the network of a boosted ensemble; at first it is empty.
 
     Example:
         >>> net = boosted_net(Ensemble(rounds=2, seats=1, leaves=2, classes=3))

@@ -32,7 +32,7 @@ CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channel
 
 
 def find_dropout(module: nn.Module) -> list[nn.Module]:
-    """The layers of a module that drop units or channels with a probability above 0, in its own order.
+    """Returns the layers of a module that drop units or channels with a probability above 0, in its own order.
 
     Example:
         >>> len(find_dropout(nn.Sequential(nn.Dropout(0.0), nn.Dropout2d(0.5))))
@@ -42,7 +42,7 @@ def find_dropout(module: nn.Module) -> list[nn.Module]:
 
 
 def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
-    """An address for each row of a batch in training, `[rows]`.
+    """Returns an address for each row of a batch in training, `[rows]`.
 
     Args:
         key: Address of a client's local training.
@@ -53,7 +53,7 @@ def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
 
 
 def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
-    """An address for each row, from its content, `[n]`.
+    """Returns an address for each row, from its content, `[n]`.
 
     Args:
         key: Address of all rows together.
@@ -70,7 +70,7 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 
 @contextmanager
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
-    """A context in which the dropout layers of a module drop by these masks, and by no others.
+    """Returns a context in which the dropout layers of a module drop by these masks, and by no others.
 
     Args:
         module: In training or in evaluation mode.

@@ -29,7 +29,7 @@ TEMPLATE_KEY = 0  # the address of a template's constants
 
 
 def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Objective, outputs: int) -> Net:
-    """Any module as a `Net`.
+    """Returns any module as a `Net`.
 
     Args:
         module_factory: Makes one freshly initialized module; it may draw from torch's global generator only.
@@ -94,7 +94,7 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
 
 
 def layout_of(module: nn.Module, name: str = "module") -> Layout:
-    """How a module's numbers lie in a row; `name` is for messages.
+    """Returns how a module's numbers lie in a row; `name` is for messages.
 
     Example:
         >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
@@ -173,14 +173,14 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """The inputs `[n, p]` of the last layer of a linear model, from the model's inputs `[n, ...]`."""
+    """Returns the inputs `[n, p]` of the last layer of a linear model, from the model's inputs `[n, ...]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
 
 
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
-    """The module, with each layer that occurs twice replaced by two layers that share their parameters.
+    """Returns the module, with each layer that occurs twice replaced by two layers that share their parameters.
 
     Otherwise `functional_call` would leave its tensors in a layer that has two names. `known` holds the ids of the
     layers that occurred before.
@@ -247,7 +247,7 @@ class Gaussian(NamedTuple):
 
 
 def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
-    """The loss of each sample.
+    """Returns the loss of each sample.
 
     `cross_entropy` is -log softmax(f)[y]. `half_mse` is 1/2 |f - y|^2 and `mse` is |f - y|^2, both summed over the
     outputs (`half_mse` is the loss of FE Theorem 2). `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi) / 2 with

@@ -41,7 +41,7 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
 
 
 def replace_norms(module: nn.Module, norm: str) -> nn.Module:
-    """The same network with every BatchNorm2d replaced by `norm`, in place.
+    """Replaces every BatchNorm2d of a network by `norm`, in place, and returns the network.
 
     Example:
         >>> type(replace_norms(nn.Sequential(nn.BatchNorm2d(4)), "group")[0]).__name__
@@ -132,7 +132,7 @@ class RBF(nn.Module):
         self.register_buffer("centers", centers, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features `[B, J]` of inputs `[B, p]`."""
+        """Returns the features `[B, J]` of inputs `[B, p]`."""
         squares = (x.unsqueeze(-2) - self.centers).square().sum(-1)  # [B, J]
         return torch.exp(squares * (-0.5 / self.width**2))
 
@@ -147,7 +147,7 @@ def rbf(
     bias: bool = False,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """A linear model on radial features: RBF, Linear. Its tangent kernel is exactly `phi phi^T`.
+    """Returns a linear model on radial features: RBF, Linear. Its tangent kernel is exactly `phi phi^T`.
 
     Source: FE section V-A (100 features, width 0.08, centers uniform on [-1, 1] and fixed).
 
@@ -172,7 +172,7 @@ def rbf(
 
 
 def check_widths(key: str, value: Sequence[int]) -> list[int]:
-    """A list of layer sizes from a scenario, checked."""
+    """Returns a list of layer sizes from a scenario, checked."""
     fine = isinstance(value, Sequence) and all(isinstance(v, int) and v > 0 for v in value)
     if not fine:
         raise BadInput(f"model.{key} = {value}: give a list of whole numbers above 0, such as [50]")
@@ -238,7 +238,7 @@ def cnn(
 def _convolutions(
     input_shape: tuple[int, ...], channels: list[int], kernel: int, padding: int
 ) -> tuple[list[nn.Module], int]:
-    """The convolutional part with its Flatten, and the length of its output."""
+    """Returns the convolutional part with its Flatten, and the length of its output."""
     depth, height, width = read_image_shape("cnn", input_shape)
     layers: list[nn.Module] = []
     for out in channels:
@@ -327,7 +327,7 @@ def lstm(
     hidden: int = 256,
     layers: int = 2,
 ) -> nn.Module:
-    """The Shakespeare model of McMahan et al. 2017 and FE section V: embedding 8, two LSTM layers of 256.
+    """Returns the Shakespeare model of McMahan et al. 2017 and FE section V: embedding 8, two LSTM layers of 256.
 
     Args:
         input_shape: `(L,)`, the length of a window.
@@ -486,14 +486,14 @@ def _scale_stages(net: Any, layers: list[int], channels: int) -> None:
 
 
 def _stem(depth: int, channels: int) -> nn.Conv2d:
-    """The stem for small images."""
+    """Returns the stem for small images."""
     conv = nn.Conv2d(depth, channels, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
 
 
 def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
-    """The original stem, with as many input channels as the images have."""
+    """Returns the original stem, with as many input channels as the images have."""
     if conv.in_channels == depth:
         return conv
     stride, padding = (conv.stride[0], conv.stride[1]), (int(conv.padding[0]), int(conv.padding[1]))
@@ -503,7 +503,7 @@ def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
 
 
 def _channels_and_stem(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
-    """The channels of an image, and whether the network gets the small stem."""
+    """Returns the channels of an image, and whether the network gets the small stem."""
     channels, *sides = read_image_shape(name, input_shape)
     return channels, min(sides) < SMALL_STEM_BELOW
 
@@ -570,7 +570,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
 
 
 def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
-    """A function that makes a network by name, freshly initialized.
+    """Returns a function that makes a network by name, freshly initialized.
 
     Args:
         name: One of `model_names()`.

@@ -92,7 +92,7 @@ class TierNet(NamedTuple):
 
 
 def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bool, who: str) -> tuple[TierNet, ...]:
-    """The network of each tier.
+    """Returns the network of each tier.
 
     Args:
         net: The whole network.
@@ -123,7 +123,7 @@ def keep_channels(width: float, channels: int) -> int:
 
 
 def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
-    """The layers with weights of a network, in their order.
+    """Returns the layers with weights of a network, in their order.
 
     Args:
         net: The network.
@@ -195,7 +195,7 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 
 
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
-    """The factor of each number of a whole row that does what `Scaler`s do: 1 / r, and 1 in the last layer, `[d]`.
+    """Returns a factor for each number of a whole row, as `Scaler` has it: 1 / r, and 1 in the last layer, `[d]`.
 
     Args:
         layers: Of the whole network.
@@ -207,12 +207,12 @@ def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
 
 
 def _channels(channels: int, width: float, first: First) -> IntArray:
-    """The channels of a hidden layer that a slice has, rising."""
+    """Returns the channels of a hidden layer that a slice has, rising."""
     return np.sort((first(channels) + np.arange(keep_channels(width, channels))) % channels)
 
 
 def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
-    """The network of a slice; where r is 1 the network itself.
+    """Returns the network of a slice; where r is 1 the network itself.
 
     Args:
         net: The whole network, of layers that can be cut.
@@ -239,7 +239,7 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
 
 
 def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
-    """A layer of a slice, which reads that of a hidden layer of so many channels, or the inputs (0)."""
+    """Returns a layer of a slice, which reads that of a hidden layer of so many channels, or the inputs (0)."""
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]

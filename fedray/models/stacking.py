@@ -151,7 +151,7 @@ class StackModule(nn.Module):
         return logits
 
     def _join_clients(self, x: Tensor, combine: str) -> Tensor:
-        """The answer of models that are clients' own."""
+        """Returns the answer of models that are clients' own."""
         outputs = torch.stack([model(x) for models in self._models() for model in models])
         if self.meta is not None and bool(self.trained):
             logits: Tensor = self.meta(side_by_side(outputs))
@@ -175,12 +175,12 @@ class VotingModule(nn.Module):
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """A network without parameters, instead of a base whose classifiers vote."""
+    """Returns a network without parameters, instead of a base whose classifiers vote."""
     return Net(name, VotingModule(), Layout((), (), 0), "cross_entropy", classes, lambda _key: torch.zeros(0))
 
 
 def stacked_net(stack: Stack) -> Net:
-    """The network of a stack.
+    """Returns the network of a stack.
 
     Its `init` gives zeros, because `fedray.simulation.stacking` draws the first models of each part by themselves.
     """
@@ -196,7 +196,7 @@ def stacked_net(stack: Stack) -> Net:
 
 
 def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
-    """A classifier of scikit-learn that is not fitted yet.
+    """Returns a classifier of scikit-learn that is not fitted yet.
 
     Args:
         name: As in the scenario, such as `sklearn/decision_tree`.

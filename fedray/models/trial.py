@@ -78,7 +78,7 @@ def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
         )
 
 
-def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
+def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool = False) -> None:
     """Refuses what a network puts out, if it is not one row of real numbers for each of some inputs.
 
     Args:
@@ -86,6 +86,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
         out: What its module returned.
         rows: How many inputs it was given.
         when: What it was doing, such as " in training".
+        heads: Whether it may put out those of several heads, `[n, H, C]`.
 
     Raises:
         BadInput: Names the network, says what it puts out, and what is needed.
@@ -93,7 +94,8 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "") -> None:
     where = f"model.name = {net.name} puts out"
     if not isinstance(out, Tensor):
         raise BadInput(f"{where} {name_type(out)}{when}: let it return one tensor")
-    if out.shape != (rows, net.outputs):
+    shape = (*out.shape[:1], *out.shape[2:]) if heads and out.dim() == 3 else out.shape
+    if shape != (rows, net.outputs):
         raise BadInput(
             f"{where} shape {list(out.shape)}{when} for {rows} rows: let it return {net.outputs} numbers for each row"
         )
@@ -146,7 +148,7 @@ def try_training(net: Net, rows: Tensor) -> None:
     tensors = {name: view.clone().requires_grad_(name in trained) for name, view in net.layout.views(row).items()}
     with blame_user_code(f"{where} in training"), rng.torch_scope(0), torch.enable_grad():
         out = functional_call(module, tensors, (rows,))
-        check_outputs(net, out, len(rows), " in training")
+        check_outputs(net, out, len(rows), " in training", heads=True)
         check_finite_outputs(net, out, " in training")
         if not out.requires_grad:
             raise BadInput(f"{where} puts out numbers without a gradient: leave out detach, no_grad and .data")
@@ -167,13 +169,13 @@ WRAPPED = {  # modules that run with no other parameters than their own
 
 
 def name_wrapper(module: nn.Module) -> str:
-    """What a module, or one of its parts, is wrapped in, so that no other parameters can take the place of its own."""
+    """Names what wraps a module, or a part of it, so that no other parameters can take the place of its own."""
     kinds = {kind.__name__ for inner in module.modules() for kind in type(inner).__mro__}
     return next((text for name, text in WRAPPED.items() if name in kinds), "")
 
 
 def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
-    """A user's function that makes modules, every call of which is checked.
+    """Returns a user's function that makes modules, with a check of every call.
 
     Args:
         make: The user's function.
@@ -194,7 +196,7 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
 
 
 def try_factory(make: Callable[[], nn.Module], name: str, models: int, worlds: int = 1) -> None:
-    """Refuses a function whose modules are not new ones with first values of their own, drawn by address.
+    """Refuses a function whose modules are not new, or whose first values are not drawn by address.
 
     It warns where what is frozen is drawn anew in each call, because all models then have the values of one call.
 
@@ -245,7 +247,7 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int, worlds: i
 
 
 def _say_all_equal(name: str, models: int, drawn: list[str]) -> str:
-    """That all models begin as one; `drawn` is what differs and is frozen."""
+    """Says that all models begin as one; `drawn` is what differs and is frozen."""
     if drawn:
         return (
             f"model.name = {name}: its calls differ in {_list(drawn)} only, and what is frozen has the values of one "
@@ -258,12 +260,12 @@ def _say_all_equal(name: str, models: int, drawn: list[str]) -> str:
 
 
 def _list(names: list[str]) -> str:
-    """A few names, and that there are more."""
+    """Writes a few names, and that there are more."""
     return ", ".join([*names[:3], *["..."][: max(0, len(names) - 3)]])
 
 
 def _split_untrained(module: nn.Module, in_row: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What is not trained, by name: the float buffers, which each model has, and what is the same for all models."""
+    """Splits what is not trained, by name: the float buffers of each model, and what is the same for all models."""
     frozen = {key: p.detach() for key, p in module.named_parameters() if not p.requires_grad}
     buffers = dict(module.named_buffers())
     own = {key: value for key, value in buffers.items() if key in in_row}
@@ -297,7 +299,7 @@ TOLERANCE = 1e-4  # of single precision
 
 
 def mixes_rows(net: Net, example: Tensor) -> bool:
-    """Tries whether a network in evaluation answers three rows otherwise when they stand among further ones.
+    """Tries whether a network in evaluation answers three rows differently when they stand among further ones.
 
     Args:
         net: The network; it is tried with its first parameters, and with others nearby.

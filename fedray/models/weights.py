@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ class FlatWeights(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
     def place(self, vector: Tensor) -> dict[str, Tensor]:
-        """The tensors of a vector `[p]` by their places, for `functional_call`."""
+        """Returns the tensors of a vector `[p]` by their places, for `functional_call`."""
         parts = zip(self.names, vector.split_with_sizes(self.sizes), self.shapes, strict=True)
         weights = {name: part.reshape(shape) for name, part, shape in parts}
         return {place: weights[name] for place, name in self.places}
@@ -80,21 +80,20 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 
 
 def wrap_networks(
-    make: Callable[[], nn.Module], kind: Callable[..., nn.Module], number: float, name: str
+    make: Callable[[], nn.Module], kind: Callable[..., nn.Module], *about: Any
 ) -> Callable[[], nn.Module]:
-    """A function that makes the networks of another one inside of something else, in a form that can be pickled.
+    """Returns a function that wraps the networks of another function, in a form that can be pickled.
 
     Args:
         make: Makes one freshly initialized network.
-        kind: The class around it, (network, number, name) -> module.
-        number: What the class has of it, such as how many samples.
-        name: What messages call the network.
+        kind: The class around it, (network, *about) -> module.
+        about: What the class has to know, such as how many samples.
     """
-    return partial(_make, make, kind, number, name)
+    return partial(_make, make, kind, about)
 
 
-def _make(make: Callable[[], nn.Module], kind: Callable[..., nn.Module], number: float, name: str) -> nn.Module:
-    return kind(make(), number, name)
+def _make(make: Callable[[], nn.Module], kind: Callable[..., nn.Module], about: tuple[Any, ...]) -> nn.Module:
+    return kind(make(), *about)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

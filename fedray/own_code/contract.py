@@ -41,7 +41,7 @@ def contract(
     again: bool = False,
     remedy: str = "",
 ) -> Callable[..., Any]:
-    """A user's function whose exceptions and wrong results are one line, and which returns the same when asked again.
+    """Wraps a user's function: its exceptions and wrong results are one line, and equal calls must return the same.
 
     A function that decides results has to be one of its arguments alone: each of the machines of a run asks it, and so
     does a run that goes on. So the first call in each process is made twice, with copies of the arguments.
@@ -112,7 +112,7 @@ def is_alike(one: Any, other: Any) -> bool:
 
 
 def _to_array(value: Any) -> np.ndarray[Any, Any]:
-    """The numbers of a tensor, an array or a number."""
+    """Returns the numbers of a tensor, an array or a number."""
     if isinstance(value, Tensor):
         value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
     return np.asarray(value)
@@ -169,6 +169,6 @@ def _check_number(where: str, path: str, value: Any, kind: type, least: int) -> 
 
 @cache
 def _read_hints(kind: Any) -> dict[str, Any]:
-    """The type hints of the fields of a dataclass or a named tuple."""
+    """Returns the type hints of the fields of a dataclass or a named tuple."""
     hints = get_type_hints(kind, localns={"Tensor": Tensor, "Sequence": Sequence})
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}

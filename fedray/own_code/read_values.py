@@ -82,7 +82,7 @@ def _list_read(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _write(value: Any, depth: int) -> str:
-    """A value as text; the name of its kind for what cannot be compared."""
+    """Returns a value as text; the name of its kind for what cannot be compared."""
     if isinstance(value, Tensor | np.ndarray):
         return _write_array(value)
     if value is None or isinstance(value, _PLAIN_VALUES | Number | torch.dtype | torch.device):
@@ -108,7 +108,7 @@ def _write(value: Any, depth: int) -> str:
 
 
 def write_object(thing: Any) -> str:
-    """What an object says of itself, without its place in memory."""
+    """Returns what an object says of itself, without its place in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
 
 
@@ -176,7 +176,7 @@ def reach(thing: Any, skipped: type | tuple[type, ...] = ()) -> Reached:
 
 
 def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[int, tuple[str, Any]]:
-    """The variables of closures, tensors, arrays and tables that code can reach, with their names, by identity.
+    """Returns the variables of closures, tensors, arrays and tables that code can reach, with their names, by identity.
 
     Args:
         thing: As in `reach`.
@@ -200,7 +200,7 @@ def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[i
 
 
 def mark(thing: Any) -> Any:
-    """What tells later whether one of `find_changeable` was changed: see `is_changed`."""
+    """Returns what tells later whether one of `find_changeable` was changed: see `is_changed`."""
     if isinstance(thing, CellType):
         try:
             return thing.cell_contents
@@ -244,7 +244,7 @@ def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, A
 
 
 def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
-    """What a thing holds, by names; None where it is a thing by itself."""
+    """Returns what a thing holds, by names; None where it is a thing by itself."""
     if isinstance(thing, FunctionType):
         defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         known = thing.__globals__ if is_own_module(thing.__module__) else {}
@@ -265,7 +265,7 @@ def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
 
 
 def _identify(thing: Any) -> Any:
-    """What makes a thing the same as another one: the bytes of an array, the identity of all others."""
+    """Returns what makes a thing the same as another one: the bytes of an array, the identity of all others."""
     if isinstance(thing, Tensor):
         thing = thing.detach().cpu().numpy()
     if isinstance(thing, np.ndarray) and thing.dtype != object:

@@ -41,7 +41,7 @@ class RecordedOptions:
         return len(self.options)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or a default."""
+        """Returns the value of a key, or a default."""
         self.asked.add(key)
         return self.options.get(key, default)
 
@@ -58,7 +58,7 @@ class RecordedOptions:
         return [(key, self.options[key]) for key in self]
 
     def unread(self) -> list[str]:
-        """The keys that nobody asked for."""
+        """Returns the keys that nobody asked for."""
         return [key for key in self.options if key not in self.asked]
 
 

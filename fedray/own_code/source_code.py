@@ -28,7 +28,7 @@ MOST_PARTS = 1_000  # of an object
 
 
 def name_callable(thing: Any) -> str:
-    """The module and the qualified name of a function or a class, or of an object's class.
+    """Returns the module and the qualified name of a function or a class, or of an object's class.
 
     Example:
         >>> from textwrap import dedent
@@ -61,7 +61,7 @@ def hash_source(*things: Any) -> dict[str, str]:
 
 
 def list_code(thing: Any) -> list[Any]:
-    """The functions and classes that a thing consists of, and the user's that these hold or name, through others too.
+    """Lists the functions and classes of a thing, and the user's that these hold or name, through others too.
 
     Args:
         thing: a function, a class, a partial, or an object that can be called.
@@ -82,7 +82,7 @@ def list_code(thing: Any) -> list[Any]:
 
 
 def _unwrap(thing: Any) -> Any:
-    """The function or class behind a partial, a method or an object that can be called."""
+    """Returns the function or class behind a partial, a method or an object that can be called."""
     while isinstance(thing, partial):
         thing = thing.func
     if isinstance(thing, MethodType):
@@ -99,7 +99,7 @@ def _list_parts(thing: Any) -> list[Any]:
 
 
 def _list_held(thing: Any) -> list[Any]:
-    """The code that a function or a class holds or names; of a class also its bases."""
+    """Returns the code that a function or a class holds or names; of a class also its bases."""
     if inspect.isclass(thing):
         functions = [function for value in vars(thing).values() for function in _functions_of(value)]
         return [*thing.__mro__[1:], *(held for function in functions for held in _list_held(function))]
@@ -111,7 +111,7 @@ def _list_held(thing: Any) -> list[Any]:
 
 
 def _list_globals(function: FunctionType) -> list[Any]:
-    """The globals that a function names, and what it may name of the user's modules among them."""
+    """Returns the globals that a function names, and what it may name of the user's modules among them."""
     names = sorted(set(list_names(function.__code__)))
     values = [function.__globals__.get(name) for name in names]
     modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]
@@ -120,14 +120,14 @@ def _list_globals(function: FunctionType) -> list[Any]:
 
 
 def _functions_of(attribute: Any) -> list[Any]:
-    """The functions of an attribute of a class: a method, a class method, a property."""
+    """Returns the functions of an attribute of a class: a method, a class method, a property."""
     if isinstance(attribute, property):
         return [attribute.fget, attribute.fset, attribute.fdel]
     return [getattr(attribute, "__func__", attribute)]
 
 
 def list_names(code: CodeType) -> Iterator[str]:
-    """The names of globals and attributes in a function's code, also in functions inside it."""
+    """Returns the names of globals and attributes in a function's code, also in functions inside it."""
     yield from code.co_names
     for value in code.co_consts:
         if isinstance(value, CodeType):
@@ -135,7 +135,7 @@ def list_names(code: CodeType) -> Iterator[str]:
 
 
 def read_closure(function: FunctionType) -> dict[str, Any]:
-    """The values of a closure by name, without those that are not set yet.
+    """Returns the values of a closure by name, without those that are not set yet.
 
     Example:
         >>> def make(mu):
@@ -151,7 +151,7 @@ def read_closure(function: FunctionType) -> dict[str, Any]:
 
 
 def _read_source(thing: Any) -> str | None:
-    """The source of a function or class in one spelling, without comments and docstrings."""
+    """Returns the source of a function or class in one spelling, without comments and docstrings."""
     try:
         if isinstance(thing, FunctionType) and thing.__name__ == "<lambda>":
             tree: ast.AST | None = _find_lambda(thing)
@@ -163,7 +163,7 @@ def _read_source(thing: Any) -> str | None:
 
 
 def strip_docstrings(tree: ast.AST) -> ast.AST:
-    """A syntax tree without its docstrings; the tree is changed in place."""
+    """Returns a syntax tree without its docstrings; the tree is changed in place."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
     for node in ast.walk(tree):
         if isinstance(node, kinds) and ast.get_docstring(node, False):
@@ -172,7 +172,7 @@ def strip_docstrings(tree: ast.AST) -> ast.AST:
 
 
 def _find_lambda(function: FunctionType) -> ast.AST | None:
-    """The expression of a lambda; None where its line has several of them."""
+    """Returns the expression of a lambda; None where its line has several of them."""
     lines, _ = inspect.findsource(function)
     line = function.__code__.co_firstlineno
     found = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Lambda)]

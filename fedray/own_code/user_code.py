@@ -49,7 +49,7 @@ def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
 
 
 def describe_exception(error: BaseException) -> str:
-    """The type, the text and the place of an exception in one line.
+    """Returns the type, the text and the place of an exception in one line.
 
     Example:
         >>> describe_exception(KeyError("target"))
@@ -61,7 +61,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException) -> str | None:
-    """The file and the line of the user's code that an exception came through last; None where it met none.
+    """Returns the file and the line of the user's code that an exception came through last; None where it met none.
 
     The file is relative to the working directory if it is below it. What is installed, Python itself and fedray are not
     the user's code; an installed package is, if an exception met nothing else.
@@ -82,7 +82,7 @@ def is_raised_by_user(error: BaseException) -> bool:
 
 
 def name_type(value: Any) -> str:
-    """What a value is, with its article, for a message: "None", "a tuple", "the class Dataset".
+    """Returns what a value is, with its article, for a message: "None", "a tuple", "the class Dataset".
 
     Example:
         >>> name_type(None), name_type((1, 2)), name_type(int), name_type(3)
@@ -153,7 +153,7 @@ def explain_uncallable(
 
 
 def _find_called(thing: Any) -> Any:
-    """The function or method that runs when a thing is called."""
+    """Returns the function or method that runs when a thing is called."""
     while isinstance(thing, partial):
         thing = thing.func
     return thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing).__call__
@@ -175,7 +175,7 @@ def _is_users(file: str) -> bool:
 
 
 def _shorten_path(file: str) -> str:
-    """A path relative to the working directory, where it is below it."""
+    """Returns a path relative to the working directory, where it is below it."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -183,7 +183,7 @@ def _shorten_path(file: str) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """The text of an exception; the user's own `__str__` may fail too."""
+    """Returns the text of an exception; the user's own `__str__` may fail too."""
     try:
         return str(error)
     except Exception:

@@ -63,7 +63,7 @@ def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
 
 
 def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
-    """The files and package folders of the user that a process without them would miss.
+    """Returns the files and package folders of the user that a process without them would miss.
 
     They are those of modules that are imported here, of the modules that functions and objects come from, and of all
     modules of the user's that these name.
@@ -81,7 +81,7 @@ def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> li
 
 
 def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
-    """The names of the user's modules that are imported, that things come from, and that these modules name."""
+    """Lists the user's imported modules that things come from, and those that these modules name."""
     waiting = [Path(name).stem if name.endswith(".py") else name for name in modules]
     waiting += [str(getattr(thing, "__module__", None) or type(thing).__module__) for thing in things]
     seen: set[str] = set()
@@ -98,14 +98,14 @@ def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
 
 
 def _find_place(name: str) -> Path:
-    """The file of a module, or the folder of its package."""
+    """Returns the file of a module, or the folder of its package."""
     top = sys.modules.get(name.partition(".")[0])
     folders = list(getattr(top, "__path__", ()))
     return Path(folders[0] if folders else str(getattr(sys.modules[name], "__file__", ""))).absolute()
 
 
 def _find_stem(name: str, path: Path) -> str:
-    """The name under which a file can be imported; its folder is added to the import path."""
+    """Returns the name under which a file can be imported; its folder is added to the import path."""
     if path.is_file():
         folder = str(path.absolute().parent)
         if folder not in sys.path:

@@ -28,6 +28,7 @@ from fedray.metrics.scores import has_direction, lower_is_better
 from fedray.report import curves, pictures
 from fedray.report.read import (
     BYTES,
+    CONTEXT,
     MARK,
     ROUNDS,
     SECONDS,
@@ -416,23 +417,19 @@ def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
     return list(dict.fromkeys(str(one) for one in given if one is not None))
 
 
-def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None:
-    """The headline metric of every run that has it, in one picture.
+def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | None:
+    """Draws a score of every run that has it, in one picture.
 
     Args:
         runs: in the order of their colours.
-        metric: `accuracy` or `rmse`, of the common answer or the personalized one.
+        metric: a column of `rounds.parquet`.
         what: `rounds`, `bytes` or `seconds`, on the horizontal axis.
     """
-    lines: list[Line] = []
-    for index, run in enumerate(runs):
-        found = curves.read_curve_over(run, what, metric) if metric.removeprefix("personal_") == run.metric else None
-        if found is not None:
-            lines.append((index, run.name, found))
-    if not lines:
+    found = [(i, run.name, curves.read_curve_over(run, what, metric)) for i, run in enumerate(runs)]
+    lines: list[Line] = [(i, name, each) for i, name, each in found if each is not None]
+    if not lines or metric in CONTEXT:
         return None
-    word = name_score(metric)
-    wide = what == "rounds"
+    word, wide = name_score(metric), what == "rounds"
     title = {"rounds": _tell_ends(metric, lines), "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
     title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
     figure, axes = pictures.make_canvas(title[what], size=(pictures.WIDE, 4.6) if wide else (pictures.NARROW, 3.4))
@@ -446,7 +443,8 @@ def overlay_curves(runs: list[ReadRun], metric: str, what: str) -> Figure | None
     if wide:
         pictures.use_whole_numbers(axes.xaxis)
     curves.label_headline(axes, metric)
-    curves.cut_beginning(axes, metric, [curve for _, _, (_, curve) in lines])
+    if has_direction(metric):
+        curves.cut_beginning(axes, metric, [curve for _, _, (_, curve) in lines])
     if wide or len(lines) <= 6:
         curves.draw_legend(axes, metric)
     return figure

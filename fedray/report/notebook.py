@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb, to_rgba_array
 from matplotlib.figure import Figure
 
@@ -20,7 +19,6 @@ from fedray.core.text import (
     TOTALS,
     format_number,
     format_total,
-    is_share,
     name_score,
     quote_value,
     suggest_nearest,
@@ -253,35 +251,6 @@ def _report_pictures() -> dict[str, Draw]:
     return {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, *_ in draws}
 
 
-def figure_scores_of_runs(runs: Sequence[ReadRun], name: str) -> Figure | None:
-    """Any score of several runs over the rounds; None where no run has it.
-
-    Args:
-        runs: in the order of their colours.
-        name: a column of `rounds.parquet`.
-    """
-    found = [(i, run.name, curve) for i, run in enumerate(runs) if (curve := run.curve(name)) is not None]
-    if not found or name in CONTEXT:
-        return None
-    word = name_score(name)
-    figure, axes = pictures.make_canvas(f"{word[0].upper()}{word[1:]} over the rounds", size=(pictures.WIDE, 4.4))
-    for i, label, curve in found:
-        color = pictures.pick_color(i, len(runs))
-        curves.draw_mean_line(axes, curve.round, curve, color=color, width=2.0, label=label)
-    _label_score(axes, name)
-    axes.legend()
-    return figure
-
-
-def _label_score(axes: Axes, name: str) -> None:
-    axes.set_xlabel("rounds completed")
-    axes.set_ylabel(name_score(name, unit=True))
-    pictures.use_whole_numbers(axes.xaxis)
-    pictures.draw_grid(axes)
-    if is_share(name):
-        pictures.use_percent(axes.yaxis)
-
-
 def _figure_score(run: ReadRun, name: str) -> Figure | None:
     """Any score over the rounds."""
     curve = run.curve(name)
@@ -290,5 +259,7 @@ def _figure_score(run: ReadRun, name: str) -> Figure | None:
     end = format_number(float(curve.mean[-1]), name)
     figure, axes = pictures.make_canvas(f"{name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
     curves.draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=2.0)
-    _label_score(axes, name)
+    axes.set_xlabel("rounds completed")
+    pictures.use_whole_numbers(axes.xaxis)
+    curves.label_headline(axes, name)
     return figure

@@ -75,7 +75,7 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """The classifier of a client for base i in a world that leaves a fold out.
+        """Returns the classifier of a client for base i in a world that leaves a fold out.
 
         The fold is 0 where whole clients are left out: a client that is present has all its rows in every such world.
         """

@@ -86,7 +86,7 @@ def prepare_process() -> None:
 
 
 def find_working_folder() -> str:
-    """The working directory of this process, in full; empty where it was removed."""
+    """Returns the working directory of this process, in full; empty where it was removed."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -139,7 +139,7 @@ def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
 
 
 def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
-    """The torch device of a process: `cuda` where it holds a GPU or a share of one, and is to use it; else `cpu`.
+    """Returns the torch device of a process: `cuda` if it holds a GPU or a share of one, and is to use it; else `cpu`.
 
     Args:
         gpus: The GPU, or the share of it, that the process holds; 0 for none.
@@ -232,7 +232,7 @@ ANSWER_SECONDS = 5.0
 
 
 def find_address(runtime: str, address: str | None) -> str | None:
-    """The cluster on which a scenario runs; None: Ray is started here, or is not used.
+    """Finds the cluster on which a scenario runs; None: Ray is started here, or is not used.
 
     Args:
         runtime: of the scenario.
@@ -272,7 +272,7 @@ def refuse_unused_address(runtime: str, address: str | None) -> None:
 
 
 def name_address(address: str) -> str:
-    """What messages call an address: as it was given.
+    """Returns what messages call an address: as it was given.
 
     Example:
         >>> name_address("10.0.0.1:6379")
@@ -344,7 +344,7 @@ def read_awaited(text: str) -> dict[str, float]:
 
 
 def write_awaited(awaited: Mapping[str, float]) -> str:
-    """The text of `--wait-for`.
+    """Returns the text of `--wait-for`.
 
     Example:
         >>> write_awaited({"hpc": 32.0, "GPU": 0.5})

@@ -226,7 +226,7 @@ def _share_work(work: IntArray, actors: int, laps: int) -> tuple[IntArray, IntAr
 
 
 def _keep_apart(begins: IntArray, jobs: int, least: int) -> list[int]:
-    """Which parts stay, so that each has so many jobs at least; the others join the one before them."""
+    """Returns which parts stay, so that each has enough jobs; the others join the one before them."""
     kept = [0]
     for n, begin in enumerate(begins.tolist()):
         if begin - begins[kept[-1]] >= least and jobs - begin >= least:
@@ -268,7 +268,7 @@ class OpenQueue:
         self.requeue(queue.chunks)
 
     def take(self, a: int, neighbors: Sequence[int]) -> Chunk | None:
-        """The next chunk of an actor: one whose models it has had already, else one whose models its node has had."""
+        """Takes the next chunk of an actor: one whose models it has had, else one whose models its node has had."""
         if not self.left:
             return None
         n, own = None, self.rows[a]
@@ -432,7 +432,7 @@ def exchange(
 
 
 def share_nodes(specs: Sequence[ActorSpec], here: str) -> list[list[int]]:
-    """The actors of each node that is not the coordinator's, whose memory they share with it.
+    """Returns the actors of each node that is not the coordinator's; they share the node's memory.
 
     Args:
         specs: The actors.
@@ -449,7 +449,7 @@ def share_nodes(specs: Sequence[ActorSpec], here: str) -> list[list[int]]:
 
 
 def choose_adding(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list[Sequence[int]]:
-    """The nodes on which sums are added up: those that send less than half then, because actors train the same models.
+    """Chooses the nodes on which sums are added up: those that send less than half then.
 
     Args:
         nodes: The actors of each node.
@@ -493,7 +493,7 @@ def _find_loads(nodes: Sequence[Sequence[int]], queues: Sequence[Queue]) -> list
 
 
 def choose_laps(seconds: float, actors: int) -> int:
-    """How many laps a round is cut into: one where it is short, because every chunk costs a call.
+    """Chooses how many laps a round is cut into: one for a short round, because every chunk costs a call.
 
     Args:
         seconds: How long the last one took; infinity before the first.

@@ -177,7 +177,7 @@ def explain_no_client(split: str, skip: bool) -> Iterator[None]:
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
-    """The error of a round in which training diverged: at which clients, and which steps their method has by default.
+    """Returns the error of a round in which training diverged: the clients, and the steps that their method sets.
 
     Args:
         scenario: in plain types.
@@ -191,7 +191,7 @@ def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: It
 
 
 def _name_steps(method: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[str]:
-    """The keys that say how far training steps, with the defaults of those that are above them."""
+    """Names the keys that set the size of training steps, with the defaults of those above them."""
     name = method.get("name")
     spec = method_spec_of(name)
     usual, lr = spec.defaults.get("local", {}).get("lr"), local.get("lr")
@@ -215,7 +215,7 @@ def is_lone_row(error: BaseException) -> bool:
 
 
 def explain_full_gpu(error: BaseException) -> FedrayError:
-    """The line about a GPU whose memory is full.
+    """Returns the line about a GPU whose memory is full.
 
     Example:
         >>> full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
@@ -230,7 +230,7 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 
 
 def _explain(error: Exception) -> str:
-    """What failed, in one line; what fedray says itself needs no type before it."""
+    """Returns what failed, in one line; what fedray says itself needs no type before it."""
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 

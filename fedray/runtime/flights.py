@@ -17,7 +17,7 @@ from fedray.core.types import Flight, IntArray, Plan, Uploads
 
 
 def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray | None = None) -> IntArray:
-    """The row of the broadcast that each job starts from, `[J]`.
+    """Returns the row of the broadcast that each job starts from, `[J]`.
 
     Args:
         plan: The jobs.
@@ -30,7 +30,7 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray
 
 
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
-    """A number below J for each job, `[J]`, equal where jobs of different versions may share a block.
+    """Returns a number below J for each job, `[J]`, equal for jobs of different versions that may share a block.
 
     They may where their learning rates are equal and their pieces do alike; code in local training may read the round
     itself.

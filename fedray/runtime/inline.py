@@ -31,7 +31,7 @@ CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """The ids of the clients of each world whom a question asks; the known ones where it does not say it."""
+    """Lists the ids of the clients of each world that a question asks; by default the known ones."""
     if question.clients is not None:
         return question.clients
     known = np.arange(min(study.clients.number, EVALUATED_CLIENTS))

@@ -36,7 +36,7 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 
 
 def batch_address(phase: Phase, plan: Plan) -> IntArray:
-    """What stands for the model in the address of each job's batches, `[J]`: one number where models move together."""
+    """Returns what stands for the model in each job's batch address, `[J]`: one number if models move together."""
     return plan.model if phase.together == 1 else np.zeros_like(plan.model)
 
 

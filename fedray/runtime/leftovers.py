@@ -48,7 +48,7 @@ def session_place() -> Path:
 
 
 def session_places() -> list[Path]:
-    """The directories in which folders may have been made."""
+    """Returns the directories in which folders may have been made."""
     return list(dict.fromkeys(path.absolute() for path in (session_place(), Path(tempfile.gettempdir()), Path("/tmp"))))
 
 
@@ -80,7 +80,7 @@ def open_session(place: Path) -> Iterator[Path]:
 
 
 def _system() -> str:
-    """What tells apart the machines, their starts and their containers in which a process id has a meaning."""
+    """Returns what tells apart the machines, starts and containers in which a process id has a meaning."""
     try:
         boot = (PROCESSES / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {(PROCESSES / 'self/ns/pid').readlink()}"
@@ -96,7 +96,7 @@ def note_raylet(folder: Path, pid: int) -> None:
 
 
 def _read_owner(folder: Path) -> dict[str, Any]:
-    """What `open_session` wrote.
+    """Returns what `open_session` wrote.
 
     Raises:
         ValueError: This is no folder that fedray made.
@@ -114,7 +114,7 @@ def _read_owner(folder: Path) -> dict[str, Any]:
 
 
 def find_sessions(places: Sequence[Path]) -> list[Path]:
-    """The folders of this user that fedray made and that are still there, dead or alive."""
+    """Returns the folders of this user that fedray made and that are still there, dead or alive."""
     found = []
     for path in sorted(path for place in places for path in place.glob(f"{PREFIX}*")):
         with suppress(OSError, ValueError):
@@ -190,7 +190,7 @@ def _lives(pid: int) -> bool:
 
 
 def session_memory(folder: Path) -> list[Path]:
-    """The semaphores that the raylets of a session have left in shared memory; none of a raylet that lives."""
+    """Finds the semaphores in shared memory that the dead raylets of a session have left."""
     try:
         owner = _read_owner(folder)
     except ValueError:  # another process has removed the folder
@@ -213,7 +213,7 @@ def remove_session(folder: Path) -> None:
 
 
 def measure_size(paths: Sequence[Path]) -> int:
-    """The size of files, and of all files in folders, bytes."""
+    """Returns the size of files, and of all files in folders, bytes."""
     size = 0
     for path in (one for top in paths for one in (top, *top.rglob("*"))):
         with suppress(OSError):

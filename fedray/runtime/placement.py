@@ -98,7 +98,7 @@ def _tabulate(needs: Sequence[Needs], nodes: Sequence[Node]) -> _Table:
 
 
 def _count_fitting(need: IntArray, free: IntArray, most: int) -> IntArray:
-    """How many actors that need `[R]` each node `[nodes, R]` holds, at most `most`."""
+    """Returns how many actors that need `[R]` each node `[nodes, R]` holds, at most `most`."""
     asked = need > 0
     fitting: IntArray = np.full(len(free), most, np.int64)
     if asked.any():
@@ -196,7 +196,7 @@ def fill_seats(
 
 
 def group_kinds(specs: list[ActorSpec]) -> tuple[list[ActorSpec], list[int]]:
-    """The kinds of actors, without their nodes, and how many there are of each.
+    """Returns the kinds of actors, without their nodes, and how many there are of each.
 
     Example:
         >>> group_kinds([ActorSpec(0, 1.0, 0.0, {}, "a"), ActorSpec(0, 1.0, 0.0, {}, "b")])
@@ -208,7 +208,7 @@ def group_kinds(specs: list[ActorSpec]) -> tuple[list[ActorSpec], list[int]]:
 
 
 def list_actors(kinds: list[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
-    """The actors of `find_seats`, kind by kind.
+    """Returns the actors of `find_seats`, kind by kind.
 
     Example:
         >>> nodes, seats = [Node("a", {}), Node("b", {})], np.array([[1, 2]])
@@ -224,7 +224,7 @@ def list_actors(kinds: list[ActorSpec], seats: IntArray, nodes: Sequence[Node]) 
 
 
 def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], list[str], list[int]]:
-    """What is reserved for actors: all actors of a node together, and each one for itself that has no node yet.
+    """Returns what is reserved for actors: one bundle for each node, and one for each actor without a node.
 
     Args:
         specs: The actors.
@@ -252,7 +252,7 @@ def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], li
 
 
 def describe_amounts(amounts: Needs) -> str:
-    """A line of amounts.
+    """Returns a line of amounts.
 
     Example:
         >>> describe_amounts({"CPU": 4.0, "hpc": 2.0})
@@ -262,7 +262,7 @@ def describe_amounts(amounts: Needs) -> str:
 
 
 def add_up(nodes: Sequence[Node]) -> dict[str, float]:
-    """What all nodes have together, by name.
+    """Returns what all nodes have together, by name.
 
     Example:
         >>> add_up([Node("a", {"CPU": 2.0}), Node("b", {"CPU": 1.5, "lab": 1.0})])
@@ -279,7 +279,7 @@ LEAST_CPUS = 0.01  # of an actor: a hundred on one CPU are more than its memory 
 
 
 def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> BadInput:
-    """The error where actors do not fit into a cluster: the resource that is short, or that no node has enough of.
+    """Returns the error if actors do not fit into a cluster: the resource that is short in all, or on every node.
 
     Args:
         clients: The tiers.
@@ -309,7 +309,7 @@ def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], 
 
 
 def _explain_shortage(least: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> BadInput | None:
-    """The error where all nodes together have too little of a resource; None if they have enough."""
+    """Returns the error if all nodes together have too little of a resource; None if they have enough."""
     asked: Counter[str] = Counter()
     for kind, count in zip(least, counts, strict=True):
         asked.update({name: count * amount for name, amount in kind.needs.items()})
@@ -333,7 +333,7 @@ def _explain_shortage(least: list[ActorSpec], counts: list[int], nodes: Sequence
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
-    """What a run waits for whose actors do not fit into what is free now.
+    """Says what a run waits for if its actors do not fit into what is free now.
 
     Args:
         least: The actors with which it can begin.
@@ -429,7 +429,7 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
 
 
 def want_actors(clients: Clients, per_actor: int | str, actors: int | str) -> list[ActorSpec]:
-    """The actors that a run asks for where nodes have yet to come: one a tier, or as many as the scenario says.
+    """Returns the actors that a run asks for before its nodes come: one a tier, or as many as the scenario says.
 
     They have no nodes yet. An actor of a tier that leaves `num_cpus` open wants a CPU.
     """
@@ -439,7 +439,7 @@ def want_actors(clients: Clients, per_actor: int | str, actors: int | str) -> li
 
 
 def _list_kinds(clients: Clients, memory: float = 0.0) -> list[ActorSpec]:
-    """An actor of each tier that has clients; with a CPU where the tier leaves that open."""
+    """Lists an actor of each tier that has clients; with a CPU if the tier leaves that open."""
     cpus = [1.0 if tier.num_cpus is None else tier.num_cpus for tier in clients.tiers]
     return [
         ActorSpec(c, cpus[c], tier.num_gpus, dict(tier.resources), memory=memory)
@@ -492,7 +492,7 @@ def _fits(kinds: list[ActorSpec], group: list[int], counts: list[int], nodes: Se
 
 
 def _find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest number that fits; None where not even the lowest does."""
+    """Finds the largest number that fits; None if not even the lowest does."""
     if fits(high):
         return high
     if not fits(low):
@@ -504,7 +504,7 @@ def _find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int | Non
 
 
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
-    """The actors that may serve each tier: those of every tier that reserves the same for an actor.
+    """Lists the actors that may serve each tier: those of every tier with the same reservation for an actor.
 
     Where tiers differ only in simulated speed, so that one has most of the work, no actor idles.
 
@@ -637,7 +637,7 @@ def choose_seats(clients: Clients, cluster: Cluster, keys: ActorKeys, *, waits: 
 
 
 def take_part(planned: list[ActorSpec], parts: int) -> list[ActorSpec]:
-    """The actors that a run gets where several runs share the cluster: of each kind a part, but at least one.
+    """Returns a run's share of the actors if several runs share the cluster: of each kind a part, but at least one.
 
     Example:
         >>> len(take_part([ActorSpec(0, 1.0, 0.0, {})] * 5 + [ActorSpec(1, 1.0, 0.0, {})], parts=2))

@@ -116,7 +116,7 @@ def _choose_evaluator(measure: Measure, study: Study, runtime: Runtime, recorder
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
-    """The function that scores the models, and a list to which each of its calls adds its seconds."""
+    """Returns the function that scores the models, and a list to which each call adds its seconds."""
     seconds: list[float] = []
 
     def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:
@@ -129,12 +129,12 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
 
 
 def _show_progress(study: Study, watch: Watch) -> Callable[[Progress], None]:
-    """What a recorder calls after each evaluated round."""
+    """Returns what a recorder calls after each evaluated round."""
     return lambda progress: watch(take_snapshot(study, progress))
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
-    """A watcher that also gives the metrics of each evaluated round to the loggers of a scenario.
+    """Returns a watcher that also gives the metrics of each evaluated round to the loggers of a scenario.
 
     Example:
         >>> logged = []
@@ -197,7 +197,7 @@ def _manifest(
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
-    """The summary of a run that has come to its end, after its drift scores and the data of its pictures, if drawn."""
+    """Summarizes a run at its end, after its drift scores and the data of its pictures, if drawn."""
     log.info("scoring the trained models")
     models = checkpoint.hash_model(study, progress.state)
     state = checkpoint.hash_state(models, progress.state, runtime.private())
@@ -227,7 +227,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
-    """The facts of one network: that of a worker, or a slice of it."""
+    """Returns the facts of one network: that of a worker, or a slice of it."""
     study, device = worker.study, worker.device
     phase = study.method.phase
     return {
@@ -247,7 +247,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def _say_tf32(device: torch.device) -> dict[str, bool]:
-    """What the manifest says where products and convolutions on a GPU round their inputs; nothing elsewhere."""
+    """Says in the manifest that products and convolutions on a GPU round their inputs; nothing elsewhere."""
     rounds = device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
     return {"tf32": True} if rounds else {}
 

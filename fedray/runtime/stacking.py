@@ -130,7 +130,7 @@ class StackWorkers:
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """The mean probabilities of each base, `[n, C]`, from its raw outputs `[F * K, n, C]`."""
+        """Returns the mean probabilities of each base, `[n, C]`, from its raw outputs `[F * K, n, C]`."""
         return [np.asarray(ensemble.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
@@ -147,7 +147,7 @@ class StackWorkers:
         return torch.from_numpy(np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts)))
 
     def state(self) -> dict[str, Tensor]:
-        """The private vectors of all parts; those of part i are called `i/...`."""
+        """Returns the private vectors of all parts; those of part i are called `i/...`."""
         return {f"{i}/{name}": rows for i, part in self._worker.items() for name, rows in part.private.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -157,7 +157,7 @@ class StackWorkers:
             worker.private.restore({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
 
     def features(self, world: int, client: int) -> Tensor:
-        """What the meta model learns from of a client's training rows, `[n, F]` float32."""
+        """Returns what the meta model learns from of a client's training rows, `[n, F]` float32."""
         if (world, client) not in self._features:
             self._features[world, client] = self._compute_features(world, client)
         return self._features[world, client]
@@ -209,13 +209,13 @@ class StackWorkers:
 
 
 def _rows_of_folds(fold: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """The rows of each fold that has any, from the fold of each row `[n]`."""
+    """Returns the rows of each fold that has any, from the fold of each row `[n]`."""
     for f in np.unique(fold).tolist():
         yield f, np.flatnonzero(fold == f)
 
 
 def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:
-    """A part's study; that of the meta model reads features that this process computes."""
+    """Returns a part's study; that of the meta model reads features that this process computes."""
     shards = part.study.shards
     if not isinstance(shards, FeatureShards):
         return part.study

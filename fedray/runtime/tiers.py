@@ -43,7 +43,7 @@ class TierEngine(NamedTuple):
 
 
 def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
-    """What trains the clients of each tier, None where they train the whole network; empty where all do.
+    """Chooses what trains the clients of each tier, None for the whole network; empty if all train it.
 
     Args:
         study: What is trained.
@@ -72,7 +72,7 @@ class BlockEngine(NamedTuple):
 
 
 def find_engine(whole: Engine, tiers: Sequence[TierEngine | None], phase: Phase, t: int, tier: IntArray) -> BlockEngine:
-    """What trains a block of clients of a tier.
+    """Returns what trains a block of clients of a tier.
 
     Args:
         whole: What trains the whole network.

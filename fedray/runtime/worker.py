@@ -64,7 +64,7 @@ class Resident:
         return self._copy(x), self._copy(y)
 
     def _copy(self, rows: Tensor) -> Tensor:
-        """The copy of some rows, made once."""
+        """Returns the copy of some rows, made once."""
         if rows not in self._copies:
             self._copies[rows] = rows.to(self.device)
         copy: Tensor = self._copies[rows]
@@ -173,7 +173,7 @@ class StackWorker(Protocol):
         """Raw outputs of the stack and of its sub models on raw inputs `[n, ...]` of a world."""
 
     def state(self) -> dict[str, Tensor]:
-        """The private vectors of all parts."""
+        """Returns the private vectors of all parts."""
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Replaces the private vectors of all parts."""
@@ -237,7 +237,7 @@ class Worker:
         return self.study.init_seeds
 
     def local(self, local: Local, world: int) -> Local:
-        """How the clients of a world train, with its own learning rate if it has one."""
+        """Returns how the clients of a world train, with its own learning rate if it has one."""
         return self.study.local(local, world)
 
     def train(
@@ -329,13 +329,13 @@ class Worker:
         return self._pack_uploads(update, columns), trained.loss[: len(real.size)]
 
     def deal(self, update: Update) -> Dealt:
-        """The batches of some updates."""
+        """Returns the batches of some updates."""
         jobs = update.jobs
         deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, weigh=update.weigh)
         return deal(local=update.local, move=self.to_device, resident=self.resident)
 
     def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
-        """The lanes of some updates, which start where these do, without what pieces add to the gradient."""
+        """Makes the lanes of some updates from their start, without what pieces add to the gradient."""
         return lanes.Block(
             start=update.start,
             counters=update.counters,
@@ -351,7 +351,7 @@ class Worker:
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
-        """The uploads of a block, without the copy that was trained beside a lone job.
+        """Returns the uploads of a block, without the copy that was trained beside a lone job.
 
         They stay on a GPU where compression and server read them there and clients keep nothing. Counters of layers
         that stay with the clients are sent as 0.
@@ -394,11 +394,11 @@ class Worker:
         return stats
 
     def to_device(self, x: Tensor) -> Tensor:
-        """A tensor on the worker's device; floating-point numbers get the type of the study's networks."""
+        """Returns a tensor on the worker's device; floating-point numbers get the type of the study's networks."""
         return x.to(self.device, self.study.dtype if x.is_floating_point() else x.dtype)
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """The models with which a client answers that lives here, as the last piece says that lets clients answer."""
+        """Returns the models with which a client of this process answers, from the last piece that has own models."""
         phase = self.study.method.phase
         k = phase.models
         plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))

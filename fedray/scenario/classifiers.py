@@ -28,7 +28,7 @@ CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Check]]] = {  # name -> text, 
 
 
 def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A base that names a classifier, or almost, with its options checked; None for one that does not.
+    """Reads a base that names a classifier, or almost, and checks its options; None for any other base.
 
     Example:
         >>> read_classifier("method.bases[1]", {"name": "sklearn/random_forest", "n_estimators": 10})

@@ -32,7 +32,7 @@ class TierKeys:
         downlink: bandwidth of a client's downloads, bytes/s.
         latency: virtual seconds that a transfer takes beside its bytes.
         side_by_side: whether a client trains its models of a round at the same time.
-        width: the share of the channels of every hidden layer that a client trains.
+        width: the share of the channels of every hidden layer, or of the blocks (DepthFL), that a client trains.
     """
 
     share: float | None = key(None, maybe(real("[0, 1]")))

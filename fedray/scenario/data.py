@@ -156,7 +156,7 @@ DATA_SPECS: dict[str, DataSpec] = {
 
 
 def data_spec_of(name: object) -> DataSpec:
-    """The specification of a data set; a user's own has no options here."""
+    """Returns the specification of a data set; a user's own has no options here."""
     return DATA_SPECS.get(name, DataSpec("your own")) if isinstance(name, str) else DataSpec("your own")
 
 
@@ -178,7 +178,7 @@ _ALPHA = real("[0.0001, 1e9)")  # below, all rows of a class are one client's an
 
 @means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
 def _sizes(value: object) -> object:
-    """The name of a law of sizes, or exact sizes."""
+    """Returns the name of a law of sizes, or exact sizes."""
     if isinstance(value, str):
         return one_of("equal", "lognormal", "power_law", "exponential")(value)
     return list_of(whole(1, 10**9), 10**6)(value)

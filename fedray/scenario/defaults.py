@@ -108,7 +108,7 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A method's defaults, its tiers fitted to those that are given.
+    """Returns a method's defaults, its tiers fitted to those that are given.
 
     Tiers of other names replace the default ones; a given share or number takes the place of all default shares.
     """

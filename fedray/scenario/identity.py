@@ -50,7 +50,7 @@ class ChangedKey(NamedTuple):
 
 
 def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys of a resolved scenario that decide its results, with their values.
+    """Returns the dotted keys of a resolved scenario that decide its results, with their values.
 
     Args:
         tree: plain values, as `scenario.yaml` holds them.
@@ -70,7 +70,7 @@ def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
 
 
 def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> ChangedKey | None:
-    """The first key that decides results and has another value than when the run began; None if there is none.
+    """Finds the first key that decides results and has changed since the run began; None if there is none.
 
     Args:
         began: what `list_result_keys` gave then.
@@ -140,7 +140,7 @@ def is_free(key: str) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A plain value as text in which 1, 1.0 and '1.0' are the same, whatever wrote and read it."""
+    """Writes a plain value as text in which 1, 1.0 and '1.0' are the same, whatever wrote and read it."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_text(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list | tuple):

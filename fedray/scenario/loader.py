@@ -51,7 +51,7 @@ def list_kept_keys(
     *,
     whole: bool = False,
 ) -> dict[str, Any]:
-    """The keys of a file that stay where another method takes the place of its own, and are not this one's defaults.
+    """Lists the keys of a file that stay with another method, and are not defaults of its own.
 
     Of a file that a person wrote they are those that its method sets by itself; others may be meant for every method.
 
@@ -81,7 +81,7 @@ def list_kept_keys(
 
 
 def tell_kept_keys(method: str, kept: Mapping[str, Any]) -> str:
-    """What a file keeps, in one line.
+    """Returns what a file keeps, in one line.
 
     Example:
         >>> tell_kept_keys("fedavg", {"compress.ratio": 0.2, "clients.tiers": {}})
@@ -123,7 +123,7 @@ _OUTER = ("local", *(path[0] for path in names.NAMED if len(path) > 1))  # what 
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """The keys with every section spelled out that is one word or one number.
+    """Spells out every section that is one word or one number.
 
     Args:
         tree: plain values, nested or with dotted keys.
@@ -202,7 +202,7 @@ def _check_null(key: str, path: KeyPath, fields: tuple[str, ...], trees: Sequenc
 
 
 def _find_names(path: KeyPath, given: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The known names that a section has in one of the trees, the last one last."""
+    """Returns the known names that a section has in one of the trees, the last one last."""
     if path == ("local",):
         return [found for part in given for found in names.list_own_rules(part)]
     if path not in names.NAMED:
@@ -246,7 +246,7 @@ def read_scenario(
     explicit: bool = True,
     own: Collection[str] = (),
 ) -> Scenario:
-    """The scenario of a file, of YAML text (has a line break or `: `) or of a dict.
+    """Returns the scenario of a file, of YAML text (has a line break or `: `) or of a dict.
 
     Args:
         source: path of a YAML file, name of one that comes with fedray, YAML text, or nested dicts.
@@ -353,7 +353,7 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
 
 
 def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
-    """The tree with the options of a section that has a name folded; a section that is no mapping stays as it is."""
+    """Folds the options of a section that has a name; a section that is no mapping stays as it is."""
     if path:
         inner = tree.get(path[0])
         return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
@@ -384,7 +384,7 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str],
 
 
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
-    """What a file keeps for another method than its own, in one line; empty where it keeps nothing.
+    """Returns what a file keeps for another method than its own, in one line; empty where it keeps nothing.
 
     Args:
         file: its keys.
@@ -411,7 +411,7 @@ def _without_table(tree: Mapping[str, Any]) -> Tree:
 
 
 def _read_cell(cell: CellKeys, given: Mapping[str, Any], objects: Collection[str]) -> Place:
-    """A cell: what it sets, and the scenario it makes."""
+    """Returns a cell: what it sets, and the scenario it makes."""
     try:
         own = expand(spell_sections(cell.overrides))
         refuse_unknown_nulls([given, own], objects)
@@ -424,7 +424,7 @@ def _read_cell(cell: CellKeys, given: Mapping[str, Any], objects: Collection[str
 
 
 def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys with the name of each Python object where messages look for one."""
+    """Returns the keys with the name of each Python object, for messages."""
     alone = [path[0] for path, kind in names.NAMED.items() if len(path) == 1 and kind.alone]
     sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}
     named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
@@ -432,7 +432,7 @@ def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _cell(cell: CellKeys, base: Scenario, scenario: Scenario) -> CellKeys:
-    """The cell with its overrides as what differs from the resolved base, which is what a dump can carry."""
+    """Returns the cell with its overrides as what differs from the resolved base, which is what a dump can carry."""
     return replace(cell, overrides=flatten(find_changes(to_plain(base), to_plain(scenario))))
 
 
@@ -457,7 +457,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
 
 
 def _drop_gone(tree: Tree) -> Tree:
-    """The keys without one that resolved scenarios of before have, where it says nothing: no quantile reads it."""
+    """Drops a key that earlier resolved scenarios have, if it says nothing: no quantile reads it."""
     predict = tree.get("predict")
     keys = predict.get("conformal") if isinstance(predict, Mapping) else None
     if isinstance(keys, Mapping) and keys.get("relative_error") == 0.01 and keys.get("quantile") in ("exact", "qq"):
@@ -510,7 +510,7 @@ _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sectio
 
 
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
-    """The keys of a scenario, as a tree that reads as it, without those that are the defaults of its method.
+    """Drops the keys of a scenario that are the defaults of its method; the tree reads as the same scenario.
 
     Keys that cannot act are left out too.
 
@@ -551,7 +551,7 @@ def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath
 
 
 def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[KeyPath]:
-    """The keys of a tree that a method sets by itself, outside of its section, and the sections that hold no others."""
+    """Lists keys that a method sets outside of its section, and the sections with no other keys."""
     shared = [key for key in flatten(tree) if key in flatten(defaults) and not key.startswith("method.")]
     sections = {key.rpartition(".")[0] for key in shared} | {key.split(".")[0] for key in shared} | {"clients.tiers"}
     whole = [one for one in sections if one and all(k in shared for k in flatten(tree) if k.startswith(f"{one}."))]
@@ -559,7 +559,7 @@ def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[K
 
 
 def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
-    """The tree without a section or a key; the same where it has none."""
+    """Returns the tree without a section or a key; the same where it has none."""
     out = dict(tree)
     if path[0] in out and len(path) == 1:
         del out[path[0]]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fedray.core.spec import MethodSpec
 from fedray.methods import METHOD_SPECS
 
-UNKNOWN = MethodSpec("your own", splits=True, slices=True)
-OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say how many models they train
+UNKNOWN = MethodSpec("your own", splits=True, slices=METHOD_SPECS["heterofl"].slices)
+OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say more than their function
 
 
 def method_spec_of(name: object) -> MethodSpec:
-    """The specification of a method; a user's own method, or no method at all, has the general defaults."""
+    """Returns the specification of a method; a user's own method, or no method at all, has the general defaults."""
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
 

@@ -197,12 +197,12 @@ def is_own(kind: str, name: str) -> bool:
 
 
 def find_thing(kind: str, name: str) -> Any:
-    """What a user registered under a name; None where the name is none of theirs."""
+    """Returns what a user registered under a name; None if the name is not a user's."""
     return _OWN[kind, name].thing if (kind, name) in _OWN else None
 
 
 def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
-    """The options of an own name with their defaults; None where it declares none, so that any are taken.
+    """Returns the options of an own name with their defaults; None if it declares none and takes any.
 
     Example:
         >>> allow_name("method", "noisy", options={"sigma": 0.05})
@@ -213,7 +213,7 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """The options of an own name whose default is None: a scenario without them has nothing in their place."""
+    """Lists the options of an own name whose default is None: without them a scenario has no value."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
@@ -245,7 +245,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def list_origins() -> dict[tuple[str, str], Origin]:
-    """Where each name of a user's own was registered."""
+    """Returns where each name of a user's own was registered."""
     return {key: one.origin for key, one in _OWN.items() if one.origin is not None}
 
 

@@ -28,7 +28,7 @@ def dotted_key(path: KeyPath) -> str:
 
 
 def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = None) -> Any:
-    """A copy made of dict, list, str, int, float, bool and None only, bounded in size and depth.
+    """Returns a copy made of dict, list, str, int, float, bool and None only, bounded in size and depth.
 
     Args:
         value: anything.
@@ -97,7 +97,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
 
 
 def name_pair(path: KeyPath) -> tuple[str, str]:
-    """The two keys of a section that exclude each other."""
+    """Returns the two keys of a section that exclude each other."""
     if len(path) == 3 and path[:2] == ("clients", "tiers"):
         return "share", "number"
     pairs: dict[KeyPath, tuple[str, str]] = {
@@ -122,7 +122,7 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 
 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
-    """What to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks.
+    """Returns what to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks.
 
     Args:
         base: a tree of keys.
@@ -192,7 +192,7 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    """A plain value as it is; of another object its type says enough."""
+    """Returns a plain value as it is; of another object its type says enough."""
     return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import REQUIRED, NameSpec, Option, ReadSections
+from fedray.core.spec import REQUIRED, MethodSpec, NameSpec, Option, ReadSections
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.validators import Check, flag, real, text
 from fedray.methods import METHOD_SPECS
@@ -25,7 +25,7 @@ from fedray.scenario.unknown_keys import explain_unknown_key
 
 
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """A flat section as `{fields..., "options": {...}}`, its options checked and their defaults filled in.
+    """Returns a flat section as `{fields..., "options": {...}}`, its options checked and their defaults filled in.
 
     Args:
         kind: what the section names.
@@ -52,7 +52,7 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
 
 
 def list_keys(kind: str, name: str, fields: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The keys of a section that names something: its fields and the options of the name; None: any.
+    """Returns the keys of a section that names something: its fields and the options of the name; None: any.
 
     Args:
         kind: what the section names.
@@ -70,7 +70,7 @@ def list_keys(kind: str, name: str, fields: tuple[str, ...]) -> tuple[str, ...] 
 
 
 def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
-    """The line about a name that fedray does not know, with what was probably meant."""
+    """Returns the line about a name that fedray does not know, with what was probably meant."""
     if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
         remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
         return f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}"
@@ -84,7 +84,7 @@ def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
 
 
 def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
-    """The options that a name has, and whether it takes others too."""
+    """Returns the options that a name has, and whether it takes others too."""
     spec = names.KINDS[kind].specs.get(name)
     if spec is not None:
         return spec.options, isinstance(spec, NameSpec) and spec.more
@@ -96,7 +96,7 @@ def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
 
 
 def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """The section `local` with the options of a user's own loss, optimizer and augmentations in `options`.
+    """Returns the section `local` with the options of a user's own loss, optimizer and augmentations in `options`.
 
     Args:
         section: the section; unknown keys stay where they are, to be refused.
@@ -130,7 +130,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
 
 
 def _spell_path(name: str) -> str:
-    """How a scenario names data of which somebody wrote the path alone; empty where it looks like no path."""
+    """Says how a scenario names data whose path alone was written; empty if it looks like no path."""
     table = f"data: {{name: table, path: {quote_value(name)[1:-1]}, target: COLUMN}}"
     if _TABLE.search(name):
         return f"for a file write {table}"
@@ -164,7 +164,7 @@ def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> An
 
 
 def alike(default: Any) -> Check:
-    """What an option of one's own may be: of the kind of its default; anything where the default is None or a list.
+    """Returns the check of an own option: the kind of its default; anything if the default is None or a list.
 
     Example:
         >>> alike(0.05)("big")
@@ -182,7 +182,7 @@ def alike(default: Any) -> Check:
 
 
 def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
-    """A section like `model` in a list of networks, with keys of its own.
+    """Returns a section like `model` in a list of networks, with keys of its own.
 
     Args:
         path: of the section, such as `method.bases[0]`.
@@ -206,13 +206,19 @@ def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Chec
 SECTIONS = ReadSections(_read_network, read_classifier, CLASSIFIERS)
 
 
-def describe_method(name: str, models: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+def describe_method(
+    name: str,
+    models: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    spec: MethodSpec | None = None,
+) -> None:
     """Says what fedray has to know of a user's registered method, beside its name.
 
     Args:
         name: of the method.
         models: how many models it trains where a scenario does not say it; None: as many as any other.
         options: its own, with their defaults; `networks` among them is a list of sections like `model`, as FedDF's.
+        spec: all of it, in place of these; None: they are all.
 
     Raises:
         BadInput: K is no whole number above 0, or a network is wrong.
@@ -228,6 +234,9 @@ def describe_method(name: str, models: int | None = None, options: Mapping[str, 
             f"method.name = {name!r}: models = {models!r}: give the number of models that it trains, or None"
         )
     OWN_SPECS.pop(name, None)
+    if spec is not None:
+        OWN_SPECS[name] = spec
+        return
     one = METHOD_SPECS["feddf"].options["networks"]
     defaults = {} if models is None else {"method": {"models": models}}
     try:

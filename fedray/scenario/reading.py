@@ -22,7 +22,7 @@ from fedray.scenario.methods import UNKNOWN, method_spec_of
 
 
 def find_last_phase(keys: Mapping[str, Any]) -> int:
-    """The round after which the last phase of a method trains; before it is over, its scores are not the method's.
+    """Returns the round after which the last phase of a method trains; the scores before its end are not the method's.
 
     0: there is one phase alone, or nothing is known of the method.
 
@@ -43,7 +43,7 @@ def find_last_phase(keys: Mapping[str, Any]) -> int:
 
 
 def count_last_phase(keys: Mapping[str, Any]) -> int:
-    """How many rounds the last phase of a method has that comes after others; 0 where none does."""
+    """Counts the rounds of a method's last phase, if other phases come before it; else 0."""
     spec, options = _read_method(keys)
     if not spec.parts:
         return 0
@@ -88,7 +88,7 @@ def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _read_method(keys: Mapping[str, Any]) -> tuple[MethodSpec, Mapping[str, Any]]:
-    """The specification of the method, and its section."""
+    """Returns the specification of the method, and its section."""
     section = keys.get("method")
     options: Mapping[str, Any] = section if isinstance(section, Mapping) else {"name": section}
     return (UNKNOWN if options.get("object") else method_spec_of(options.get("name"))), options

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value
-from fedray.methods import METHOD_SPECS
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.rows import explain_idle, value_at
@@ -93,7 +92,7 @@ class Idle(NamedTuple):
 
 
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
-    """The keys that are set and cannot act, in their order.
+    """Returns the keys that are set and cannot act, in their order.
 
     Args:
         given: what the user sets, as a tree.
@@ -115,7 +114,7 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
 
 
 def explain_idle_key(idle: Idle) -> str:
-    """The line that refuses a key: key, value, reason, remedy.
+    """Returns the line that refuses a key: key, value, reason, remedy.
 
     Example:
         >>> explain_idle_key(Idle("server.lr", 0.1, "server.optimizer is none"))
@@ -159,14 +158,14 @@ def name_limits(scenario: Scenario, own: Collection[str] = ()) -> list[str]:
 def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
     """Key, value, and what the method or its part is with it."""
     method, compress, server, graph = scenario.method, scenario.compress, scenario.server, scenario.graph
+    plain = "FedAvg" if method.models == 1 else "Fed-ensemble"
     for limit in method_spec_of(method.name).limits:
-        value = method.models if limit.key == "models" else method.options.get(limit.key)
-        if value == limit.value:
-            yield f"method.{limit.key}", limit.value, limit.text
-    slices = method.name in METHOD_SPECS and METHOD_SPECS[method.name].slices
-    if slices and all(tier.width == 1 for tier in scenario.clients.tiers.values()):
-        other = "FedAvg" if method.models == 1 else "Fed-ensemble"
-        yield "clients.tiers.*.width", 1, f"{other} ({method.name} that cuts nothing)"
+        is_width = limit.key == "width"
+        options = {**method.options, "models": method.models}
+        values = [tier.width for tier in scenario.clients.tiers.values()] if is_width else [options.get(limit.key)]
+        if all(value == limit.value for value in values):
+            key = "clients.tiers.*.width" if is_width else f"method.{limit.key}"
+            yield key, limit.value, limit.text.format(plain=plain, name=method.name)
     if compress.kind in ("topk", "randomk") and compress.ratio == 1:
         kept = ", error feedback keeps nothing back" if compress.error_feedback else ""
         yield "compress.ratio", 1, f"a dense upload ({compress.kind} that keeps every entry{kept})"

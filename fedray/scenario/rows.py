@@ -126,7 +126,7 @@ class Case:
 
 
 def value_at(scenario: Scenario, key: str) -> Any:
-    """The value of a dotted key in a resolved scenario; None where it is absent.
+    """Returns the value of a dotted key in a resolved scenario; None where it is absent.
 
     Example:
         >>> value_at(Scenario(), "server.optimizer")
@@ -152,7 +152,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Why a method cannot train without rounds, to be read behind its name; empty if it can.
+    """Returns why a method cannot train without rounds, to be read behind its name; empty if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -167,7 +167,7 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """What the key's own field or option says it needs, where that is not so."""
+    """Says what the key's own field or option needs, if the scenario lacks it."""
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
     named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
@@ -444,7 +444,7 @@ ROWS = (
 
 
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """Why a key that is set cannot act; empty if it can.
+    """Returns why a key that is set cannot act; empty if it can.
 
     Args:
         key: dotted.
@@ -487,7 +487,7 @@ def is_read(key: str, scenario: Scenario) -> bool:
 
 
 def _explain(row: Row, c: Case) -> str:
-    """Why a row holds; empty where it does not."""
+    """Says why a row holds; empty if it does not."""
     found = row.where(c)
     if not found:
         return ""
@@ -497,7 +497,7 @@ def _explain(row: Row, c: Case) -> str:
 
 @lru_cache(4096)
 def _rows_of(key: str) -> tuple[Row, ...]:
-    """The rows of a key, in their order."""
+    """Returns the rows of a key, in their order."""
     return tuple(row for row in ROWS if any(_pattern(one).fullmatch(key) for one in row.keys.split()))
 
 
@@ -507,7 +507,7 @@ def _pattern(keys: str) -> re.Pattern[str]:
 
 
 def _list_keys(row: Row, scenario: Scenario) -> Iterator[str]:
-    """The keys of a row that a scenario has."""
+    """Returns the keys of a row that a scenario has."""
     for key in row.keys.split():
         if key.startswith("clients.tiers.*."):
             yield from (key.replace("*", tier) for tier in scenario.clients.tiers)
@@ -518,7 +518,7 @@ def _list_keys(row: Row, scenario: Scenario) -> Iterator[str]:
 
 
 def _show(value: Any) -> str:
-    """A value as a user would write it."""
+    """Returns a value as a user would write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -65,7 +65,7 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
-    """The scenario as it is built: a method that trains on the pooled data has one client, which holds every row."""
+    """Returns the scenario as it is built: with pooled data one client holds every row."""
     if not method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
@@ -93,7 +93,7 @@ def check_number(scenario: Scenario, number: int) -> None:
 
 
 def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
-    """The tiers with their numbers of clients, which add up to `number`; without tiers one, `client`.
+    """Returns the tiers with their numbers of clients, which add up to `number`; without tiers one, `client`.
 
     Args:
         scenario: a checked scenario.

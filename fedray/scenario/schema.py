@@ -241,7 +241,7 @@ class Scenario:
 
 @cache
 def section_types() -> Mapping[str, Any]:
-    """The dataclass of each section; `*` in a name stands for any name or index."""
+    """Returns the dataclass of each section; `*` in a name stands for any name or index."""
     found: dict[str, Any] = {"": Scenario}
     open_sections = [""]
     for path in open_sections:
@@ -254,17 +254,17 @@ def section_types() -> Mapping[str, Any]:
 
 
 def section_fields(section: str) -> tuple[str, ...]:
-    """The keys of a section, without `options`."""
+    """Returns the keys of a section, without `options`."""
     return _list_keys(section_types()[section])
 
 
 def list_sections() -> dict[str, tuple[str, ...]]:
-    """The keys of each section that has one place: not those of tiers, cells and objects."""
+    """Lists the keys of each section that has one place: not those of tiers, cells and objects."""
     return {name: section_fields(name) for name in section_types() if "*" not in name and name}
 
 
 def find_key(section: str, name: str) -> Option | None:
-    """What a key of a section is; None: the section has no such key.
+    """Returns what a key of a section is; None: the section has no such key.
 
     Args:
         section: one of `section_types`.
@@ -287,13 +287,13 @@ def _list_keys(kind: Any) -> tuple[str, ...]:
 
 
 def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
-    """The scenario of a plain tree whose named sections are folded; a wrong one is one line."""
+    """Returns the scenario of a plain tree whose named sections are folded; a wrong one is one line."""
     made: Scenario = _make_section(Section(Scenario), tree, ())
     return made
 
 
 def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
-    """A section of its keys: those that are set, each as its field says."""
+    """Returns a section of its keys: those that are set, each as its field says."""
     if not isinstance(tree, Mapping):
         raise BadInput(_explain_no_mapping(path, tree, section.example))
     made: dict[str, Any] = {}
@@ -312,7 +312,7 @@ def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
 
 
 def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
-    """The value of a field: checked, a section, a list of sections, sections by name, or any keys."""
+    """Returns the value of a field: checked, a section, a list of sections, sections by name, or any keys."""
     if option := metadata.get("key"):
         try:
             return option.check(value)
@@ -340,7 +340,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """The line for a section that is one value, with the keys that are meant."""
+    """Returns the line for a section that is one value, with the keys that are meant."""
     keys = dict(example)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and path == ("participation",) and 0 < value < 1:

@@ -43,7 +43,7 @@ class Shipped(NamedTuple):
 
 
 def list_shipped() -> dict[str, Shipped]:
-    """The files by name."""
+    """Returns the files by name."""
     root = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.parent
     found = {}
     for begin, folder in FOLDERS.items():
@@ -56,7 +56,7 @@ def list_shipped() -> dict[str, Shipped]:
 
 
 def _read_first_sentence(text: str) -> str:
-    """The first sentence of the comment at the head of a file."""
+    """Returns the first sentence of the comment at the head of a file."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#") or not line.strip("# "):
@@ -66,7 +66,7 @@ def _read_first_sentence(text: str) -> str:
 
 
 def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path()) -> Path:
-    """The file that somebody named: a path, or the name of one that comes with the package.
+    """Finds a scenario file: a path, or the name of one that comes with the package.
 
     Args:
         given: What was typed.

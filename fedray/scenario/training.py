@@ -42,7 +42,7 @@ _FALLS_AT = Needs("local.schedule.kind", ("step",))
 
 
 def named(kind: str) -> Check:
-    """A name of a kind, fedray's or a user's own.
+    """Returns a name of a kind, fedray's or a user's own.
 
     Args:
         kind: loss, optimizer, augmentation, metric or callback.

@@ -63,7 +63,7 @@ _ALIAS = {
 
 
 def find_key(word: str, keys: Collection[str] = ()) -> str | None:
-    """The key that a word stands for: one of `keys` as it is, or where a setting of another name is; None: none.
+    """Returns the key that a word stands for: one of `keys`, or where a setting of another name is; None: none.
 
     Args:
         word: what somebody wrote, with dashes or underscores.
@@ -84,7 +84,7 @@ def explain_unknown_key(
     owner: tuple[str, str] | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
-    """The line for a key that a section does not have, with the nearest one it has.
+    """Returns the line for a key that a section does not have, with the nearest one it has.
 
     Args:
         path: dotted key of the section.
@@ -119,7 +119,7 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Where other sections have a key of this name, or the names that they may have an option.
+    """Finds other sections that have a key of this name, or names that have such an option.
 
     Example:
         >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})
@@ -138,5 +138,5 @@ def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]
 
 
 def _list_users(kind: str, key: str) -> list[str]:
-    """The names of a kind that have an option."""
+    """Returns the names of a kind that have an option."""
     return [name for name, spec in names.KINDS[kind].specs.items() if key in spec.options]

@@ -75,7 +75,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 def _scalar(loader: _Loader, node: yaml.Node) -> Any:
-    """The value of one word, as its tag says, also where the tag is written out (`!!bool x`)."""
+    """Returns the value of one word, as its tag says, also where the tag is written out (`!!bool x`)."""
     text = loader.construct_scalar(node)  # type: ignore[arg-type]  # an error of one line where it is no scalar
     kind = node.tag.rpartition(":")[2]
     if kind == "str":
@@ -141,7 +141,7 @@ def _weight(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def parse_yaml(text: str, where: str = "the scenario") -> Any:
-    """The value of a YAML text; anything wrong is a `BadInput` of one line that names the place."""
+    """Returns the value of a YAML text; anything wrong is a `BadInput` of one line that names the place."""
     if len(text) > MOST_BYTES:
         raise BadInput(f"{where} has {len(text)} characters: {MOST_BYTES} at most")
     loader: Any = None
@@ -172,7 +172,7 @@ def parse_yaml(text: str, where: str = "the scenario") -> Any:
 
 
 def load_yaml(path: Path) -> Any:
-    """The value of a YAML file."""
+    """Returns the value of a YAML file."""
     where = quote_value(str(path), 200)[1:-1]
     try:
         if path.is_dir():
@@ -196,7 +196,7 @@ def load_yaml(path: Path) -> Any:
 
 
 def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a YAML file of a run directory, and its keys.
+    """Returns the text of a YAML file of a run directory, and its keys.
 
     Args:
         path: the file, which may not be a link.

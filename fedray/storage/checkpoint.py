@@ -136,7 +136,7 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
 
 
 def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """The checkpoint of a round (the newest by default), and the private client state saved with it.
+    """Returns the checkpoint of a round (the newest by default), and the private client state saved with it.
 
     Raises:
         Damaged: a file of it is missing or was changed.
@@ -164,7 +164,7 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
 
 
 def _make_state(tensors: dict[str, torch.Tensor]) -> State:
-    """The state that the tensors of a checkpoint are.
+    """Makes the state from the tensors of a checkpoint.
 
     Raises:
         ValueError: they have other types or shapes than those of models; KeyError where one is missing.
@@ -186,7 +186,7 @@ def _read_best(entry: Any) -> list[float]:
 
 
 def _make_progress(totals: dict[str, Any], state: State) -> Progress:
-    """Where a run stood, from the entries of `progress.json`.
+    """Reads where a run stood from the entries of `progress.json`.
 
     Raises:
         ValueError: an entry cannot be what it should be; KeyError, OverflowError or TypeError likewise.
@@ -204,7 +204,7 @@ def _make_progress(totals: dict[str, Any], state: State) -> Progress:
 
 
 def _load_tensors(file: Path, files: FileSums | None, remedy: str) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint, compared with its list if it has one."""
+    """Returns the tensors of a checkpoint, compared with its list if it has one."""
     if files and STATE_FILE in files:
         check_file(file, files[STATE_FILE], remedy)
     try:
@@ -260,7 +260,7 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
 def load_study_checkpoint(
     out: Path, study: Study, folder: str = "checkpoints"
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """The newest checkpoint of a run directory, and the private client state saved with it.
+    """Returns the newest checkpoint of a run directory, and the private client state saved with it.
 
     Args:
         out: the run directory.
@@ -360,7 +360,7 @@ def _find_misplaced(out: Path) -> list[tuple[str, Path]]:
 
 
 def _find_trusted(out: Path) -> tuple[Vouched, list[str]]:
-    """The newest checkpoint that is whole and whose tables are whole, of round -1 if none is, and why no newer one."""
+    """Finds the newest whole checkpoint with whole tables, of round -1 if none is, and why no newer one is."""
     rounds, reasons = find_checkpoints(out / CHECKPOINTS), []
     for round in reversed(rounds):
         try:
@@ -388,7 +388,7 @@ def _check_unsummed_parts(out: Path, table: str, last: int) -> None:
 
 
 def _find_changed(path: Path) -> list[tuple[str, Path]]:
-    """A sealed file that is there and is damaged, and why."""
+    """Returns a sealed file that is there and is damaged, and why."""
     try:
         if path.is_file():
             read_sealed(path)

@@ -85,7 +85,7 @@ def _refuse_taken(out: Path) -> None:
 
 
 def say_written(out: Path) -> BadInput:
-    """What is said of a run directory that another process writes."""
+    """Says that another process writes a run directory."""
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 
@@ -141,7 +141,7 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
 
 
 def watch_place(out: Path) -> Callable[[], None]:
-    """A function that raises `Unwritable` where the directory was moved or deleted since now.
+    """Returns a function that raises `Unwritable` if the directory was moved or deleted since now.
 
     Raises:
         OSError: it is not there.
@@ -335,7 +335,7 @@ def forget_failure(out: Path) -> None:
 
 
 def read_failure(out: Path) -> FedrayError | None:
-    """What ended a run; None where it is finished, or another process still writes it.
+    """Reads what ended a run; None if it is finished, or another process still writes it.
 
     Args:
         out: the run directory.

@@ -97,7 +97,7 @@ def check_scenario_file(out: Path) -> None:
 
 
 def read_keys(out: Path) -> dict[str, Any]:
-    """The keys of a run directory's `scenario.yaml`, as they stand there.
+    """Returns the keys of a run directory's `scenario.yaml`, as they stand there.
 
     Raises:
         BadInput: there are none: the file was emptied, say.
@@ -132,7 +132,7 @@ def write_identity(out: Path, digests: Digests) -> None:
 
 
 def read_identity(out: Path) -> dict[str, Any]:
-    """What `identity.json` holds; empty where there is none, and the manifest does not say that there was one.
+    """Reads `identity.json`; empty if there is none and the manifest does not name one.
 
     Raises:
         Damaged: the file is damaged, or lost.
@@ -152,7 +152,7 @@ def read_identity(out: Path) -> dict[str, Any]:
 
 
 def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
-    """What trains a run that goes on: what it began with, where its scenario leaves the choice.
+    """Returns the engine of a run that goes on: the one that it began with, if its scenario leaves the choice.
 
     Args:
         lanes: what its scenario says.
@@ -252,7 +252,7 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 
 
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
-    """What of a part differs, in words; where a digest is empty, nothing was to be had.
+    """Says in words what of a part differs; an empty digest differs from nothing.
 
     Only of data and of source is it a difference that something is gone: of a network, earlier versions kept more, and
     modules and values are those that a process happens to have.
@@ -282,6 +282,6 @@ def refuse_missing_names(out: Path) -> None:
 
 
 def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The user's names that a run used, as "method mine", and their files."""
+    """Returns the user's names that a run used, as "method mine", and their files."""
     found = began.get("names", {})
     return [(str(name), str(file)) for name, file in found.items()] if isinstance(found, dict) else []

@@ -155,14 +155,14 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
 
 
 def _find_drawn(study: Study, state: State) -> NDArray[np.bool_]:
-    """Which models of a state are as one of them was drawn, `[worlds * K]`."""
+    """Returns which models of a state are as one of them was drawn, `[worlds * K]`."""
     first = draw_first_state(study, study.method.phase).models
     drawn = {row.numpy().tobytes() for row in first}
     return np.array([row.numpy().tobytes() in drawn for row in state.models.to(first.dtype)])
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
-    """What `summary.json` holds: final metrics pooled over replicates and folds, totals, hashes.
+    """Returns what `summary.json` holds: final metrics pooled over replicates and folds, totals, hashes.
 
     Args:
         study: what was trained.
@@ -235,7 +235,7 @@ def _commit() -> str | None:
 
 
 def describe_partition(study: Study) -> str:
-    """Where it is written who holds which rows.
+    """Says which file has the rows of each client.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -274,7 +274,7 @@ def write_partition(out: Path, study: Study) -> None:
 
 
 def _read_present(path: Path) -> bytes | None:
-    """The bytes of the file that is there; None where none is, or something else that is to be replaced.
+    """Reads the bytes of the file that is there; None if there is none, or if something else is to be replaced.
 
     Raises:
         BadInput: This user may not read it.
@@ -298,7 +298,7 @@ DRIFT_FILE = "drift.parquet"
 
 
 def make_drift_table(replicate: int, fold: int, samples: IntArray, drift: Drift) -> pa.Table:
-    """The rows of one replicate and fold.
+    """Returns the rows of one replicate and fold.
 
     Args:
         replicate: its number.
@@ -335,7 +335,7 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
 
 
 def read_drift(out: Path) -> pa.Table:
-    """The drift scores of a run directory.
+    """Returns the drift scores of a run directory.
 
     Raises:
         FedrayError: the run has none.
@@ -375,7 +375,7 @@ def tensorboard(dir: str | Path) -> Logger:
 
 
 def wandb(project: str, dir: str | Path | None = None, name: str | None = None) -> Logger:
-    """A run of Weights & Biases; its own environment variables say whether it is online.
+    """Returns a run of Weights & Biases; its own environment variables say whether it is online.
 
     Args:
         project: the project the run belongs to.
@@ -392,7 +392,7 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
 
 
 def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Logger:
-    """A run of MLflow.
+    """Returns a run of MLflow.
 
     Args:
         uri: of the tracking server, or a local store such as `sqlite:///runs.db`.
@@ -412,7 +412,7 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
 
 
 def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
-    """The function, for what only looks on a run: where it fails that is told, and it is not called again.
+    """Wraps a function that only watches a run: if it fails, a warning says so, and it is not called again.
 
     Args:
         what: looks on, for the line.
@@ -449,7 +449,7 @@ def tell_user(line: str) -> None:
 
 
 def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object] = tell_user) -> list[Logger]:
-    """The loggers a user asks for by name; one that fails later ends no run.
+    """Returns the loggers a user asks for by name; one that fails later ends no run.
 
     Args:
         names: `tensorboard`, `wandb` or `mlflow`, each with `:VALUE` for another directory, project or URI; the

@@ -161,7 +161,7 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def _join(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """The columns of some parts, one after the other, with the names of the tiers."""
+        """Returns the columns of some parts, one after the other, with the names of the tiers."""
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         columns["tier"] = self._tiers[columns["tier"]]
         return columns
@@ -190,7 +190,7 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 def _pack(table: pa.Table) -> bytes:
-    """The bytes of a Parquet file."""
+    """Returns the bytes of a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True)
     return bytes(sink.getvalue().to_pybytes())
@@ -242,7 +242,7 @@ TABLES_OF = {  # where a table is, and when
 
 
 def list_table_columns() -> dict[str, dict[str, Column]]:
-    """The columns of all tables; the scores follow the other columns of `rounds`.
+    """Returns the columns of all tables; the scores follow the other columns of `rounds`.
 
     Example:
         >>> columns = list_table_columns()

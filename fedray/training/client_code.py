@@ -17,6 +17,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.local import (
     ENSEMBLE,
+    HEADS,
     LocalLoss,
     LossContext,
     Reading,
@@ -196,8 +197,8 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
         batch: What it is of.
     """
     out = answer(batch.x)
-    check_outputs(code.net, out, len(batch.x), " in training")
     loss, objective = code.block.local.loss, partial(per_sample, code.net.objective)
+    check_outputs(code.net, out, len(batch.x), " in training", heads=loss is not None and HEADS in loss.reads)
     if loss is None:
         return (objective(out, batch.y) * batch.weight).sum()
     features = read_features(code.net, code.watched) if "features" in loss.reads else None

@@ -24,7 +24,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.experiments.live import is_in_notebook
-from fedray.experiments.results import Run, to_frame
+from fedray.experiments.results import Run
 from fedray.files.bounded import RESTORE, is_present, read_parquet_files, read_sealed, refuse_links, say_damaged
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_modules import import_modules
@@ -178,7 +178,7 @@ class SweepResult:
                 columns |= fields[name]
             elif name not in known:
                 columns[name] = self._table[name].combine_chunks()
-        return to_frame(pa.table(columns))
+        return pa.table(columns).to_pandas()
 
     def _fields(self, name: str) -> dict[str, Any]:
         """The fields of a column of structs, by name."""

@@ -1,24 +1,39 @@
-"""A user's functions that cannot be called as fedray does: one line with the remedy, before anything trains."""
+"""A user's functions: what they take, how they are registered and named, and where they act."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import scenario
-from torch import nn
+from own_names import forgetting_names
+from small import copy_run, rows, run_command, scenario
+from torch import Tensor, nn
 
 import fedray
 from fedray.assembly.own_methods import ARGUMENTS, method_checks, phase_checks
+from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.methods import Correction, Finish, LocalLoss, Method, Setting, Transform, federated, start_empty
+from fedray.core.local import RateSchedule
+from fedray.methods import (
+    LocalLoss,
+    LossContext,
+    Method,
+    Setting,
+    StepContext,
+    Transform,
+    federated,
+    start_empty,
+)
 from fedray.own_code.user_code import explain_uncallable, takes_positional
+from fedray.scenario.loader import read_scenario
+from fedray.tuning.tune import run_sweep
 
 KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
 KEYS["participation"] = {"per_round": 2}
@@ -88,50 +103,6 @@ class Wrapped:
         return self.function(*arguments)
 
 
-class Plain:
-    """A class of one argument."""
-
-    def __init__(self, value: Any, /) -> None:
-        self.value = value
-
-
-def misfits(function: Any, arguments: str) -> Iterator[tuple[Any, str]]:
-    """Things that cannot take the place of a function, and what is said of each."""
-    takes = rf"does not take \({arguments}\)" if arguments else "cannot be called without arguments"
-    names = arguments.split(", ") if arguments else []
-
-    def by_name(*given: Any, must: int) -> Any:
-        return function(*given[:must])
-
-    def generates(*given: Any) -> Any:
-        yield function(*given)
-
-    async def waits(*given: Any) -> Any:
-        return function(*given)
-
-    yield taking(", ".join([*names, "more"])), takes
-    if names:
-        yield taking(", ".join(names[1:])), takes
-        yield partial(function, None), takes
-        yield taking(f"*, {arguments}"), takes
-        yield type("Bad", (), {"__call__": lambda _self: None})(), takes
-    yield by_name, "needs must=, which nobody gives it"
-    yield generates, "has a yield, so that it returns a generator"
-    yield waits, "is async, so that it returns a coroutine"
-    yield 3, "is an int"
-
-
-@pytest.mark.parametrize("kind", GOOD)
-def test_functions_with_other_arguments_were_found_out_in_the_first_round_or_by_a_bare_type_error(kind: str) -> None:
-    function, arguments = GOOD[kind]
-    for thing, says in misfits(function, arguments):
-        with pytest.raises(BadInput, match=rf"^{kind.removesuffix('s')}.*: it {says}.*: give .*$"):
-            run(kind, thing)
-    if kind not in ("model", "schedule"):
-        with pytest.raises(BadInput, match=r"it is the class Plain: give "):
-            run(kind, Plain)
-
-
 @pytest.mark.parametrize("kind", GOOD)
 def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) -> None:
     """A partial, an object, a lambda of any arguments, a function with further ones that have defaults."""
@@ -150,23 +121,6 @@ def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) ->
     assert len(hashes) == 1
 
 
-def test_an_optimizer_whose_second_argument_is_not_called_lr_is_told_so() -> None:
-    wanted = r"^optimizer: it does not take \(parameters, lr=\.\.\.\): give a fedray\.methods\.Transform, a function"
-    for thing in (taking("parameters, rate"), taking("parameters"), taking("a, b, c")):
-        with pytest.raises(BadInput, match=wanted):
-            fedray.run(KEYS, optimizer=thing)
-    fedray.run(KEYS, optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr))
-    for rule, says in (
-        (Transform(start_empty, taking("gradient, state")), "update that does not take"),
-        (
-            Transform(taking(""), taking("gradient, state, parameters, context")),
-            r"init that does not take \(parameters\)",
-        ),
-    ):
-        with pytest.raises(BadInput, match=f"^optimizer: it has an {says}"):
-            fedray.run(KEYS, optimizer=rule)
-
-
 @pytest.mark.parametrize("name", [*phase_checks(1, 1, 1), *method_checks(1, 1)])
 def test_a_part_of_a_method_with_other_arguments_was_found_out_in_its_round(name: str) -> None:
     def of(setting: Setting) -> Method:
@@ -179,82 +133,198 @@ def test_a_part_of_a_method_with_other_arguments_was_found_out_in_its_round(name
         fedray.run(KEYS, method=of)
 
 
-def bad_step(setting: Setting) -> Method:
-    phase = federated(setting)
-    return Method("mine", replace(phase, server=phase.server._replace(step=taking("state, stats"))))
-
-
-def bad_bytes(setting: Setting) -> Method:
-    phase = federated(setting)
-    return Method("mine", replace(phase, compress=phase.compress._replace(bytes=taking("client"))))
-
-
-def bad_correction(setting: Setting) -> Method:
-    correction = Correction("c", taking("own"), taking("own, shared, delta, length"))
-    return Method("mine", federated(setting, pieces=[correction]))
-
-
-def bad_finish(setting: Setting) -> Method:
-    return Method("mine", federated(setting, pieces=[Finish(taking("final"))]))
-
-
-def bad_loss(setting: Setting) -> Method:
-    return Method("mine", federated(setting, local=replace(setting.local, loss=LocalLoss(taking("outputs, targets")))))
-
-
-@pytest.mark.parametrize(
-    ("thing", "says"),
-    [
-        (bad_step, r"server\.step does not take \(state, stats, t\)"),
-        (bad_bytes, r"compress\.bytes does not take \(client, tier\)"),
-        (bad_correction, r"Correction\.offset does not take \(own, shared\)"),
-        (bad_finish, r"Finish\.finish does not take \(start, final\)"),
-        (bad_loss, r"local\.loss: it does not take \(outputs, targets, context\)"),
-    ],
-)
-def test_an_ingredient_of_a_method_with_other_arguments_was_found_out_while_it_trained(thing: Any, says: str) -> None:
-    with pytest.raises(BadInput, match=rf"{says}: give a function"):
-        fedray.run(KEYS, method=thing)
-
-
-TURN = count()
-
-
-def drawn_partition(labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
-    return np.array_split(np.random.permutation(len(labels)), clients)
-
-
-def drawn_selection(known: Any, number: int, _generator: Any, _options: Any) -> Any:
-    return np.roll(known.client, next(TURN))[:number]
-
-
-@pytest.mark.parametrize(("kind", "thing"), [("partition", drawn_partition), ("selection", drawn_selection)])
-def test_a_rule_that_draws_outside_its_generator_made_a_run_that_nobody_could_repeat(kind: str, thing: Any) -> None:
-    with pytest.raises(
-        BadInput, match=rf"{kind}\.name = .*, asked again, returns .* could be repeated: draw from its generator"
-    ):
-        run(kind, thing)
-
-
-def test_an_optimizer_of_torch_that_needs_a_closure_ended_in_a_bare_type_error_about_the_data() -> None:
-    with pytest.raises(
-        BadInput, match=r"^local\.optimizer = LBFGS: its step needs a closure, which clients do not have"
-    ):
-        fedray.run(KEYS, optimizer=torch.optim.LBFGS)
-
-
-def test_layers_in_a_list_were_told_to_require_gradients() -> None:
-    class Listed(nn.Module):
-        def __init__(self) -> None:
-            nn.Module.__init__(self)
-            self.layers = [nn.Linear(64, 10)]
-
-    with pytest.raises(BadInput, match=r"no trainable parameter: keep layers as attributes or in an nn\.ModuleList"):
-        fedray.run(KEYS, model=Listed)
-
-
 def test_what_does_not_say_what_it_takes_is_taken() -> None:
     assert takes_positional(iter, 5) and explain_uncallable(iter, "a, b, c") is None
     assert not takes_positional(lambda x: x, 1, ["y"]) and takes_positional(
         lambda x, **_more: x, 1, ["number", "thing"]
     )
+
+
+# -- Functions that a user registers: what is checked then, and the options that a scenario gives them
+
+PLAIN = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
+
+
+def weigh(outputs: Any, targets: Any, context: Any, *, by: float) -> Any:
+    return by * loss(outputs, targets, context)
+
+
+def scale(to: float) -> Transform:
+    return Transform(start_empty, lambda gradient, state, _parameters, _context: (to * gradient, state))
+
+
+def test_registered_functions_are_checked_when_they_are_registered() -> None:
+    """Options that a scenario gives are arguments, too; so are those that it must give."""
+    with forgetting_names("no_module"):
+        fedray.register("model", "one_more", lambda _shape, outputs, width: nn.Linear(width, outputs))
+        fedray.register("data", "two_more", lambda _root, path, *, target: (path, target))
+        fedray.register("loss", "weighed", weigh, options={"by": 2.0})
+        fedray.register("optimizer", "scaled", scale, options={"to": 0.5})
+        both = {**PLAIN["local"], "loss": "weighed", "optimizer": "scaled"}
+        plain = fedray.run(PLAIN, lanes="torch").progress.state.models
+        torch.testing.assert_close(
+            fedray.run({**PLAIN, "local": both}).progress.state.models, plain, rtol=1e-4, atol=1e-5
+        )
+
+
+def test_a_metric_of_ones_own_that_a_sweep_does_not_measure_was_said_not_to_exist(tmp_path: Path) -> None:
+    with forgetting_names("no_module"):
+        fedray.register("metric", "gap", lambda scored: scored.prediction.max())
+        sweep = {"scenario": PLAIN, "space": {"local.lr": [0.1, 0.2]}, "objectives": "gap"}
+        with pytest.raises(
+            BadInput, match=r"^objectives: gap is your own metric, .*: add it to its evaluate\.metrics$"
+        ):
+            run_sweep(sweep, tmp_path / "sweep")
+
+
+def test_an_option_without_a_value_is_there() -> None:
+    """One whose default is None was missing, and so was one that a scenario sets to null."""
+    seen: list[dict[str, Any]] = []
+
+    def method(setting: Setting) -> Method:
+        seen.append(dict(setting.options))
+        return Method("own", federated(setting))
+
+    with forgetting_names():
+        fedray.register("method", "open", method, options={"a": None, "b": 3})
+        for given in ({}, {"a": None}, {"a": 2}):
+            fedray.run({**PLAIN, "method": {"name": "open", **given}})
+    assert [{one["a"] for one in seen if one["a"] == a} for a in (None, 2)] == [{None}, {2}]
+    assert all(one["b"] == 3 for one in seen)
+
+
+# -- Losses, optimizers and schedules that a user names or passes: where they act, and what is refused
+
+MINE = """
+import fedray
+import torch
+from fedray.methods import LocalLoss, Transform, start_empty
+
+FACTOR = 1.0
+
+
+def smooth(outputs, targets, context, *, smoothing=0.1):
+    uniform = -outputs.log_softmax(-1).mean(-1)
+    return FACTOR * ((1 - smoothing) * context.objective(outputs, targets) + smoothing * uniform)
+
+
+def clipped(norm=1.0):
+    def update(gradient, state, parameters, context):
+        return gradient * (norm / gradient.norm().clamp(min=norm)), state
+
+    return Transform(start_empty, update)
+
+
+fedray.register("loss", "smooth", smooth)
+fedray.register("optimizer", "clipped", clipped)
+fedray.register("optimizer", "adamw", torch.optim.AdamW)
+"""
+SCENARIO = scenario({"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}})
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Any:
+    (tmp_path / "my_training.py").write_text(MINE)
+    with forgetting_names("my_training"):
+        yield tmp_path / "my_training.py"
+
+
+def run_local(local: dict[str, Any], **options: Any) -> fedray.Run:
+    keys = {**SCENARIO, "local": {**SCENARIO["local"], **local}}
+    return fedray.run(keys, runtime=options.pop("runtime", "inline"), **options)
+
+
+def models(run_local: fedray.Run) -> Tensor:
+    return run_local.progress.state.models
+
+
+def test_a_scenario_names_a_loss_and_an_optimizer_with_their_options(mine: Path, tmp_path: Path) -> None:
+    named = run_local({"loss": "smooth", "smoothing": 0.3, "optimizer": "clipped", "norm": 0.1}, modules=[str(mine)])
+    plain, without = run_local({}), run_local({"loss": "smooth", "smoothing": 0.0})
+    torch.testing.assert_close(models(plain), models(without), rtol=1e-4, atol=1e-5)
+    assert (models(named) - models(plain)).abs().max() > 1e-3
+    assert not torch.equal(models(named), models(run_local({"loss": "smooth", "optimizer": "clipped"})))
+    again = fedray.run(named.path / "scenario.yaml", out=tmp_path / "again")
+    assert torch.equal(models(named), models(again))
+    adamw = run_local({"optimizer": "adamw", "lr": 0.01})
+    assert adamw.summary["metrics"]["accuracy"]["mean"] > 0.2
+
+
+def test_own_training_is_part_of_what_a_run_is(mine: Path, tmp_path: Path) -> None:
+    """Another code is refused on resume, and the same one ends with the same bits."""
+    whole = run_local(
+        {"loss": "smooth", "optimizer": "clipped"}, modules=[str(mine)], checkpoint={"every": 1, "keep": 9}
+    )
+    half = copy_run(whole, tmp_path / "half", 1)
+    resumed = fedray.resume(half, modules=[str(mine)])
+    assert resumed.summary["state_hash"] == whole.summary["state_hash"]
+    mine.write_text(MINE.replace("FACTOR = 1.0", "FACTOR = 0.5"))
+    os.utime(mine, (0, 0))  # Python takes a file of the same size and second for the one that it compiled before
+    other = copy_run(whole, tmp_path / "other", 1)
+    with forgetting_names("my_training"):
+        import sys
+
+        sys.modules.pop("my_training")
+        told = run_command("resume", other, "--import", mine)
+    assert told.status
+    assert "the file of module my_training is not what the run began with" in told.err
+
+
+def half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+    return 0.5 * context.objective(outputs, targets)
+
+
+def doubled(gradient: Tensor, state: Any, _parameters: Tensor, _context: StepContext) -> tuple[Tensor, Any]:
+    return 2.0 * gradient, state
+
+
+TWICE = Transform(lambda parameters: torch.zeros_like(parameters), doubled)
+
+
+def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
+    """Half the loss and twice the gradient are what there was before; both are asked for again on resume."""
+    plain = run_local({}, lanes="torch")
+    both = run_local({}, loss=half, optimizer=TWICE, out=tmp_path / "run", checkpoint={"every": 1, "keep": 9})
+    torch.testing.assert_close(models(plain), models(both), rtol=1e-4, atol=1e-5)
+    there = copy_run(both, tmp_path / "there", 1)
+    with pytest.raises(BadInput, match=r"own\.loss = half: this run was started with a Python object as its loss"):
+        fedray.resume(there)
+    resumed = fedray.resume(there, loss=half, optimizer=TWICE)
+    assert resumed.summary["state_hash"] == both.summary["state_hash"]
+    with pytest.raises(BadInput, match="loss= was given, but the run was started without"):
+        fedray.resume(run_local({}, out=tmp_path / "plain").path, loss=half)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_ray_trains_with_own_code_to_the_same_bits() -> None:
+    def moved(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        far: Tensor = (outputs - context.previous.outputs).square().mean(-1)
+        return context.objective(outputs, targets) + far
+
+    loss = LocalLoss(moved, reads=("previous",))
+    inline, ray = (run_local({}, loss=loss, optimizer=TWICE, runtime=where) for where in ("inline", "ray"))
+    assert inline.summary["state_hash"] == ray.summary["state_hash"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "factors"),
+    [
+        ({"kind": "cosine", "rounds": 2}, [1.0, 0.5, 0.0]),
+        ({"kind": "linear", "rounds": 4, "floor": 0.2}, [1.0, 0.8, 0.6]),
+        ({"kind": "step", "at": [1, 2], "gamma": 0.5}, [1.0, 0.5, 0.25]),
+        ({"kind": "cosine", "rounds": 2, "restart": True}, [1.0, 0.5, 1.0]),
+        ({"kind": "linear", "rounds": 1, "restart": True, "warmup": 2}, [0.5, 1.0, 1.0]),
+        ({"warmup": 2}, [0.5, 1.0, 1.0]),
+    ],
+)
+def test_a_schedule_is_a_factor_of_the_rate(keys: dict[str, Any], factors: list[float]) -> None:
+    """To the bit what a rate of each round gives; with every engine, since it changes nothing but the rate."""
+    study = build_study(read_scenario({"local": {"lr": 0.05, "schedule": keys}, "clients": {"number": 3}}))
+    assert [round(study.method.phase.local.lr_at(t) / 0.05, 9) for t in range(3)] == factors
+
+
+def test_a_constant_schedule_changes_no_bit() -> None:
+    assert RateSchedule().factor(7) == 1.0
+    one, other = run_local({"schedule": "constant"}), run_local({})
+    assert rows(one.rounds) == rows(other.rounds)

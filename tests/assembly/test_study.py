@@ -1,20 +1,43 @@
-"""The worlds of a study: one for each replicate of each fold, with an address of its own."""
+"""Studies: worlds, files, memory, devices, and what clients tell."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from ray import cloudpickle
+from small import scenario
 
 import fedray
+from fedray.assembly import memory
+from fedray.assembly.clients import expect_seconds, make_participation
+from fedray.assembly.memory import estimate_rows
+from fedray.assembly.methods import make_local
+from fedray.assembly.models import choose_students
+from fedray.assembly.random_walk import read_failures
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
+from fedray.components.distillation import TORCH
+from fedray.core import native
 from fedray.core.errors import BadInput
+from fedray.core.types import Clients, FloatArray, Plan, Tier
+from fedray.data.catalogue import load_data
+from fedray.data.deal import build_shards
+from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset, Split, regression
+from fedray.methods import Method, Server, Setting, Uploads, exact_sum, federated
+from fedray.models.nets import build_net
 from fedray.scenario.loader import read_scenario
+from fedray.scenario.rules import tier_table
+from fedray.simulation.clock import CountingRule, JobCosts, time_round
+from fedray.simulation.devices import make_profile
 from fedray.simulation.rounds import draw_first_state
+from fedray.training.block import count_steps, samples_seen
 
 FOLDS = 3
 
@@ -72,16 +95,301 @@ def test_a_fold_alone_is_that_fold_among_all_and_fold_0_has_the_seed_of_its_repl
     assert study.seeds.tolist() == [5, 6, 7]
 
 
-def test_a_regression_with_several_targets_was_scored_on_the_first() -> None:
-    x = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-    rows = Split(x, np.concatenate([x, -x], axis=1))
-    with pytest.raises(BadInput, match="two has 2 targets, but a regression is scored on one: give one column"):
-        fedray.run({"rounds": 1, "runtime": "inline", "clients": {"number": 2}}, data=regression("two", rows, rows))
-
-
 def test_a_deep_ensemble_on_classes_was_told_to_choose_other_data_though_another_objective_does() -> None:
     keys = {"method": "deep_ensemble", "data": {"name": "digits"}}
     with pytest.raises(BadInput, match="digits has classes: set model.objective to auto"):
         build_study(read_scenario(keys), UserObjects())
     found = build_study(read_scenario({**keys, "model": {"objective": "auto"}}), UserObjects())
     assert found.net.objective == "cross_entropy"
+
+
+# -- What another process gets in place of the files that this one has read
+
+KEYS: dict[str, Any] = {
+    "data": {"name": "digits", "limit": 60, "partition": "iid"},
+    "method": {"name": "random_walk", "models": 2},
+    "clients": {"number": 4, "trace": "trace.csv"},
+    "graph": {"kind": "edges", "edges": "edges.csv", "failures": "failures.csv"},
+}
+
+
+def test_a_process_without_the_files_of_a_scenario_builds_the_same_study(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Client actors read the graph's edges and failures again, from paths that only the driver knew."""
+    monkeypatch.chdir(tmp_path)
+    Path("edges.csv").write_text("node,neighbour\n0,1\n1,2\n2,3\n")
+    Path("failures.csv").write_text("first,last,node\n1,1,2\n")
+    Path("trace.csv").write_text("client,seconds_per_step\n0,1\n1,2\n2,3\n3,4\n")
+    scenario = read_scenario(KEYS)
+    study = build_study(scenario, UserObjects())
+    sent = cloudpickle.loads(cloudpickle.dumps(UserObjects().shipped(study)))  # type: ignore[no-untyped-call]  # cloudpickle has no types
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    there = build_study(scenario, sent)
+    here_walk, there_walk = study.method.phase.walk, there.method.phase.walk
+    assert here_walk is not None and there_walk is not None
+    for t in range(8):
+        np.testing.assert_array_equal(here_walk.at(t), there_walk.at(t))
+        np.testing.assert_array_equal(here_walk.down(t), there_walk.down(t))
+    client = np.arange(4)
+    np.testing.assert_array_equal(study.shards.sizes(0 * client, client), there.shards.sizes(0 * client, client))
+
+
+# -- Memory of rows: what is estimated for copies and for shifted rows is what their arrays take
+
+SHIFTS: dict[str, dict[str, Any]] = {
+    "turned copies": {"rotation": 4, "copies": True},
+    "copies with other labels": {"permute_labels": 3, "copies": True},
+    "turned rows": {"rotation": 4},
+    "other labels": {"permute_labels": 3},
+    "noisy rows": {"feature_noise": 0.5},
+    "plain rows": {},
+}
+
+
+@pytest.mark.parametrize("options", SHIFTS.values(), ids=SHIFTS)
+def test_the_estimate_is_what_the_arrays_take(options: dict[str, Any]) -> None:
+    data, scenario = load_data("digits"), read_scenario({"data": {"partition": {"name": "iid", **options}}})
+    shards = build_shards(data, "iid", dict(options), clients=8, seeds=[0, 1])
+    assert isinstance(shards, StoredShards)
+    arrays = [shards.data.train.x, shards.data.test.x, shards.data.train.y, shards.data.test.y]
+    made = sum(array.nbytes for array in arrays) if options.get("copies") else 0
+    known = {shards.data.train.x.__array_interface__["data"][0], shards.data.train.y.__array_interface__["data"][0]}
+    made += sum(one.numel() * one.element_size() for one in (shards._x, shards._y) if one.data_ptr() not in known)
+    tables, *rest = estimate_rows(scenario, data, worlds=2)
+    assert sum(need.bytes for need in rest) == made
+    assert tables.bytes == 48.0 * 2 * len(shards.data.train.y)
+    assert estimate_rows(scenario, shards.data, worlds=2, copied=True) == [tables, *rest]
+
+
+def test_copies_that_do_not_fit_are_one_line_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"data": {"partition": {"name": "iid", "permute_labels": 1000, "copies": True}}, "clients": {"number": 1000}}
+    monkeypatch.setattr(memory, "read_machine_memory", lambda: 1.5e8)
+    monkeypatch.setattr("fedray.data.deal.copy_rows", lambda *_: pytest.fail("rows were copied"))
+    with pytest.raises(BadInput, match=r"data.partition.copies x data: 1000 copies of 1,797 rows") as refused:
+        build_study(read_scenario(keys))
+    assert "\n" not in str(refused.value)
+
+
+# -- Edge files and failure files: what is no node's id is refused
+
+
+def test_an_empty_neighbour_is_the_failure_of_a_whole_node(tmp_path: Path) -> None:
+    path = tmp_path / "failures.csv"
+    path.write_text("first,last,node,neighbour\n0,3,1,2\n4,5,0,\n")
+    assert read_failures(path, 3).tolist() == [[0, 3, 1, 2], [4, 5, 0, -1]]
+
+
+# -- The losses that participants tell before they train, as the server of a method of one's own reads them
+
+TOLD = scenario(
+    {
+        "rounds": 3,
+        "report": False,
+        "data": {"limit": 120},
+        "clients": {"number": 5},
+        "participation": {"per_round": 3},
+        "method": {"models": 2},
+        "local": {"batch_size": "full", "epochs": 1},
+        "replicates": 2,
+    }
+)
+
+
+def telling(seen: list[torch.Tensor], *, asks: bool) -> Any:
+    """Fed-ensemble whose server adds up the told losses by world, client and model."""
+
+    def compose(setting: Setting) -> Method:
+        phase = federated(setting)
+        base, n, k = phase.server, setting.clients.number, setting.models
+
+        def reduce(uploads: Uploads) -> Any:
+            if uploads.losses is None:
+                assert not asks
+                return base.reduce(uploads)
+            place = torch.from_numpy(uploads.world * n + uploads.client)
+            told = exact_sum(torch.from_numpy(uploads.losses), place, 2 * n, torch.ones_like(place), limbs=2)
+            return {**base.reduce(uploads), "told": told}
+
+        def step(state: Any, stats: Any, t: int) -> Any:
+            if asks:
+                seen.append(stats["told"].value().view(2, n, k))
+            return base.step(state, stats, t)
+
+        server = Server(base.init, reduce, step)
+        choose = (lambda plan, _losses: plan) if asks else None
+        return Method("own", replace(phase, server=server, choose=choose))
+
+    return compose
+
+
+def test_the_loss_that_a_client_tells_is_that_of_its_first_step() -> None:
+    """One full batch: the training loss of a job is the mean loss of the received model on all rows of the client."""
+    seen: list[torch.Tensor] = []
+    run = fedray.run(TOLD, method=telling(seen, asks=True))
+    jobs = run.clients.to_pandas()
+    assert len(jobs) == 3 * 3 * 2 and len(seen) == 4  # the first step is asked for twice
+    told = [seen[j["round"]][j["replicate"], j["client"], j["model"]].item() for _, j in jobs.iterrows()]
+    np.testing.assert_allclose(told, jobs["loss"], rtol=1e-5)
+
+
+def test_who_is_not_asked_tells_nothing_and_the_plan_alone_decides() -> None:
+    asked = fedray.run(TOLD, method=telling([], asks=True))
+    silent = fedray.run(TOLD, method=telling([], asks=False))
+    assert asked.summary["model_hash"] == silent.summary["model_hash"]
+
+
+# -- Which engine computes the students of a server, and that a run keeps it
+
+TAUGHT = {
+    "rounds": 2, "runtime": "inline", "report": False, "evaluate": {"every": 2}, "clients": {"number": 4},
+    "data": {"name": "digits", "limit": 200}, "model": {"name": "mlp", "hidden": [8]}, "local": {"lr": 0.05},
+}  # fmt: skip
+METHODS = {
+    "fedbe": {"name": "fedbe", "samples": 2, "distil_epochs": 2, "server_data": 0.2},
+    "feddf": {"name": "feddf", "distil_steps": 30, "server_data": 0.2, "validation": 0.0},
+}
+needs_kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
+
+
+def half_log_loss(outputs: torch.Tensor, y: torch.Tensor, _context: object) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs, y, reduction="none") / 2
+
+
+def lanes_of(run: fedray.Run) -> str:
+    return str(json.loads((run.path / "identity.json").read_text())["engine"]["lanes"])
+
+
+@needs_kernels
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_compiled_students_learn_what_those_of_torch_learn(method: dict[str, object]) -> None:
+    rows = []
+    for lanes in ("auto", "torch"):
+        rows.append(fedray.run({**TAUGHT, "method": method, "lanes": lanes}).progress.state.models)
+    torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-4)
+    assert not torch.equal(rows[0], rows[1])
+
+
+@needs_kernels
+def test_a_run_goes_on_with_the_students_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients with a loss of their own train by torch, and the server's student by a kernel: that is kept too."""
+    keys = {**TAUGHT, "method": METHODS["feddf"]}
+    whole = fedray.run({**keys, "rounds": 4}, loss=half_log_loss, out=tmp_path / "whole")
+    part = fedray.run(keys, loss=half_log_loss, out=tmp_path / "part")
+    assert json.loads((part.path / "manifest.json").read_text())["engine"]["name"] == "vmap"
+    assert lanes_of(part) == "compiled"
+    again = fedray.resume(part.path, rounds=4, loss=half_log_loss)
+    assert again.summary["state_hash"] == whole.summary["state_hash"]
+    monkeypatch.setattr(native, "load_library", lambda: native.Missing("it was not built"))
+    with pytest.raises(fedray.BadInput, match="the run began with compiled kernels, but it was not built"):
+        fedray.resume(part.path, rounds=5, loss=half_log_loss)
+    assert lanes_of(fedray.run(keys, loss=half_log_loss, out=tmp_path / "plain")) == "torch"
+
+
+def test_torch_is_the_engine_where_no_kernel_may_or_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, norm = (build_net("mlp", (3,), 2, "cross_entropy", hidden=[4], norm=norm) for norm in (None, "batch"))
+    assert choose_students("torch")(net) is TORCH
+    assert choose_students("auto")(norm) is TORCH
+    if native.is_available():
+        assert choose_students("auto")(net) is not TORCH
+    monkeypatch.setattr(native, "load_library", lambda: native.Missing("it was not built"))
+    assert choose_students("auto")(net) is TORCH
+
+
+# -- Who takes part: the scenario's participation, counted over many rounds
+
+ROUNDS = 2000
+TIERS = {"hpc": {"number": 30}, "lpc": {"number": 70}}
+
+
+def count_shares(keys: dict[str, Any], rounds: int = ROUNDS) -> FloatArray:
+    """The share of the rounds that each client of a scenario is invited to, `[N]`."""
+    scenario = read_scenario({"clients": {"number": 100}, **keys})
+    people = make_participation(scenario, UserObjects(), Clients(tier_table(scenario, 100)))
+    counts = np.bincount(np.concatenate([people(0, t).client for t in range(rounds)]), minlength=100)
+    share: FloatArray = counts / rounds
+    return share
+
+
+STACK = {"method": {"name": "stacking", "bases": [{"name": "mlp", "models": 2}, {"name": "linear", "models": 3}]}}
+
+
+def test_strata_of_a_stack_were_drawn_anew_before_a_base_had_met_its_models() -> None:
+    """Bases of 2 and 3 models: a stratum is one set of clients for 6 rounds, and all odds are equal all the same."""
+    rows = {"participation": {"per_round": 30}, "schedule": {"rows": "stratum"}}
+    for keys, age in (({**STACK, **rows}, 6), ({"method": {"models": 5}, **rows}, 5)):
+        scenario = read_scenario({"clients": {"number": 100}, **keys})
+        people = make_participation(scenario, UserObjects(), Clients(tier_table(scenario, 100)))
+        for first in range(0, 10 * age, age):
+            met = [
+                set(column) for column in np.stack([people(0, t).client for t in range(first, first + age)]).T.tolist()
+            ]
+            assert sum(map(len, met)) == len(set.union(*met)), "a client stands in two strata of one age"
+    assert abs(count_shares({**STACK, **rows}) - 0.3).max() < 6 * np.sqrt(0.3 * 0.7 / ROUNDS)
+
+
+@pytest.mark.parametrize("rows", [None, "client", "slot", "stratum"])
+@pytest.mark.parametrize(
+    ("participation", "expected"),
+    [
+        ({"per_round": 70}, 0.7),
+        ({"per_round": 30}, 0.3),
+        ({"per_round": 10, "overcommit": 1.3}, 0.13),
+        ({"fraction": 0.45}, 0.45),
+    ],
+    ids=["70 of 100", "30 of 100", "10 -> 13", "45 of 100"],
+)
+def test_participation_is_unequal_for_ever(participation: dict[str, Any], expected: float, rows: str | None) -> None:
+    """With fixed strata 40 of 100 clients took part in every round and 60 in every second one (70 a round)."""
+    schedule = {} if rows is None else {"schedule": {"rows": rows}}
+    shares = count_shares({"participation": participation, **schedule})
+    assert shares.sum() == pytest.approx(100 * expected)
+    # strata of one and two clients stay for an age of 5 rounds: the variance of an age's share is at most 1/4
+    sd = np.sqrt(expected * (1 - expected) / ROUNDS) if rows != "stratum" else np.sqrt(0.25 / (ROUNDS / 5))
+    assert np.abs(shares - expected).max() < 5 * sd
+    assert shares.std() < 2 * sd
+
+
+def test_clients_of_a_tier_have_equal_odds_whatever_the_tiers_sizes() -> None:
+    """25 of 30 + 70: 8 and 17 a round (largest remainder), which divide neither tier."""
+    shares = count_shares({"clients": {"number": 100, "tiers": TIERS}, "participation": {"per_round": 25}})
+    for part, expected in ((shares[:30], 8 / 30), (shares[30:], 17 / 70)):
+        assert part.mean() == pytest.approx(expected, abs=1e-9)
+        assert np.abs(part - expected).max() < 5 * np.sqrt(expected * (1 - expected) / ROUNDS)
+
+
+def test_uniform_draws_are_the_default_and_every_pair_of_clients_can_meet() -> None:
+    """Two clients of one fixed stratum never took part together."""
+    scenario = read_scenario({"clients": {"number": 6}, "participation": {"per_round": 3}})
+    assert scenario.schedule.rows == "slot"
+    people, met = make_participation(scenario, UserObjects(), Clients((Tier("all", 6),))), np.zeros((6, 6), dtype=int)
+    for t in range(600):
+        client = people(0, t).client
+        met[np.ix_(client, client)] += 1
+    pairs = met[np.triu_indices(6, 1)]
+    assert np.abs(pairs - 120).max() < 5 * np.sqrt(600 * 0.2 * 0.8)
+
+
+def test_equal_strata_are_drawn_once_and_unequal_ones_at_every_age() -> None:
+    """Slot by slot: 10 of 100 have ten clients each for ever, 30 of 100 keep theirs for the K = 5 rounds of an age."""
+    for per_round, size in ((10, 10), (30, 4)):
+        keys = {"clients": {"number": 100}, "participation": {"per_round": per_round}, "schedule": {"rows": "stratum"}}
+        people = make_participation(read_scenario(keys), UserObjects(), Clients((Tier("all", 100),)))
+        rounds = range(400) if per_round == 10 else range(5)
+        slots = [set(column) for column in zip(*(people(3, t).client.tolist() for t in rounds), strict=True)]
+        assert sum(map(len, slots)) == len(set().union(*slots)), "a client is in two strata"
+        assert max(map(len, slots)) <= size
+
+
+def test_the_seconds_that_a_selection_expects_are_those_of_the_clock() -> None:
+    """To the last bit, for a dense model: there were two formulas."""
+    clients, size, zero = Clients((Tier("phone", 40, spread=0.5, latency=0.3),)), np.arange(40) * 3, np.zeros(1, int)
+    devices, local = make_profile("phones", clients, seed=0), make_local(read_scenario({"local": {"epochs": 2}}))
+    steps, sent = count_steps(size, local), np.full(40, 4 * 650)
+    costs = JobCosts(steps, sent, sent, samples_seen(size, steps, local.batch_size))
+    plan = Plan(np.arange(40), np.zeros(40, int), np.zeros(40, int))
+    timing = time_round(devices, CountingRule(), plan, costs, seeds=zero + 7, t=0, now=np.zeros(1))
+    expected = expect_seconds(devices, lambda _world: size, local, (7,), 650)(0)
+    assert expected.tolist() == timing.job.tolist()

@@ -1,21 +1,25 @@
-"""Data sets: small files in the original formats, and the toys."""
+"""Data sets: small files in the original formats, toys, unions, and what is said of missing or damaged files."""
 
 from __future__ import annotations
 
 import gzip
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 import originals
+import pandas as pd
 import pytest
 
-from fedray.core.errors import BadInput
+import fedray
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import IntArray
 from fedray.data import catalogue, named
+from fedray.data.adaptation import adapt
 from fedray.data.catalogue import load_data
-from fedray.data.types import Dataset, Split, pixel_moments
+from fedray.data.synthetic import join_datasets
+from fedray.data.types import Dataset, Split, classification, pixel_moments
 
 
 @pytest.fixture
@@ -91,13 +95,6 @@ def test_cifar100_and_svhn_are_read(tmp_path: Path) -> None:
     data = load_data("svhn", tmp_path)
     assert data.train.x.shape == (12, 3, 32, 32)
     assert data.test.y.tolist() == [1, 2, 3]
-
-
-def test_an_archive_cannot_write_outside_the_cache(tmp_path: Path) -> None:
-    originals.pack(tmp_path / "CIFAR10" / "cifar-10-python.tar.gz", {"../../escaped": b"x"}, "w:gz")
-    with pytest.raises(BadInput, match=r"cifar-10-python.tar.gz is damaged"):
-        load_data("cifar10", tmp_path)
-    assert not list(tmp_path.rglob("escaped"))
 
 
 def test_femnist_reads_leaf_json_with_one_group_a_writer(tmp_path: Path) -> None:
@@ -234,19 +231,6 @@ def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> 
     assert data.test.y.shape == (40, 1)
     frame.assign(c=range(n)).to_csv(tmp_path / "wide.csv", index=False)
     assert load_data("table", path=str(tmp_path / "wide.csv"), target=["a", "b"], features=["c"]).outputs == 2
-    refused: dict[str, dict[str, Any]] = {
-        "no column nope": {"target": "nope"},
-        "data.target is missing": {},
-        "data.test_fraction = 1.5": {"target": "kind", "test_fraction": 1.5},
-        "data.task must be classification": {"target": "kind", "task": "regression"},
-    }
-    for message, options in refused.items():
-        with pytest.raises(BadInput, match=message):
-            load_data("table", path=str(tmp_path / "t.csv"), **options)
-    frame.loc[3, "a"] = np.nan
-    frame.to_csv(tmp_path / "gaps.csv")
-    with pytest.raises(BadInput, match="column a has 1 missing values"):
-        load_data("table", path=str(tmp_path / "gaps.csv"), target="kind")
 
 
 def test_own_data_sets_are_registered_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,3 +259,92 @@ def test_statistics_of_bytes_and_of_floats_agree() -> None:
     for one, two in zip(pixel_moments(x), pixel_moments(x.astype(np.float32)), strict=True):
         assert one.shape == (3, 1, 1)
         assert np.allclose(one, two)
+
+
+# -- What is said about missing or damaged files, wrong names and wrong options: one line with the remedy
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in catalogue.DATA_NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
+)
+def test_missing_files_are_one_line_with_a_remedy(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput) as error:
+        load_data(name, tmp_path)
+    message = str(error.value)
+    assert "\n" not in message
+    said = str(tmp_path) in message and "FEDRAY_DATA" in message and "data.root" in message
+    assert said or name in ("table", "folder", "hf", "union")
+
+
+def test_damaged_files_are_one_line_that_names_them(tmp_path: Path) -> None:
+    raw = originals.fake_mnist(tmp_path)
+    images = raw / "train-images-idx3-ubyte.gz"
+    whole = images.read_bytes()
+    for content in (
+        whole[:-500],
+        b"not gzip",
+        gzip.compress(b"\0\0\x08\x03" + b"\0" * 12),
+        whole[:60] + b"!!" + whole[62:],
+    ):
+        images.write_bytes(content)
+        with pytest.raises(BadInput, match="damaged") as error:
+            load_data("mnist", tmp_path)
+        assert "\n" not in str(error.value)
+        assert "MNIST" in str(error.value)
+    folder = originals.fake_uci(tmp_path)
+    (folder / "index_test_1.txt").write_text("77\n")
+    with pytest.raises(BadInput, match=r"index_test_1.txt is damaged"):
+        load_data("uci/tiny", tmp_path)
+    (folder / "data.txt").write_text("1 2 nan\n")
+    with pytest.raises(BadInput, match=r"data.txt is damaged"):
+        load_data("uci/tiny", tmp_path)
+    originals.leaf(tmp_path)
+    (tmp_path / "femnist" / "data" / "train" / "0.json").write_text('{"users": [')
+    with pytest.raises(BadInput, match=r"0.json is damaged"):
+        load_data("femnist", tmp_path)
+
+
+def test_fetch_says_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import urllib.request
+    from urllib.error import URLError
+
+    def offline(*_: object, **__: object) -> NoReturn:
+        raise URLError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    with pytest.raises(FedrayError, match=r"data get uci/yacht: the download into .* failed \(.*no network"):
+        catalogue.download_data("uci/yacht", tmp_path)
+    assert not list((tmp_path / "UCI").rglob("*.txt"))
+
+
+def test_a_semicolon_was_taken_for_a_part_of_a_name(tmp_path: Path) -> None:
+    file, frame = (
+        tmp_path / "t.csv",
+        pd.DataFrame({"a": np.arange(40) / 7, "b": [*range(20)] * 2, "kind": ["no", "yes"] * 20}),
+    )
+    for mark in (";", "\t", "|"):
+        frame.to_csv(file, index=False, sep=mark)
+        data = adapt(file, target="kind")
+        assert data.features == ("a", "b") and data.class_names == ("no", "yes")
+
+
+# -- Several data sets as one: their rows in order, a domain for each, and classes shared or apart
+
+
+def test_a_client_of_a_union_has_one_of_its_sets() -> None:
+    digits = load_data("digits")
+    dim, rest = (Split(255 - s.x, s.y) for s in (digits.train, digits.test))
+    dark = classification("dark", dim, rest, digits.class_names)
+    both = join_datasets([digits, dark])
+    keys = {"rounds": 0, "runtime": "inline", "report": False, "clients": 5, "model": "linear", "method": "fedavg"}
+    study = fedray.run({**keys, "data": {"partition": "domain"}}, data=both).study
+    for client in range(5):
+        rows = study.shards.fetch(np.array([0]), np.array([client])).rows[0].numpy()
+        assert len(set(both.columns["domain"][rows])) == 1
+    assert both.classes == 10 and join_datasets([digits, dark], apart=True).classes == 20
+
+
+def test_a_scenario_names_the_sets(tmp_path: Path) -> None:
+    originals.fake_mnist(tmp_path)
+    with pytest.raises(BadInput, match=r"data.sets: the inputs of digits 1 x 8 x 8 and mnist 1 x 28 x 28 differ"):
+        load_data("union", tmp_path, sets=["digits", "mnist"])

@@ -1,7 +1,9 @@
-"""One set of digits in every form that people have: wherever the rows are the same, the models are the same."""
+"""One set of rows in every form that people have: wherever the rows are the same, the models are the same."""
 
 from __future__ import annotations
 
+import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import pyarrow.feather as feather
 import pytest
 import torch
 from PIL import Image
+from small import scenario
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedray
@@ -22,6 +26,10 @@ from fedray.data import Dataset, Split, adapt, classification, store
 from fedray.data.catalogue import load_data
 from fedray.data.shards import hash_array
 from fedray.data.types import Array
+from fedray.scenario.identity import list_result_keys
+from fedray.scenario.loader import read_scenario, to_plain
+
+# -- One set of digits in every form that people have: wherever the rows are the same, the models are the same
 
 SCENARIO = {
     "rounds": 2,
@@ -111,17 +119,6 @@ def test_pictures_are_the_same_in_every_form(tmp_path: Path) -> None:
     assert len({hash_models(thing) for thing in runs}) == 1
 
 
-def test_seven_channels_that_came_last_were_read_as_a_side_in_silence() -> None:
-    images = np.zeros((40, 9, 9, 7), np.float32)
-    with pytest.warns(
-        FedrayWarning, match=r"\[9, 9, 7\] are read as 9 channels of 9 x 7: where the 7 are the channels, give"
-    ):
-        adapt((images, Y[:40] % 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", FedrayWarning)
-        assert adapt((images.transpose(0, 3, 1, 2), Y[:40] % 2)).train.x.shape[1:] == (7, 9, 9)
-
-
 def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars")
     FRAME.to_csv(tmp_path / "digits.csv", index=False)
@@ -182,23 +179,6 @@ def test_the_rows_of_a_client_stay_its_own(tmp_path: Path) -> None:
     assert fedray.run(plain, data=other).summary["model_hash"] == by_file.summary["model_hash"]
 
 
-def test_tables_of_clients_are_joined_without_a_new_table_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They took 2 ms a client, and 100,000 clients minutes."""
-    ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5, "bed": range(10)}, index=range(7, 17))
-    other = ward[["bed", "ill", "age"]].assign(more=0)  # another order, and a column that the first one lacks
-    made, init = list[int](), pd.DataFrame.__init__
-
-    def count(*arguments: Any, **how: Any) -> None:
-        made.append(1)
-        init(*arguments, **how)
-
-    monkeypatch.setattr(pd.DataFrame, "__init__", count)
-    data = adapt({f"w{i}": other if i % 3 == 2 else ward for i in range(60)}, target="ill")
-    assert len(made) < 60
-    assert data.train.group is not None and np.unique(data.train.group).tolist() == list(range(60))
-    assert {tuple(row) for row in data.train.x} <= {(1.0 + bed % 2, float(bed)) for bed in range(10)}
-
-
 def test_rows_that_are_large_lie_in_the_store_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).normal(size=(6000, 64)).astype(np.float32)
     data = adapt((x, np.arange(6000) % 3))
@@ -217,22 +197,12 @@ def test_missing_inputs_get_the_mean_of_the_training_rows_or_their_rows_are_drop
     x = np.arange(80.0).reshape(40, 2)
     x[::4, 1] = np.nan
     y = np.array(["a", "b"] * 20)
-    with pytest.raises(BadInput, match=r"10 of 40 rows have missing inputs \(the first is row \d\): write data.mis"):
-        adapt((x, y))
     mean, dropped = adapt((x, y), missing="mean"), adapt((x, y), missing="drop")
     whole = np.concatenate([mean.train.x, mean.test.x])
     filled = whole[np.isin(whole[:, 0], x[::4, 0])][:, 1]
     kept = mean.train.x[~np.isin(mean.train.x[:, 0], x[::4, 0])][:, 1]
     assert np.allclose(filled, kept.mean())
     assert len(dropped.train.y) + len(dropped.test.y) == 30
-
-
-def test_a_column_without_a_value_was_filled_with_a_mean_of_nothing_in_silence() -> None:
-    empty = FRAME.astype("float32").assign(p3=np.nan, p9=np.nan, digit=Y)
-    with pytest.warns(
-        FedrayWarning, match=r"^data: no training row has a value in columns p3, p9, read as 0: leave them out$"
-    ):
-        adapt(empty, target="digit", missing="mean")
 
 
 def test_text_needs_a_tokenizer_and_becomes_tokens(tmp_path: Path) -> None:
@@ -273,20 +243,126 @@ def test_a_data_set_made_by_hand_takes_tensors_names_and_one_column_of_targets()
     assert fedray.data.regression("mine", Split(x, y.astype(float)), Split(x, y * 0.5)).train.y.shape == (6, 1)
 
 
-class Drawn(Pairs):
-    """The digits, moved anew whenever one is asked for."""
+# -- Own data in a form that cannot be used, or not as it is: one line that says what it is and what to do
 
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        return torch.from_numpy(X[i]).roll(int(torch.randint(8, ())), -1), int(Y[i])
+TEXTS = pd.DataFrame({"text": ["a b", "a", "b", "b a"] * 10, "kind": [0, 1] * 20, "who": [*"bcda"] * 10})
 
 
-def test_transforms_that_would_act_once_or_never_are_said() -> None:
-    with pytest.warns(FedrayWarning, match=r"^data: item \d differs when it is asked for again\. .* as augment=$"):
-        adapt(Drawn())
-    adapt(Pairs())  # warnings are errors
-    rows = datasets.Dataset.from_dict({"x": FLAT.tolist(), "label": Y.tolist()})
-    for thing in (rows.with_transform(dict), datasets.DatasetDict(train=rows, test=rows.with_transform(dict))):
-        for _ in range(2):  # the second time rows are kept
-            with pytest.warns(FedrayWarning, match="^data: rows are read as they are stored, without the transform of"):
-                adapt(thing)
-    adapt(rows.with_format("torch"))
+def count_letters(text: str) -> list[int]:
+    return [1 + ord(letter) - ord("a") for letter in text.split()]
+
+
+def test_a_table_of_text_has_the_clients_of_its_group() -> None:
+    """`group` had no effect beside a tokenizer."""
+    data = adapt(TEXTS, target="kind", input="text", group="who", tokenizer=count_letters)
+    assert data.train.group is not None and data.test.group is not None
+    known = np.array(["a", "b", "c", "d"])
+    assert known[data.train.group].tolist() == data.columns["who"].tolist()
+    table = adapt(datasets.Dataset.from_pandas(TEXTS), target="kind", group="who", tokenizer=count_letters)
+    assert table.train.group is not None and table.test.group is not None
+    assert np.array_equal(table.train.group, data.train.group) and np.array_equal(table.test.group, data.test.group)
+
+
+def test_test_rows_of_a_hub_belong_to_the_clients_of_the_training_rows() -> None:
+    """Clients were numbered among those of each split alone: the test rows of b were those of a."""
+    some = TEXTS[TEXTS["who"].isin(["b", "d"])].reset_index(drop=True).replace({"who": {"d": "z"}})
+    both = {"train": datasets.Dataset.from_pandas(TEXTS), "test": datasets.Dataset.from_pandas(some)}
+    data = adapt(datasets.DatasetDict(both), target="kind", group="who", tokenizer=count_letters)
+    assert data.test.group is not None
+    assert data.test.group.tolist() == [1 if who == "b" else -1 for who in some["who"]]
+
+
+# -- Hugging Face data sets of the user's cache are read without the network; what is not there is one line
+
+COLUMNS = {"a": np.arange(40.0), "label": [0, 1] * 20}
+
+
+def fake_cache(home: Path) -> None:
+    """What `datasets.load_dataset("someone/thing")` leaves in the cache."""
+    folder = home / "someone___thing" / "default" / "0.0.0" / ("ab" * 20)
+    datasets.Dataset.from_dict(COLUMNS).save_to_disk(str(home / "saved"))
+    rows = datasets.load_from_disk(str(home / "saved"))
+    folder.mkdir(parents=True)
+    next((home / "saved").glob("*.arrow")).rename(folder / "thing-train.arrow")
+    split = {"name": "train", "num_bytes": 0, "num_examples": len(rows), "dataset_name": "thing"}
+    about = json.loads((home / "saved" / "dataset_info.json").read_text())
+    about |= {"builder_name": "parquet", "dataset_name": "thing", "config_name": "default", "splits": {"train": split}}
+    (folder / "dataset_info.json").write_text(json.dumps({**about, "version": {"version_str": "0.0.0"}}))
+
+
+def test_a_named_data_set_comes_from_the_cache_without_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_cache(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr("socket.getaddrinfo", None)  # nobody asks for an address
+    data = load_data("hf", path="someone/thing", target="label")
+    assert data.class_names == ("0", "1")
+    assert len(data.train.y) + len(data.test.y) == 40
+    assert not datasets.config.HF_HUB_OFFLINE, "what it was before"
+    with pytest.raises(BadInput, match="data.path = someone/other: no such folder, and no such name in"):
+        load_data("hf", path="someone/other", target="label")
+
+
+def test_a_missing_package_is_one_line_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets.Dataset.from_dict(COLUMNS).save_to_disk(str(tmp_path / "saved"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(BadInput, match=r"data.name = hf needs datasets: `pip install 'fedray\[hf\]'`"):
+        load_data("hf", path=str(tmp_path / "saved"), target="label")
+
+
+# -- Networks that get inputs as they are: a network that standardizes by itself trains as before
+
+THREE: dict[str, Any] = {"rounds": 2, "method": {"name": "fedavg"}, "clients": {"number": 3}, "report": False}
+RAW = {"data": {"standardize": False}}
+
+
+class Standardizing(nn.Module):
+    """Two layers behind `(x - shift) / scale`, with the statistics of the digits, or behind nothing."""
+
+    def __init__(self, itself: bool) -> None:
+        nn.Module.__init__(self)
+        self.first, self.last = nn.Linear(64, 6), nn.Linear(6, 10)
+        digits = load_data("digits")
+        self.shift, self.scale = (torch.from_numpy(part[0]) for part in (digits.shift, digits.scale))
+        self.itself = itself
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - self.shift) / self.scale if self.itself else x
+        out: Tensor = self.last(self.first(x.flatten(1)).relu())
+        return out
+
+
+def models(run: fedray.Run) -> Tensor:
+    return run.progress.state.models
+
+
+@pytest.mark.parametrize("lanes", ["auto", "torch"])
+def test_a_network_that_standardizes_by_itself_trains_and_answers_as_before(lanes: str) -> None:
+    usual = fedray.run(scenario(THREE, {"lanes": lanes}), model=lambda: Standardizing(False))
+    raw = fedray.run(scenario(THREE, RAW, {"lanes": lanes}), model=lambda: Standardizing(True))
+    torch.testing.assert_close(models(usual), models(raw), rtol=1e-4, atol=1e-5)
+    assert raw.metrics["nll"] == pytest.approx(usual.metrics["nll"], rel=1e-4)
+    images = load_data("digits").test.x[:5]
+    np.testing.assert_allclose(raw.predict(images).mean, usual.predict(images).mean, rtol=1e-3, atol=1e-5)
+
+
+def test_the_networks_see_bytes_and_the_export_says_so(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def network() -> nn.Module:
+        module = Standardizing(True)
+        module.register_forward_pre_hook(lambda _module, given: seen.append(float(given[0].max())))
+        return module
+
+    run = fedray.run(scenario(THREE, RAW), model=network)
+    assert max(seen) > 15
+    with pytest.warns(FedrayWarning, match="value seen of model network is not what the run began with"):
+        run.export(tmp_path / "export")
+    assert '"shift"' not in (tmp_path / "export" / "models.json").read_text()
+
+
+def test_runs_from_before_the_key_go_on_and_one_that_has_it_is_another() -> None:
+    usual, raw = (list_result_keys(to_plain(read_scenario(keys))) for keys in ({}, RAW))
+    assert raw.keys() - usual.keys() == {"data.standardize"}

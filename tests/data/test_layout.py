@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,8 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import fedray
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import FedrayWarning
 from fedray.data import Dataset, adapt, store
-from fedray.files.layout import PARTS
 from fedray.scenario.loader import read_scenario
 
 X = np.random.default_rng(0).normal(size=(60, 3))
@@ -137,23 +135,6 @@ def test_parts_in_a_mapping_were_clients(train: Any, test: Any, options: dict[st
         assert run.study.scenario["data"]["partition"]["name"] == "iid"
 
 
-@pytest.mark.parametrize(
-    ("things", "why"),
-    [
-        ({"train": PAIR, "Rome": PAIR}, "train says part, and Rome does not: rename one of them, or leave it out"),
-        ({"test": PAIR, "val": PAIR}, "of the parts test, val none is called train: rename one"),
-        ({"train": PAIR, "Training": PAIR}, "train and Training are the same part: join them, or leave one out"),
-    ],
-)
-def test_names_that_say_part_among_others_are_refused(things: dict[str, Any], why: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(f"data: {why}")):
-        adapt(things)
-    with pytest.raises(BadInput, match="data.test cannot act, because the data have the parts train, test"):
-        adapt({"train": PAIR, "test": TEST}, test=TEST)
-    with hearing("data: more is left out, because the test rows are those of test"):
-        adapt({"train": PAIR, "test": TEST, "more": TEST})
-
-
 def test_tables_of_parts_were_clients(tmp_path: Path) -> None:
     for i, names in enumerate((("train.csv", "test.csv"), ("Train.parquet", "TEST.csv"), ("training.csv", "dev.csv"))):
         folder = write_files(tmp_path / str(i), *names)
@@ -165,15 +146,8 @@ def test_tables_of_parts_were_clients(tmp_path: Path) -> None:
     with hearing():
         open_both(folder, "table", target="label", test="val")
     assert read_scenario({"data": {"name": "table", "path": str(folder), "target": "label"}}).clients.number == 100
-    with pytest.raises(BadInput, match=r"data.test = tst: .* has no such file: name one of test, train, val"):
-        adapt(folder, target="label", test="tst")
-    with pytest.raises(BadInput, match="data.test cannot act on .*, which has tables of parts: name the one for"):
-        adapt(folder, target="label", test=FRAME)
     packed = write_files(tmp_path / "packed", "train-00000-of-00001.parquet", "test-00000-of-00001.parquet")
     assert len(adapt(packed, target="label").test.y) == 60
-    several = write_files(tmp_path / "several", "train-00000-of-00002.parquet", "train-00001-of-00002.parquet")
-    with pytest.raises(BadInput, match="are the same part: join them"):
-        adapt(several, target="label")
 
 
 def test_splits_that_nobody_read_were_left_out_in_silence() -> None:
@@ -222,25 +196,6 @@ def test_parts_may_hold_sites_and_sites_may_lack_classes(tmp_path: Path) -> None
     assert data.test.group is not None and data.test.group.tolist() == [1] * 6 + [-1] * 6
 
 
-@pytest.mark.parametrize(
-    ("folders", "why"),
-    [
-        (("cat", "dog/more"), "cat holds pictures, and dog only folders: put the pictures of each class into a folder"),
-        (("a/b/c/cat", "a/b/c/dog"), "it holds only folders: put the pictures of each class into a folder"),
-        (("train", "test"), "test is a part, but holds pictures: put those of each class into a folder"),
-        (("train/cat", "train/dog", "test"), "test holds pictures, and train only folders"),
-        (("train/cat", "train/dog", "test/bird"), "has the class bird in the test part alone: remove it"),
-        (("train/cat", "train/dog", "more/cat"), "train says part, and more does not: rename one of them, or"),
-    ],
-)
-def test_folders_of_several_kinds_are_refused(tmp_path: Path, folders: tuple[str, ...], why: str) -> None:
-    folder = write_files(tmp_path, *list_pictures(*folders))
-    with pytest.raises(BadInput, match=re.escape(why)):
-        adapt(folder)
-    with pytest.raises(BadInput, match=re.escape(why)):
-        store.open_dataset("folder", None, {"path": str(folder)})
-
-
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     with hearing():
         assert adapt(write_files(tmp_path, *list_pictures("bus", "car", "train"))).class_names == (
@@ -271,40 +226,3 @@ def test_empty_folders_and_hidden_ones_were_classes(tmp_path: Path) -> None:
     with hearing():
         for data in open_both(wards, "table", target="label"):
             assert set(data.columns["client"]) == {"Rome", "Oslo"}
-
-
-def test_files_of_other_endings_vanished(tmp_path: Path) -> None:
-    """Of 24 files eight were read, and nothing was said."""
-    others = [f"{kind}/{i}{ending}" for kind in ("cat", "dog") for i in range(4) for ending in (".jfif", ".JP2")]
-    pictures = [f"{kind}/{i}.pgm" for kind in ("cat", "dog") for i in range(4)]
-    folder = write_files(tmp_path, *pictures, *others)
-    with hearing("data: 16 files of rows left out: 8 .jfif, 8 .jp2"):
-        open_both(folder)
-    write_files(tmp_path, "notes.md", "stray.png", "empty/Thumbs.db")
-    with hearing(
-        "data: 18 files of rows left out: 8 .jfif, 8 .jp2, 1 .db, 1 .md",
-        "data: 1 picture is left out, in no folder of a class: rows/stray.png",
-        "data: empty in rows holds no pictures and is left out",
-    ):
-        for _ in range(2):  # as read, and from the store
-            open_both(folder)
-    with pytest.raises(BadInput, match=r"hold no pictures \(.png, .*; 16 files of rows left out: 8 .jfif, 8 .jp2\)"):
-        adapt(write_files(tmp_path / "none", *others))
-    wards = write_files(tmp_path / "wards", "Rome.csv", "Oslo.csv", "Bonn.xlsx", "more/Paris.csv")
-    with hearing("data: 2 files of rows left out: 1 .csv, 1 .xlsx"):
-        open_both(wards, "table", target="label")
-    twice = write_files(tmp_path / "twice", "Rome.csv", "Rome.parquet")
-    with pytest.raises(BadInput, match="two files are called Rome: leave one out"):
-        adapt(twice, target="label")
-
-
-def test_the_names_of_parts_stand_once() -> None:
-    """Every name works in every form above; no list of others is kept."""
-    assert set(PARTS) == {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
-    root = Path(fedray.__file__).parent
-    listed = [
-        file.name
-        for file in root.rglob("*.py")
-        if '"validation", "dev"' in file.read_text() or '"val", "dev"' in file.read_text()
-    ]
-    assert listed == ["layout.py"]

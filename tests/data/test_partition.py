@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from real_files import skipping_without_files
+from small import scenario, train_rounds
 
+import fedray
+from fedray.assembly.study import build_study
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import partition
+from fedray.data.catalogue import load_data
 from fedray.data.cut import Cut, count_withheld, share_with_server, withhold
+from fedray.data.deal import build_shards
+from fedray.data.partition import PARTITIONS
+from fedray.data.shards import Shards, StoredShards, count_held_labels
+from fedray.data.shifts import Shifts, draw_clusters, draw_groups, draw_meanings
+from fedray.data.types import Dataset, Split, classification, limit_rows
+from fedray.evaluation.answers import score_own_models
 from fedray.scenario import read_scenario
+from fedray.scenario.data import PARTITION_SPECS
 
 
 def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:
@@ -174,15 +189,6 @@ def test_natural_and_column_keep_groups_together() -> None:
         assert cut.offsets.tolist() == [0, 1, 3, 4]
 
 
-def test_the_same_stream_gives_the_same_cut_and_another_seed_another() -> None:
-    labels = np.repeat(np.arange(10), 50)
-    for name in ("iid", "shards", "classes", "dirichlet"):
-        one, two, other = (partition.PARTITIONS[name](labels, 10, rng.stream(s, "partition")) for s in (1, 1, 2))
-        assert np.array_equal(one.rows, two.rows)
-        assert np.array_equal(one.offsets, two.offsets)
-        assert not np.array_equal(one.rows, other.rows)
-
-
 def test_sixty_thousand_rows_to_a_thousand_clients_is_quick() -> None:
     """No line of Python is run for a row: a client and class may cost some, and a row costs none."""
     labels = np.repeat(np.arange(10), 6000)
@@ -204,57 +210,422 @@ def test_sixty_thousand_rows_to_a_thousand_clients_is_quick() -> None:
         assert lines < 60_000, name
 
 
-TEN = np.repeat(np.arange(10), 10)
+# -- Every partition, old and new: it conserves the rows, is drawn at its address, and keeps what its name promises
+
+CLIENTS = 7
+OPTIONS: dict[str, dict[str, Any]] = {  # what a partition must be told
+    "sizes": {"sizes": [30, 20, 15, 15, 10, 6, 4]},
+    "column": {"column": "place"},
+    "domain": {"column": "place"},
+    "time": {"column": "when"},
+}
+DRAWN = sorted(PARTITIONS.keys() - {"natural", "column", "time"})  # the others draw nothing
 
 
-@pytest.mark.parametrize(
-    ("name", "clients", "options", "message"),
-    [
-        ("classes", 10, {"classes": 20}, "data.partition.classes = 20, but the data has 10 classes: lower it"),
-        ("classes", 3, {"classes": 2}, "data.partition.classes = 2 with 3 clients reaches 6 of 10 classes"),
-        ("iid", 101, {}, "clients.number = 101, but 100 rows are too few for one row each: lower it to 100"),
-        ("shards", 30, {"shards": 4}, "clients.number = 30, but 100 rows are too few for 4 shards each"),
-        ("natural", 3, {}, "clients.number = 3, but the natural partition has 10 clients"),
-    ],
-)
-def test_bad_numbers_name_the_key_and_the_remedy(
-    name: str, clients: int, options: dict[str, Any], message: str
+def make_data(labels: IntArray) -> Dataset:
+    """Rows whose number is their first feature, with natural clients, a place and a time."""
+    n = len(labels)
+    x = np.stack([np.arange(n), labels], axis=1).astype(np.float32)
+    rows = Split(x, labels, group=np.arange(n) % CLIENTS)
+    data = classification("made", rows, rows, tuple("abcdefgh"))
+    return data._replace(columns={"place": np.arange(n) % CLIENTS // 2 + np.arange(n) % 2, "when": -np.arange(n)})
+
+
+def deal(name: str, labels: IntArray, seed: int = 0, clients: int | None = CLIENTS, **options: Any) -> Cut:
+    shards = build_shards(make_data(labels), name, {**OPTIONS.get(name, {}), **options}, clients, [seed])
+    assert isinstance(shards, StoredShards)
+    return shards.dealt.kept[0]
+
+
+def sizes_of(cut: Cut) -> list[int]:
+    return [int(size) for size in np.diff(cut.offsets)]
+
+
+hundred = st.lists(st.integers(0, 7), min_size=100, max_size=100).map(lambda v: np.array(v, np.int64))
+
+
+def test_no_partition_is_forgotten() -> None:
+    assert set(PARTITION_SPECS) - {"file", "flower"} == set(PARTITIONS)  # these two have tests of their own
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+@settings(max_examples=6, deadline=None)
+@given(hundred, st.integers(0, 2**32))
+def test_every_partition_conserves_the_rows(name: str, labels: IntArray, seed: int) -> None:
+    try:
+        cut = deal(name, labels, seed, None if name == "column" else CLIENTS)
+    except BadInput:
+        assert name == "classes"  # too many or too few classes for the clients
+        return
+    assert np.array_equal(np.sort(cut.rows), np.arange(100))
+    assert min(sizes_of(cut)) > 0
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_partition_is_drawn_at_its_address(name: str) -> None:
+    labels = np.arange(100) % 8
+    one, two, other = (deal(name, labels, seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.rows, two.rows) and np.array_equal(one.offsets, two.offsets)
+    assert not np.array_equal(one.rows, other.rows)
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "dirichlet_clients", "lognormal", "power_law", "exponential"])
+@settings(max_examples=8, deadline=None)
+@given(hundred, st.integers(0, 14), st.integers(0, 2**32))
+def test_nobody_has_fewer_than_the_least_rows(name: str, labels: IntArray, least: int, seed: int) -> None:
+    skew: dict[str, Any] = {"alpha": 0.01} if name.startswith("dirichlet") else {}
+    cut = deal(name, labels, seed, min_rows=least, **skew)
+    assert min(sizes_of(cut)) >= least
+    assert np.array_equal(np.sort(cut.rows), np.arange(100))
+
+
+@settings(max_examples=15, deadline=None)
+@given(hundred, st.floats(1e-4, 1e3), st.integers(0, 2**32))
+def test_sizes_and_labels_are_skewed_together_and_the_sizes_are_exact(
+    labels: IntArray, alpha: float, seed: int
 ) -> None:
-    with pytest.raises(BadInput) as error:
-        partition.PARTITIONS[name](TEN, clients, rng.stream(0, "partition"), **options)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    sizes = OPTIONS["sizes"]["sizes"]
+    cut = deal("dirichlet_clients", labels, seed, alpha=alpha, sizes=sizes)
+    assert sizes_of(cut) == sizes == sizes_of(deal("sizes", labels, seed))
+    assert np.array_equal(np.sort(cut.rows), np.arange(100))
 
 
-@pytest.mark.parametrize("name", ["classes", "dirichlet"])
-def test_real_targets_have_no_classes(name: str) -> None:
-    with pytest.raises(BadInput, match="no classes"):
-        partition.PARTITIONS[name](np.zeros((10, 1), np.float32), 2, rng.stream(0, "partition"))
+def test_inner_dirichlet_tends_to_equal_shares_and_to_one_class_a_client() -> None:
+    labels = np.repeat(np.arange(5), 200)
+
+    def shares(alpha: float) -> np.ndarray:
+        cut = deal("dirichlet_clients", labels, clients=100, alpha=alpha, sizes="lognormal")
+        counts = np.zeros((100, 5))
+        np.add.at(counts, (cut.owner, labels[cut.rows]), 1)
+        return np.asarray(counts.max(axis=1) / counts.sum(axis=1))
+
+    large = np.array(sizes_of(deal("dirichlet_clients", labels, clients=100, alpha=1e6, sizes="lognormal"))) >= 10
+    assert shares(1e6)[large].max() < 0.4
+    assert np.median(shares(1e-3)) > 0.95
+
+
+@settings(max_examples=25, deadline=None)
+@given(hundred, st.floats(1e-3, 10.0), st.integers(0, 2**32))
+def test_a_client_that_has_its_share_of_all_rows_gets_none_of_further_classes(
+    labels: IntArray, alpha: float, seed: int
+) -> None:
+    """As in the code of Li et al. 2022, with these draws, but that places are rounded and nothing is drawn again."""
+    cut = deal("dirichlet", labels, seed, alpha=alpha, cap=True, min_rows=0)
+    owner = np.empty(100, np.int64)
+    owner[cut.rows] = cut.owner
+    generator, classes = rng.stream(seed, "partition"), np.unique(labels)
+    generator.permutation(100)
+    batch: list[list[int]] = [[] for _ in range(CLIENTS)]
+    for label, p in zip(classes, generator.dirichlet(np.full(CLIENTS, alpha), size=len(classes)), strict=True):
+        assert not [i for i in set(owner[labels == label]) if len(batch[i]) >= 100 / CLIENTS]
+        free = np.array([q * (len(mine) < 100 / CLIENTS) for q, mine in zip(p, batch, strict=True)])
+        if free.sum() > 0:
+            places = np.rint(np.cumsum(free / free.sum())[:-1] * (labels == label).sum())
+            want = np.diff(places, prepend=0, append=(labels == label).sum())
+            assert np.bincount(owner[labels == label], minlength=CLIENTS).tolist() == want.tolist()
+        for i in range(CLIENTS):
+            batch[i] += [label] * int((owner[labels == label] == i).sum())
+    plain = sizes_of(deal("dirichlet", labels, seed, alpha=alpha, min_rows=0))
+    assert plain == sizes_of(deal("dirichlet", labels, seed, alpha=alpha, cap=False, min_rows=0))
+
+
+def test_laws_of_sizes_without_skew_are_equal_sizes_and_with_it_their_own() -> None:
+    labels = np.zeros(10_000, np.int64)
+    for name, key in (("lognormal", "sigma"), ("power_law", "exponent"), ("exponential", "rate")):
+        assert set(sizes_of(deal(name, labels, clients=100, **{key: 0}))) == {100}
+    law = np.sort(sizes_of(deal("power_law", labels, clients=100, exponent=1.0, min_rows=0)))[::-1]
+    assert np.allclose(law * np.arange(1, 101), law[0], rtol=0.05)
+    fall = np.sort(sizes_of(deal("exponential", labels, clients=100, rate=2.0, min_rows=0)))[::-1]
+    assert np.isclose(fall[0] / fall[-1], np.exp(2.0), rtol=0.05)
+    logs = np.log(sizes_of(deal("lognormal", np.zeros(10**6, np.int64), clients=1000, sigma=0.5, min_rows=0)))
+    assert np.isclose(logs.std(), 0.5, rtol=0.1)
+
+
+def test_a_client_has_rows_of_one_domain_and_every_domain_its_share() -> None:
+    data = make_data(np.zeros(100, np.int64))
+    cut = deal("domain", np.zeros(100, np.int64))
+    place = data.columns["place"][cut.rows]
+    assert [len(np.unique(place[cut.owner == i])) for i in range(CLIENTS)] == [1] * CLIENTS
+    assert set(place) == set(data.columns["place"])
+    with pytest.raises(BadInput, match=r"the column has 5 domains: raise it to 5"):
+        deal("domain", np.zeros(100, np.int64), clients=4)
+
+
+def test_earlier_rows_belong_to_earlier_clients() -> None:
+    cut = deal("time", np.zeros(100, np.int64))
+    assert cut.rows.tolist() == list(range(99, -1, -1))
+    assert np.ptp(sizes_of(cut)) <= 1
+
+
+def test_hour_10_is_not_before_hour_9() -> None:
+    """The columns of a table come as text, by which 10 was before 9 and -1 before -2."""
+    hours = np.array([9, 100, -2, 10, -1, 2])
+    for texts in (hours.astype(str), (hours / 4).astype(str)):
+        assert hours[partition.time(texts, 3).rows].tolist() == [-2, -1, 2, 9, 10, 100]
+    close = np.array([1_700_000_000_000_000_001, 1_700_000_000_000_000_000]).astype(str)  # equal as float64
+    assert partition.time(close, 2).rows.tolist() == [1, 0]
+    assert partition.time(np.array(["<NA>", "10.0", "9.5"]), 3).rows.tolist() == [2, 1, 0]
+    assert partition.time(np.array(["2024-01-10", "2024-01-09"]), 2).rows.tolist() == [1, 0]
+
+
+# -- Shifted clients: what their rows show changes as promised, and nothing else does
+
+N = 8
+
+
+def shard(seeds: tuple[int, ...] = (0,), **options: Any) -> Shards:
+    return build_shards(load_data("digits"), "iid", options, N, list(seeds), hold_out=0.1)
+
+
+def rows_of(shards: Shards, world: int, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+    found = shards.fetch(np.array([world]), np.array([client]))
+    return found.x[found.rows[0]], found.labels(found.rows, 0)[0]
+
+
+@pytest.mark.parametrize("world", [0, 1])
+@pytest.mark.parametrize("turns", [2, 4])
+def test_a_client_turns_all_its_images_by_its_own_turn(world: int, turns: int) -> None:
+    plain, turned = shard((0, 5)), shard((0, 5), rotation=turns)
+    group = draw_groups((0, 5)[world], "rotation", N, turns)
+    assert sorted(group.tolist()) == sorted([*range(turns)] * (N // turns))
+    for client in range(N):
+        (x, y), (z, same) = rows_of(plain, world, client), rows_of(turned, world, client)
+        assert torch.equal(z, torch.rot90(x, int(group[client]) * (4 // turns), (-2, -1))) and torch.equal(y, same)
+    held = [torch.rot90(plain.holdout(world)[0][rows], int(group[i]) * (4 // turns), (-2, -1))
+            for i in range(N) for rows in [torch.from_numpy(plain.client_holdout(world, i))]]  # fmt: skip
+    assert torch.equal(turned.holdout(world)[0], torch.cat(held))
+    assert torch.equal(turned.test(world)[0], plain.test(world)[0])
+
+
+def test_noise_grows_with_the_rank_of_the_client_and_bytes_stay_bytes() -> None:
+    plain, noisy = shard(), shard(feature_noise=2.0)
+    change = [(rows_of(noisy, 0, i)[0].double() - rows_of(plain, 0, i)[0].double()).std().item() for i in range(N)]
+    assert rows_of(noisy, 0, 0)[0].dtype == torch.uint8
+    assert min(change) < max(change) / 3
+    assert np.all(np.diff(np.sort(change)) > 0)
+
+
+def test_a_group_of_clients_has_a_permutation_of_the_classes_and_wrong_labels_come_on_top() -> None:
+    plain, permuted = shard(), shard(permute_labels=2)
+    group, maps = draw_groups(0, "label groups", N, 2), set()
+    for client in range(N):
+        (x, y), (same, z) = rows_of(plain, 0, client), rows_of(permuted, 0, client)
+        assert torch.equal(x, same)
+        meaning = dict(zip(y.tolist(), z.tolist(), strict=True))
+        assert all(meaning[a] == b for a, b in zip(y.tolist(), z.tolist(), strict=True))
+        assert (group[client] == 0) == all(a == b for a, b in meaning.items())
+        maps.add((int(group[client]), tuple(sorted(meaning.items()))))
+    assert len(maps) == 2
+    flipped = shard(permute_labels=2, flipped=1.0)
+    assert torch.equal(rows_of(flipped, 0, 0)[1], (rows_of(permuted, 0, 0)[1] + 1) % 10)
+
+
+def test_a_run_with_shifted_clients_differs_and_pooled_clients_keep_their_shifts() -> None:
+    keys: dict[str, Any] = {"rounds": 1, "runtime": "inline", "report": False}
+    keys |= {"data": {"name": "digits", "limit": 100}, "model": {"name": "linear"}}
+
+    def hash_of(method: str, **options: Any) -> Any:
+        data = {**keys["data"], "partition": {"name": "iid", **options}} if options else keys["data"]
+        known = {} if method == "centralized" and not options else {"clients": 4}
+        return fedray.run({**keys, **known, "method": method, "data": data}).summary["model_hash"]
+
+    for method in ("fedavg", "centralized"):
+        found = {hash_of(method, **options) for options in ({}, {"rotation": 4}, {"permute_labels": 2})}
+        assert len(found) == 3
+
+
+# -- Groups of clients that have all rows each: nothing is lost, nobody has another group's rows, tests are turned
+
+COPIED, SEEDS = 10, [0, 5]
+DATA = limit_rows(load_data("digits"), 90)
+
+
+def deal_copies(name: str = "iid", **options: Any) -> StoredShards:
+    shards = build_shards(DATA, name, {"copies": True, **options}, COPIED, SEEDS)
+    assert isinstance(shards, StoredShards)
+    return shards
+
+
+@pytest.mark.parametrize("world", [0, 1])
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_the_clients_of_a_group_share_every_row_turned_as_the_group_turns_it(partition: str, world: int) -> None:
+    shards, groups = deal_copies(partition, rotation=4), draw_clusters(SEEDS[world], COPIED, Shifts(rotation=4))
+    known = shards.clusters(world)
+    assert known is not None and np.array_equal(known, groups)
+    for group in range(4):
+        clients = np.flatnonzero(groups == group)
+        found = shards.fetch(np.full_like(clients, world), clients)
+        real = found.rows[torch.arange(found.rows.shape[1]) < torch.from_numpy(found.size)[:, None]]
+        assert sorted((real - group * 90).tolist()) == list(range(90))
+        assert torch.equal(found.x[real], torch.from_numpy(np.rot90(DATA.train.x, group, (-2, -1)).copy())[real % 90])
+
+
+def test_a_client_is_tested_on_the_test_rows_of_its_group() -> None:
+    shards = deal_copies(rotation=2)
+    (x, y), n = shards.test(0), len(DATA.test.y)
+    clusters = shards.clusters(0)
+    assert clusters is not None and len(y) == 2 * n
+    for client in range(COPIED):
+        rows = shards.cluster_test(0, client)
+        assert rows is not None and np.array_equal(y[rows].numpy(), DATA.test.y)
+        turned = np.rot90(DATA.test.x, 2 * int(clusters[client]), (-2, -1)).copy()
+        assert torch.equal(x[rows], torch.from_numpy(turned))
+
+
+def test_a_group_means_the_same_by_its_labels_in_training_and_in_the_test() -> None:
+    shards, shifts = deal_copies(permute_labels=3), Shifts(permute_labels=3, copies=True)
+    for world, seed in enumerate(SEEDS):
+        meaning, clusters = draw_meanings(seed, shifts, 10), shards.clusters(world)
+        assert clusters is not None
+        for client in range(COPIED):
+            own, rows = meaning[clusters[client]], shards.cluster_test(world, client)
+            assert np.array_equal(shards.test(world)[1][rows].numpy(), own[DATA.test.y])
+            found = shards.fetch(np.array([world]), np.array([client]))
+            labels = found.labels(found.rows, 0)[0].numpy()
+            assert np.array_equal(labels, own[DATA.train.y[found.rows[0].numpy() % 90]])
+            assert np.array_equal(shards.label_counts(world)[client], np.bincount(labels, minlength=10))
+
+
+def test_one_client_that_pools_the_copies_has_the_labels_of_all_groups() -> None:
+    tree = {"rounds": 1, "data": {"limit": 60, "partition": {"name": "iid", "permute_labels": 2, "copies": True}}}
+    run = fedray.run(scenario(tree, {"method": {"name": "centralized"}}), report=False)
+    assert run.clients["samples"].to_pylist() == [120]
+    found = run.study.shards.fetch(np.array([0]), np.array([0]))
+    labels, rows = found.labels(found.rows, 0)[0].numpy(), found.rows[0].numpy()
+    true = run.study.shards.data.train.y[rows]
+    assert (labels == true)[rows < 60].all() and not (labels == true)[rows >= 60].all()
+
+
+def test_the_file_of_a_run_says_the_clusters_and_deals_the_same_rows_again(tmp_path: Path) -> None:
+    tree = scenario({"rounds": 1, "report": False, "data": {"limit": 60, "partition": None}})
+    kinds = {"rotation": 2, "copies": True}
+    first = fedray.run(tree, data__partition={"name": "dirichlet", **kinds}, out=tmp_path / "run")
+    table = pq.read_table(tmp_path / "run" / "partition.parquet")
+    clusters = first.study.shards.clusters(0)
+    assert clusters is not None and len(table) == 120
+    assert (clusters[table["client"].to_numpy()] == table["cluster"].to_numpy()).all()
+    file = {"name": "file", "file": str(tmp_path / "run" / "partition.parquet"), **kinds}
+    again = fedray.run(tree, data__partition=file)
+    assert again.summary["model_hash"] == first.summary["model_hash"]
+    with pytest.raises(BadInput, match="has rows of a copy that is not its group's"):
+        fedray.run(tree, data__partition=file, seed=3)
+
+
+def test_domains_are_clusters_and_other_partitions_have_none() -> None:
+    half = DATA._replace(columns={"domain": np.repeat(["a", "b"], 45)})
+    known = build_shards(half, "domain", {}, 4, [0]).clusters(0)
+    assert known is not None and known.tolist() == [0, 0, 1, 1]
+    assert build_shards(DATA, "iid", {}, 4, [0]).clusters(0) is None
+    mixed = build_shards(DATA, "iid", {"rotation": 2, "permute_labels": 2}, 40, [0]).clusters(0)
+    assert mixed is not None and set(mixed.tolist()) == {0, 1, 2, 3}
+
+
+# -- Wrong labels of clients whose rows are pooled, and generated clients: each test is named after what was false
+
+
+def deal_scenario(method: str, data: dict[str, Any], **more: Any) -> Shards:
+    """The rows of the clients of a small scenario."""
+    tree = scenario({"method": {"name": method}, "data": data, "clients": {"number": 10}, "replicates": 2, **more})
+    return build_study(read_scenario(tree)).shards
+
+
+def labels_of_rows(shards: Shards, world: int) -> dict[int, int]:
+    """Label by row, of all clients of a world whose rows are stored."""
+    found: dict[int, int] = {}
+    for client in range(shards.number):
+        got = shards.fetch(np.array([world]), np.array([client]))
+        labels = got.labels(got.rows, torch.zeros(1, 1, dtype=torch.int64))[0]
+        found |= dict(zip(got.rows[0].tolist(), labels.tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("partition", [{"name": "iid"}, {"name": "dirichlet", "alpha": 0.3}])
+def test_pooled_references_do_not_ignore_flipped_and_noisy(partition: dict[str, Any]) -> None:
+    """The pooled rows have the labels that they have at the clients."""
+    data = {"partition": {**partition, "flipped": 0.5, "noisy": 0.2}}
+    clients, pooled = deal_scenario("fedavg", data), deal_scenario("centralized", data)
+    assert pooled.number == 1
+    for world in (0, 1):
+        assert labels_of_rows(clients, world) == labels_of_rows(pooled, world)
+    true = clients.data.train.y[sorted(labels_of_rows(pooled, 0))]
+    wrong = np.mean(true != np.array([label for _, label in sorted(labels_of_rows(pooled, 0).items())]))
+    assert 0.4 < wrong < 0.9
+
+
+def test_pooled_synthetic_rows_have_the_wrong_labels_of_a_share_of_the_clients() -> None:
+    where = np.array([0]), np.array([0])
+    every, bad = (
+        deal_scenario("centralized", {"name": "synthetic", "partition": {"name": "natural", "flipped": share}}).fetch(
+            *where
+        )
+        for share in (1, 0.3)  # of ten clients: all, and three
+    )
+    assert torch.equal(every.x, bad.x)
+    true = (every.y - 1) % 10
+    changed = (true != bad.y)[bad.rows[0]].view(10, -1)
+    assert changed.all(dim=1).sum() == 3, "three of ten clients"
+    assert changed.any(dim=1).sum() == 3
+    assert torch.equal(bad.y[true != bad.y], every.y[true != bad.y])
+
+
+# -- Labels are counted as the clients hold them
+
+
+def test_a_client_with_flipped_labels_holds_the_next_classes() -> None:
+    partition = {"name": "dirichlet", "alpha": 0.3, "flipped": 0.5}
+    keys = {"clients": 4, "data": {"name": "digits", "limit": 200, "hold_out": 0.2, "partition": partition}}
+    shards = build_study(read_scenario({**keys, "replicates": 2})).shards
+    for world in range(2):
+        true, held = shards.label_counts(world), count_held_labels(shards, world)
+        rolled = [np.array_equal(held[i], np.roll(true[i], 1)) for i in range(4)]
+        same = [np.array_equal(held[i], true[i]) for i in range(4)]
+        assert sorted(rolled) == sorted(same) == [False, False, True, True]
+        assert rolled == [not one for one in same]
+
+
+def test_labels_that_are_real_targets_cannot_be_counted() -> None:
+    shards = build_study(read_scenario({"clients": 4, "data": {"name": "sine"}, "method": "fedavg"})).shards
+    with pytest.raises(BadInput, match="has real targets, of which no classes can be counted: choose other data"):
+        count_held_labels(shards, 0)
+
+
+# -- Clients as the data comes: writers and roles, each tested on rows of its own
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("data", "model", "clients"),
     [
-        ({"name": "dirichelt"}, "did you mean dirichlet"),
-        ({"name": "dirichlet", "alhpa": 1}, "data.partition.alhpa .*did you mean .*alpha"),
-        ({"name": "iid", "alpha": 1}, "data.partition.alpha"),
         (
-            {"name": "dirichlet", "alpha": 0},
-            r"alpha = 0 is out of range: give a number in \[0.0001, 1e9\)",
+            {"name": "femnist", "partition": {"name": "natural"}},
+            {"name": "cnn", "channels": [4, 8], "hidden": [16]},
+            105,
         ),
-        ({"name": "dirichlet_clients", "alpha": 1e9}, "data.partition.alpha = 1000000000.0 is out of range"),
-        (
-            {"name": "dirichlet_clients", "sizes": "normal"},
-            "sizes = 'normal' is not one of equal, lognormal",
-        ),
-        ({"name": "power_law", "exponent": -1}, "data.partition.exponent = -1 is out of range"),
-        ({"name": "classes", "classes": 0}, "data.partition.classes = 0 is out of range"),
-        ({"name": "shards", "shards": 0}, "data.partition.shards = 0 is out of range"),
-        ({"name": "sizes", "sizes": [0, 4]}, "data.partition.sizes"),
+        ({"name": "shakespeare", "stride": 80, "partition": {"name": "natural"}}, {"name": "lstm", "hidden": 8}, 156),
+        ({"name": "shakespeare", "stride": 80, "partition": {"name": "iid"}}, {"name": "lstm", "hidden": 8}, 10),
     ],
+    ids=["femnist by writer", "shakespeare by role", "shakespeare iid"],
 )
-def test_wrong_names_options_and_numbers_are_refused_by_the_scenario(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        read_scenario({"data": {"partition": keys}})
-    with pytest.raises(BadInput, match="clients.number = 0"):
-        read_scenario({"clients": {"number": 0}})
+def test_natural_clients_are_tested_on_their_own_rows(
+    data: dict[str, Any], model: dict[str, Any], clients: int
+) -> None:
+    """Train and test lie inside each client; where they do not (IID) the test set follows its label shares."""
+    natural = data["partition"]["name"] == "natural"
+    tree = scenario({"method": {"name": "ditto"}, "data": data, "model": model, "clients": {"number": clients},
+                     "local": {"epochs": None, "steps": 1}, "participation": {"per_round": 4}})  # fmt: skip
+    with skipping_without_files():
+        study = build_study(read_scenario(tree))
+    assert study.clients.number == clients
+    shards = study.shards
+    group, test_group = shards.data.train.group, shards.data.test.group
+    assert group is not None
+    for client in range(0, clients, 9):
+        own = shards.client_test(0, client)
+        assert (own is not None) == natural
+        if own is not None and test_group is not None and len(own):
+            fetched = shards.fetch(np.zeros(1, int), np.array([client]))
+            rows = fetched.rows[0].numpy()
+            assert len(set(test_group[own])) == 1
+            assert set(group[rows]) == set(test_group[own])
+    state, runtime = train_rounds(study, 1)
+    scores = list(score_own_models(runtime.worker, state, 0, np.arange(0, clients, 13)))
+    assert all(0.0 <= float(value[0, 0]) <= 1.0 or value[0, 0].isnan() for value in scores)

@@ -1,4 +1,4 @@
-"""Shards: what a fetch returns is what the partition says, whoever is fetched beside it."""
+"""Shards: a client's rows are its own, whoever holds them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 from fedray.core.errors import BadInput
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
-from fedray.data.shards import StoredShards
-from fedray.data.synthetic import GeneratedShards
+from fedray.data.shards import ServerShards
 from fedray.data.types import Dataset, Split, regression
 
 
@@ -166,18 +165,6 @@ def test_natural_clients_have_their_own_test_rows(digits: Dataset) -> None:
         build_shards(data, "natural", {}, 8, [0])
 
 
-def test_who_has_no_natural_clients_is_told_where_a_column_names_them(digits: Dataset) -> None:
-    """The way out was `use another`, though the table had a column of hospitals."""
-    ward, row = np.arange(len(digits.train.y)) % 3, np.arange(len(digits.train.y))
-    table = digits._replace(columns={"ward": ward, "row": row})
-    with pytest.raises(
-        BadInput, match=r"name the column that says whose a row is in data.group \(ward\), or use another"
-    ):
-        build_shards(table, "natural", {}, None, [0])
-    with pytest.raises(BadInput, match=r"clients.number = 8, but the column ward has 3 clients: leave it out"):
-        build_shards(table, "column", {"column": "ward"}, 8, [0])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -252,36 +239,18 @@ def test_columns_of_a_data_frame_are_fetched_as_rows() -> None:
     assert all(part.is_contiguous() for part in shards.test(0))
 
 
-def test_the_withheld_rows_of_a_client_are_found_without_a_sum_over_the_others(digits: Dataset) -> None:
-    """An evaluation asks it of 10,000 clients."""
-    shards = build_shards(digits, "dirichlet", {"alpha": 0.5}, 30, [0, 1], hold_out=0.3)
-    assert isinstance(shards, StoredShards) and shards._held is not None
-    size, asked = shards._held.size, []
-
-    class Sizes:
-        def __getitem__(self, place: int) -> np.int64:
-            asked.append(place)
-            return np.int64(size[place])
-
-    shards._held.size = Sizes()  # type: ignore[assignment]  # a slice of it is no number, and is refused
-    for world in range(2):
-        rows = [shards.client_holdout(world, client) for client in range(30)]
-        assert np.array_equal(np.concatenate(rows), np.arange(len(shards.dealt.held[world].rows)))
-    assert asked == list(range(60))
+# -- The server's rows as shards: client 0 has them, in every world its own, and nobody else has any
 
 
-def test_the_withheld_rows_of_generated_clients_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = load_data("synthetic", samples=6, spread=0.5, features=3)
-    shards = build_shards(data, "natural", {}, 40, [0, 1], hold_out=0.3)
-    assert isinstance(shards, GeneratedShards)
-    sized, total = list[int](), shards._total
-
-    def count(world: np.ndarray, client: np.ndarray) -> np.ndarray:
-        sized.append(len(client))
-        return total(world, client)
-
-    monkeypatch.setattr(shards, "_total", count)
-    for world in range(2):
-        rows = np.concatenate([shards.client_holdout(world, client) for client in range(40)])
-        assert len(rows) == len(shards.holdout(world)[1]) and np.array_equal(rows, np.arange(len(rows)))
-    assert len(sized) <= 2 * 3
+def test_client_zero_has_the_servers_rows_of_each_world_whatever_the_order() -> None:
+    whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0, 1], server=0.1)
+    shards = ServerShards(whole)
+    world, client = np.array([1, 0, 1, 0]), np.array([0, 0, 2, 3])
+    fetched = shards.fetch(world, client)
+    assert fetched.size.tolist() == [143, 143, 0, 0] == shards.sizes(world, client).tolist()
+    for job, w in enumerate((1, 0)):
+        x, y = whole.server(w)
+        rows = fetched.rows[job, : fetched.size[job]]
+        assert torch.equal(fetched.x[rows], x)
+        assert torch.equal(fetched.labels(rows, job), y)
+    assert not torch.equal(whole.server(0)[0], whole.server(1)[0])

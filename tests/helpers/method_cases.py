@@ -98,6 +98,12 @@ CASES: dict[str, dict[str, Any]] = {
         for name in ("heterofl", "fedrolex")
         for kind, keys in SLICED.items()
     },
+    "depthfl": {"method": {"name": "depthfl"}, "clients": {"tiers": WIDTHS}, "model": {"hidden": [8, 6]}},
+    "depthfl ensemble": {
+        "method": {"name": "depthfl", "models": 2, "extended": False, "alpha": 0.0}, "participation": {"per_round": 4},
+        "clients": {"tiers": WIDTHS}, "model": {"name": "cnn", "channels": [4, 8], "hidden": [8]},
+        "compress": {"kind": "topk", "error_feedback": True},
+    },
     "fedag": {"method": {"name": "fedag"}, "local": {"epochs": 1, "batch_size": 8}},
     "fedag omc": {"method": {"name": "fedag", "sampling": "omc", "samples": 3, "models": 2}},
     "fedag linear": {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"name": "linear"}},

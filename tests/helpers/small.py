@@ -37,6 +37,7 @@ NEEDS: dict[str, dict[str, Any]] = {  # what a method needs beside the small sce
     "deep_ensemble": {"data": {"name": "cubic"}},
     "fedbn": {"model": {"norm": "layer"}},
     "fedrep": {"local": {"epochs": 2}},
+    "depthfl": {"model": {"hidden": [8, 6]}},
     "dsvgd": {"method": {"models": 3, "factor_steps": 5}, "local": {"lr": 0.01}},
     "pfedbayes": {"local": {"lr": 0.01, "epochs": 5}},
     "pvi": {"local": {"lr": 0.01}},

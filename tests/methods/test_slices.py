@@ -22,7 +22,7 @@ from fedray.core.method import Method
 from fedray.core.types import State, Uploads
 from fedray.evaluation.answers import own_test_rows
 from fedray.features.slices import compress_slices, mean_of_slices
-from fedray.methods import Setting, federated, federated_slices
+from fedray.methods import Setting, cut_slices, federated, federated_slices
 from fedray.methods.fedrolex import rolling_channels
 from fedray.models.net import state_dict
 from fedray.scenario.loader import read_scenario
@@ -260,7 +260,9 @@ def test_a_method_of_ones_own_slices_with_another_window() -> None:
     """The last channels; and one that does not slice says so where a tier is narrow."""
 
     def last_channels(setting: Setting) -> Method:
-        return Method("last_channels", federated_slices(setting, window=lambda _t, c: c // 2))
+        return Method(
+            "last_channels", federated_slices(setting, slices=cut_slices(setting.tier_nets, lambda _t, c: c // 2))
+        )
 
     keys = scenario({"clients": {"tiers": {"weak": {"number": 6, "width": 0.5}}}, "rounds": 1})
     run = fedray.run(keys, method=last_channels)

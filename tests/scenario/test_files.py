@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from shipped import FILES, built_names, data_of, find_kinds, tiny, train
 
+from fedray.core.errors import BadInput
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario
 from fedray.scenario.schema import Scenario
+from fedray.scenario.shipped import copy_shipped, list_shipped
+from fedray.tuning.sweep import read_sweep
 
 ROOT = Path(__file__).parents[2]
 PAPERS = [path for path in FILES if path.parent.name == "papers"]
@@ -87,3 +90,38 @@ def test_one_learning_rate_for_all_sets_left_naval_unconverged_and_protein_a_bad
         rates = {cell.name: cell.scenario.local.lr_grid for cell in read_cells(scenario)}
         assert all(len(grid) >= 4 for cell, grid in rates.items() if cell.endswith("fedag_linear") or cell == "protein")
         assert not any(grid for cell, grid in rates.items() if cell.endswith("deep_ensemble"))
+
+
+# -- The files that come with the package: each is listed with its sentence, runs by its name, and can be copied
+
+SHIPPED = list_shipped()
+
+
+def test_every_file_is_listed_once_with_a_sentence_and_its_command() -> None:
+    expected = [*(ROOT / "scenarios").rglob("*.yaml"), *(ROOT / "tune").rglob("*.yaml")]
+    assert sorted(file.path for file in SHIPPED.values()) == sorted(expected)
+    assert all(len(file.what) > 20 and file.what.endswith(".") for file in SHIPPED.values())
+    assert {name for name, file in SHIPPED.items() if file.command == "tune"} == {
+        n for n in SHIPPED if n.startswith("tune/")
+    }
+    assert SHIPPED["quickstart"].command == "run" and SHIPPED["papers/fedag_table2"].command == "table"
+
+
+def test_a_name_is_read_like_its_file() -> None:
+    assert read_scenario("quickstart") == read_scenario(ROOT / "scenarios" / "quickstart.yaml")
+
+
+def test_a_file_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").write_text("rounds: 1\n")
+    assert read_scenario("quickstart").rounds == 1
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name.startswith("tune/")])
+def test_a_copied_sweep_is_the_same_sweep(name: str, tmp_path: Path) -> None:
+    """It names its scenario, which it no longer finds by a relative path."""
+    copy = tmp_path / f"{Path(name).name}.yaml"
+    copy_shipped(name, copy)
+    assert read_sweep(copy) == read_sweep(SHIPPED[name].path)
+    with pytest.raises(BadInput, match="is there already"):
+        copy_shipped(name, copy)

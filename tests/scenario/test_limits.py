@@ -13,7 +13,7 @@ from fedray.scenario.relevance import name_limits
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 
-LIMITS = [(name, limit) for name, spec in METHOD_SPECS.items() for limit in spec.limits]
+LIMITS = [(name, limit) for name, spec in METHOD_SPECS.items() for limit in spec.limits if limit.key != "width"]
 
 
 def read(name: str, *, more: Any = None, **options: Any) -> Scenario:

@@ -1,10 +1,12 @@
-"""Scenarios: what is accepted, what is refused and how, and the round trip through YAML."""
+"""Scenarios: what is read, what is refused and how, and the round trip through YAML."""
 
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedray
 from fedray.core.errors import BadInput
 from fedray.core.read_options import ReadOptions
 from fedray.core.spec import REQUIRED
 from fedray.core.text import quote_value
-from fedray.methods import METHOD_SPECS
+from fedray.methods import METHOD_SPECS, Method, Setting, federated
 from fedray.scenario import names, yaml_text
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.models import MODEL_SPECS
-from fedray.scenario.nested import merge_keys
+from fedray.scenario.nested import expand, merge_keys
 from fedray.scenario.options import SECTIONS
 from fedray.scenario.rules import tier_table
-from fedray.scenario.schema import Scenario
+from fedray.scenario.schema import Scenario, section_types
+from fedray.scenario.unknown_keys import _ALIAS
+from fedray.scenario.yaml_text import parse_yaml
+from fedray.tuning.sweep import read_sweep
 
 RICH: dict[str, Any] = {
     "seed": 7,
@@ -65,23 +71,6 @@ def line_of(source: Any, overrides: Any = ()) -> str:
     assert line and len(line.splitlines()) == 1 and line.isprintable(), line
     assert len(line) < 700, line
     return line
-
-
-def test_bad_files_are_named(tmp_path: Path) -> None:
-    assert "does not exist" in line_of(tmp_path / "no.yaml")
-    assert "is a directory" in line_of(tmp_path)
-    assert "is a directory" in line_of(str(tmp_path))
-    (tmp_path / "empty.yaml").write_text("")
-    assert "the scenario is empty" in line_of(tmp_path / "empty.yaml")
-    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00rounds")
-    assert "not UTF-8" in line_of(tmp_path / "bytes.yaml")
-    (tmp_path / "large.yaml").write_text("#" * (yaml_text.MOST_BYTES + 1))
-    assert "is larger than" in line_of(tmp_path / "large.yaml")
-    (tmp_path / "broken.yaml").write_text("rounds: 3\nlocal: {lr: 1\n")
-    assert "broken.yaml, line 3: not valid YAML" in line_of(tmp_path / "broken.yaml")
-    assert "is not a regular file" in line_of("/dev/null")
-    for odd in ("", "a\0b", "n" * 5000, 3, None, [1]):
-        line_of(odd)
 
 
 def test_billion_laughs_is_refused_before_it_is_built() -> None:
@@ -425,3 +414,145 @@ def test_a_resolved_scenario_of_before_has_a_key_of_a_quantile_that_is_gone() ->
     before["predict"]["conformal"]["quantile"] = "sketch"
     with pytest.raises(BadInput, match=r"predict\.conformal\..*"):
         read_scenario(before)
+
+
+# -- Keys without a value: misspelled ones are refused in the words in which one with a value is
+
+SWEEP: dict[str, Any] = {"space": {"local.lr": [0.1, 0.2]}, "objectives": "accuracy"}
+NEEDED: dict[str, dict[str, Any]] = {  # keys that a section must have
+    "stop.roundz": {"stop.metric": "accuracy"},
+    "evaluate.stop_at.roundz": {"evaluate.stop_at.metric": "accuracy", "evaluate.stop_at.value": 0.9},
+    "evaluate.target.roundz": {"evaluate.target.metric": "accuracy", "evaluate.target.value": 0.9},
+}
+
+
+def misspelled() -> Iterator[str]:
+    """A key that no section has, in each of them."""
+    for section in section_types():
+        if section != "table.*":  # a list
+            yield ".".join(filter(None, (section.replace("*", "a"), "roundz")))
+
+
+def refusal(read: Any, *given: Any) -> str:
+    with pytest.raises(BadInput, match="is not a key of") as told:
+        read(*given)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+@pytest.mark.parametrize("key", list(misspelled()))
+def test_a_misspelled_key_without_a_value_was_taken(key: str) -> None:
+    """In a file, an override, a cell, and the scenario and the overrides of a sweep: as one with a value."""
+    none = expand({key: None})
+    wanted = refusal(read_scenario, expand({key: 1, **NEEDED.get(key, {})}))
+    assert wanted.startswith(f"{key} is not a key of")
+    assert refusal(read_scenario, none) == wanted
+    assert refusal(read_scenario, {"rounds": 3}, [f"{key}="]) == wanted
+    cell = {"table": [{"name": "one", "overrides": {key: None}}]}
+    assert refusal(read_scenario, cell) == f"table.one: {wanted}"
+    assert refusal(read_sweep, {**SWEEP, "scenario": none}) == wanted
+    assert refusal(read_sweep, {**SWEEP, "scenario": {}, "overrides": {key: None}}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("method: {name: fedprox, KEY}", "muu"),
+        ("method: {name: fedavg, KEY}", "mu"),
+        ("model: {name: cnn, KEY}", "chanels"),
+        ("data: {name: digits, KEY}", "lmit"),
+        ("data: {partition: {name: dirichlet, KEY}}", "alfa"),
+        ("participation: {per_round: 2, selection: {name: oort, KEY}}", "explore"),
+        ("method: {name: stacking, bases: [{name: mlp, KEY}]}", "hiden"),
+        ("method: {name: feddf, networks: [{name: mlp, KEY}]}", "hiden"),
+        ("table: [{name: a, KEY}]", "overides"),
+        ("local.lrr", "lrr"),
+    ],
+)
+def test_a_misspelled_option_without_a_value_was_taken(section: str, key: str) -> None:
+    pair = [section.replace("KEY", f"{key}: {value}") for value in ("1", "")]
+    one, other = (
+        f"{text}:{value}\n" if text == section else f"{text}\n" for text, value in zip(pair, (" 1", ""), strict=True)
+    )
+    assert refusal(read_scenario, one) == refusal(read_scenario, other)
+
+
+def test_a_known_key_without_a_value_has_its_default() -> None:
+    """Also an option of the name that the other tree gives, which it removes; own names without options take any."""
+    assert read_scenario("rounds:\nlocal: {lr: }\ndata: {partition: {file: }}\n") == read_scenario({})
+    fedprox = {"method": {"name": "fedprox", "mu": 0.1}}
+    assert read_scenario(fedprox, ["method={name: fedavg, mu: }"]).method.name == "fedavg"
+    assert read_scenario(fedprox, ["method.mu="]).method.options == {
+        "mu": read_scenario("method: fedprox").method.options["mu"]
+    }
+    table = {**fedprox, "table": [{"name": "one", "overrides": {"method": {"name": "fedavg", "mu": None}}}]}
+    assert read_scenario(dump_scenario(read_scenario(table))).table[0].overrides["method.name"] == "fedavg"
+    names.allow_name("method", "any_options")
+    names.allow_name("loss", "smoothed", options={"smoothing": 0.1})
+    read_scenario("method: {name: any_options, sigma: }\n")
+    loss = {"local": {"loss": "smoothed", "smoothing": 0.2}}
+    assert read_scenario(loss, ["local.loss=", "local.smoothing="]).local.loss is None
+    assert refusal(read_scenario, loss, ["local.smothing="]) == refusal(read_scenario, loss, ["local.smothing=1"])
+
+
+# -- Lines about keys and names: what was named twice, left out, or printed whole
+
+KEYS: dict[str, Any] = {"rounds": 1, "clients": 4, "runtime": "inline", "report": False, "method": "fedavg"}
+
+
+def test_an_own_method_of_one_model_was_called_fedavg(recwarn: pytest.WarningsRecorder) -> None:
+    def own(setting: Setting) -> Method:
+        return Method("own", federated(setting))
+
+    fedray.run({**KEYS, "method": {"models": 1}}, method=own)
+    assert not [one for one in recwarn if re.search("makes it FedAvg", str(one.message))]
+
+
+@pytest.mark.parametrize("word", sorted(_ALIAS))
+def test_no_remedy_is_a_key_that_is_refused_in_turn(word: str) -> None:
+    """`gpus` was told to be `num_gpus`, which is no key of a scenario either."""
+    *sections, last = _ALIAS[word].replace("NAME", "weak").split(".")
+    keys: Any = {last: {}}
+    for section in reversed(sections):
+        keys = {section: keys}
+    try:
+        read_scenario(keys)
+    except BadInput as refused:
+        unknown = f"{last} is not a key of" in str(refused)
+        assert not unknown or "choose one of these" in str(refused)  # a key of other names, such as model.channels
+
+
+# -- YAML of somebody else: whatever it holds, it is a value or one line
+
+KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "set", "omap", "pairs", "binary", "timestamp", "merge")
+TAGS = st.sampled_from([*(f"!!{kind}" for kind in KINDS), "!evil", "!!python/name:os.system", "!<x>", "!"])
+WORDS = st.text("abx019.-_~:{}[]*&,'\"\\UuxdF \n", max_size=12)
+
+
+def read(text: str) -> object:
+    """The value, or the line that says what is wrong."""
+    try:
+        return parse_yaml(text)
+    except BadInput as error:
+        assert "\n" not in str(error) and str(error).isprintable()
+        return str(error)
+
+
+PLAIN = (dict, list, str, int, float, bool, type(None))
+
+
+@given(st.lists(st.tuples(TAGS, WORDS), min_size=1, max_size=4))
+def test_tags_before_anything_are_values_or_one_line(entries: list[tuple[str, str]]) -> None:
+    assert isinstance(read("".join(f"- {tag} {word}\n" for tag, word in entries)), PLAIN)
+    assert isinstance(read("{" + ", ".join(f"{tag} {word}: {tag} {word}" for tag, word in entries) + "}"), PLAIN)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_values_or_one_line(content: bytes) -> None:
+    assert isinstance(read(content.decode("latin-1")), PLAIN)
+    assert isinstance(read(content.decode("utf-16", errors="surrogatepass") if len(content) % 2 == 0 else ""), PLAIN)
+
+
+def test_plain_values_are_what_they_were() -> None:
+    found = parse_yaml("[1_000, 1e-3, .inf, ~, TRUE, 0x10, 2001-01-01, !!str 1, !!float 1]")
+    assert found == [1000, 0.001, float("inf"), None, True, "0x10", "2001-01-01", "1", 1.0]

@@ -19,7 +19,6 @@ from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
 from fedray.assembly.registry import UserObjects
-from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.bounded import find_checkpoints
@@ -46,6 +45,9 @@ def test_many_gammas_cost_one_training(tmp_path: Path) -> None:
     assert len(list((tmp_path / "s" / "trials").iterdir())) == 1
     assert summary["seconds_saved"] == pytest.approx(11 * summary["seconds_trained"])
     assert len({row["values"]["personal_accuracy"] for row in trials}) > 1
+    gamma, value = trials[-1]["params"]["predict.gamma"], trials[-1]["values"]["personal_accuracy"]  # looked up
+    alone = fedray.run(BASE, out=tmp_path / "alone", predict__gamma=gamma, data__hold_out=0.2)
+    assert value == pytest.approx(alone.metrics["hold_out_personal_accuracy"], rel=1e-11)
     assert json.loads((tmp_path / "s" / "summary.json").read_text()) == summary
     assert summary["trainings"] == sum(row["how"] == "trained" for row in trials)
     table = pq.read_table(tmp_path / "s" / "trials.parquet")
@@ -92,37 +94,15 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     assert list_outcomes(at_once) == list_outcomes(run(found, tmp_path / "one")[1])
 
 
-@pytest.mark.slow
-def test_a_looked_up_value_is_what_training_again_would_give(tmp_path: Path) -> None:
-    found = sweep({"predict.gamma": [0.05, 5.0]}, objectives=["personal_accuracy"], sampler="grid")
-    _, trials = run(found, tmp_path / "s")
-    assert [row["how"] for row in trials] == ["trained", "looked up"]
-    for row in trials:
-        alone = fedray.run(
-            BASE, out=tmp_path / str(row["number"]), predict__gamma=row["params"]["predict.gamma"], data__hold_out=0.2
-        )
-        wanted = alone.summary["metrics"]["hold_out_personal_accuracy"]["mean"]
-        assert row["values"]["personal_accuracy"] == pytest.approx(wanted, rel=1e-11)
-
-
-def test_seeds_share_lanes_and_change_no_bit(tmp_path: Path) -> None:
-    found = sweep({"local.lr": [0.1, 0.3], "seed": {"type": "int", "low": 0, "high": 2}}, sampler="grid", trials=None)
-    summary, shared = run(found, tmp_path / "shared")
-    assert (summary["trainings"], summary["looked_up"]) == (2, 4)
-    cut = dict(found, trials=5)  # not the whole grid: no lane may be trained in vain
-    summary, single = run(cut, tmp_path / "single")
-    assert (summary["trainings"], summary["looked_up"]) == (5, 0)
-    assert list_outcomes(shared)[:5] == list_outcomes(single)
-
-
 def test_two_runs_of_neighbouring_seeds_are_two_trainings(tmp_path: Path) -> None:
-    """Seeds 0 and 1 share lanes, and so do 10 and 11: none of them answers for another."""
-    summary, found = run(sweep({"seed": [0, 1, 10, 11]}, sampler="grid", trials=None), tmp_path / "shared")
-    assert (summary["trainings"], summary["looked_up"]) == (2, 2)
-    _, single = run(sweep({"seed": [0, 1, 10, 11]}, sampler="grid", trials=3), tmp_path / "single")
-    by_seed = {row["params"]["seed"]: row["values"] for row in found}
-    assert len({row["accuracy"] for row in by_seed.values()}) > 2
-    assert all(by_seed[row["params"]["seed"]] == row["values"] for row in single)
+    """Seeds 0 and 1 share lanes, and so do 10 and 11: none of them answers for another, and no bit changes."""
+    given = sweep({"local.lr": [0.1, 0.3], "seed": [0, 1, 10, 11]}, sampler="grid", trials=None)
+    summary, found = run(given, tmp_path / "shared")
+    assert (summary["trainings"], summary["looked_up"]) == (4, 4)
+    summary, single = run({**given, "trials": 3}, tmp_path / "single")  # part of a grid: no lane is trained in vain
+    assert (summary["trainings"], summary["looked_up"]) == (3, 0)
+    assert list_outcomes(found)[:3] == list_outcomes(single)
+    assert len({row["values"]["accuracy"] for row in found}) > 2
 
 
 def test_a_seed_that_fails_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,17 +136,6 @@ def test_a_stop_was_decided_by_the_neighbouring_seeds_and_looked_once_an_age(
         assert row["values"]["accuracy"] == pytest.approx(alone.metrics["hold_out_accuracy"], rel=1e-11)
 
 
-def test_the_same_sweep_gives_the_same_trials(tmp_path: Path) -> None:
-    found = sweep({"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}}, trials=6,
-                  sampler={"name": "tpe", "startup": 3})  # fmt: skip
-    one, two = (list_outcomes(run(found, tmp_path / name)[1]) for name in "ab")
-    assert one == two
-    other = list_outcomes(
-        run({**found, "sampler": {"name": "tpe", "startup": 3, "seed": 1}}, tmp_path / "c", trials=2)[1]
-    )
-    assert other != one[:2]
-
-
 TPE, NSGA2 = {"name": "tpe", "startup": 2, "seed": 3}, {"name": "nsga2", "population": 2}
 
 
@@ -184,6 +153,8 @@ def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
     found = sweep({"local.lr": LR, "local.epochs": {"type": "int", "low": 1, "high": 3}}, sampler=sampler, trials=5)
     found["overrides"] = {"checkpoint.every": 2}
     undisturbed = list_outcomes(run(found, tmp_path / "whole")[1])
+    other = run({**found, "sampler": {**sampler, "seed": 5}}, tmp_path / "seed", trials=1)[1]
+    assert list_outcomes(other) != undisturbed[:1]
     calls = {"n": 0}
 
     def killed(wrapped: Any, at: int) -> Any:
@@ -245,25 +216,15 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
     assert resumed.summary["rounds"] == 6
 
 
-def test_a_pruned_training_goes_on_for_another_gamma(tmp_path: Path) -> None:
-    """Its rounds are kept: only what lies behind them is trained."""
-    space = {"local.lr": [0.3, 1e-4], "predict.gamma": [0.1, 10.0]}
-    found = sweep(space, sampler="grid", pruner={"name": "median", "startup": 1, "warmup": 1}, trials=None,
-                  objectives=["personal_accuracy"])  # fmt: skip
-    _, trials = run(found, tmp_path / "s")
-    assert [row["how"] for row in trials] == ["trained", "looked up", "trained", "trained"]
-    assert [row["rounds"] for row in trials] == [6, None, 4, 2]
-    assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "complete"]
-
-
-@pytest.mark.skipif(not isinstance(native.load_library(), native.Library), reason="there are no compiled kernels here")
-def test_a_pruned_training_went_on_with_other_kernels(tmp_path: Path) -> None:
-    """The next gamma had other bits than a run of its own."""
+def test_a_pruned_training_goes_on_for_another_gamma_with_its_kernels(tmp_path: Path) -> None:
+    """Its rounds are kept: only what lies behind them is trained. It went on with other bits."""
     space = {"local.lr": [0.3, 1e-4], "predict.gamma": [0.1, 10.0]}
     found = sweep(space, sampler="grid", pruner={"name": "median", "startup": 1, "warmup": 1}, trials=None,
                   objectives=["personal_accuracy"], overrides={"lanes": "auto"})  # fmt: skip
     _, trials = run(found, tmp_path / "s", report=False)
-    assert [row["state"] for row in trials[2:]] == ["pruned", "complete"]
+    assert [row["how"] for row in trials] == ["trained", "looked up", "trained", "trained"]
+    assert [row["rounds"] for row in trials] == [6, None, 4, 2]
+    assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "complete"]
     keys: dict[str, Any] = {"lanes": "auto", "local__lr": 1e-4, "predict__gamma": 10.0, "data__hold_out": 0.2}
     alone = fedray.run(BASE, report=False, evaluate__personal=True, **keys)
     summary = json.loads((tmp_path / "s" / trials[3]["run_directory"] / "summary.json").read_text())
@@ -357,7 +318,7 @@ def test_a_training_stops_where_its_objectives_are_decided(tmp_path: Path) -> No
     ]
 
 
-def test_the_test_set_is_left_to_the_winners(tmp_path: Path) -> None:
+def test_the_test_set_is_left_to_the_winners_which_a_run_of_best_yaml_repeats(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["worst_client_accuracy", "nll"])
     summary, trials = run(found, tmp_path / "s")
     for row in trials:
@@ -365,17 +326,11 @@ def test_the_test_set_is_left_to_the_winners(tmp_path: Path) -> None:
             assert name.startswith("hold_out_") or name in (
                 "replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"
             )  # fmt: skip
-    assert all({"accuracy", "nll"} <= set(winner["test"]) for winner in summary["winners"])
-    assert len(summary["winners"]) < 3
-
-
-def test_best_yaml_repeats_the_trial(tmp_path: Path) -> None:
-    summary, _ = run(sweep({"local.lr": LR}, trials=3), tmp_path / "s")
-    again = fedray.run(tmp_path / "s" / "best.yaml", out=tmp_path / "again")
-    best = summary["winners"][0]
-    measured = again.summary["metrics"]["hold_out_accuracy"]["mean"]
-    assert best["values"]["accuracy"] == pytest.approx(measured, rel=1e-11)  # a value has 12 digits
-    assert again.summary["metrics"]["accuracy"]["mean"] == best["test"]["accuracy"]
+    best, again = summary["winners"][0], fedray.run(tmp_path / "s" / "best.yaml", out=tmp_path / "again")
+    for name in ("accuracy", "nll"):  # the file repeats the trial
+        assert all(name in winner["test"] for winner in summary["winners"])
+        assert again.metrics[name] == best["test"][name]
+    assert best["values"]["nll"] == pytest.approx(again.metrics["hold_out_nll"], rel=1e-11)  # a value has 12 digits
 
 
 def test_a_trial_with_bad_values_fails_alone(tmp_path: Path) -> None:

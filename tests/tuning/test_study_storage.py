@@ -65,23 +65,19 @@ def test_a_damaged_sweep_is_one_line_that_names_the_file(harm: str, finished: Pa
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("killed", ["before the journal", "before the copy", "while it wrote the copy"])
-def test_a_sweep_that_was_killed_while_it_made_its_directory_holds_no_other_files(killed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["before the journal", "before the copy", "while it wrote it", "before the digests"])
+def test_a_sweep_that_was_killed_while_it_made_its_directory_begins_there(
+    killed: str, finished: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     (out / "trials").mkdir(parents=True)
     if killed != "before the journal":
         (out / "study.journal").touch()
-    if killed == "while it wrote the copy":
+    if killed == "while it wrote it":
         (out / f".{'0123456789ab' * 2}.part").write_text("scen")
+    if killed == "before the digests":
+        shutil.copy(finished / "sweep.yaml", out)
     assert run(SWEEP, out, resume=True, report=False)[0]["complete"] == 3
-
-
-def test_a_sweep_that_was_killed_before_it_kept_its_digests_has_them_later(finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (out / "trials").mkdir(parents=True)
-    (out / "study.journal").touch()
-    shutil.copy(finished / "sweep.yaml", out)
-    run(SWEEP, out, resume=True, report=False)
     assert (out / "identity.json").read_bytes() == (finished / "identity.json").read_bytes()
 
 

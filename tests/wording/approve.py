@@ -54,12 +54,13 @@ def ask_command(typed: str, names: Names) -> list[str]:
     return said if done.status == 2 else [f"({done.status}) {said[0]}", *said[1:]]
 
 
-def without_paths(line: str, names: Names) -> str:
-    """A line with the names of paths in place of folders of this call."""
+def without_place(line: str, names: Names) -> str:
+    """A line without the folders of this call, which have their names, and without the words of other packages."""
     paths = {str(value): name for name, value in names.items() if isinstance(value, Path)}
     for path in sorted(paths, key=len, reverse=True):
         line = line.replace(path, "{" + paths[path] + "}")
-    return re.sub(r" at 0x[0-9a-f]+", "", line)
+    line = re.sub(r"(not valid YAML: |\(\w*Error: |is damaged \()[^()]*(\([^()]*\))?(?=\)|$)", r"\1...", line)
+    return re.sub(r" at 0x[0-9a-f]+| \(traceback: .*\)", "", line)
 
 
 def answer(text: str, home: Path) -> str:
@@ -78,7 +79,7 @@ def answer(text: str, home: Path) -> str:
             if not after.startswith("..."):
                 said, code = ask_python("\n".join(code), names), []
         for one in "\n".join(said).splitlines():
-            written.append(INDENT + without_paths(one, names))
+            written.append(INDENT + without_place(one, names))
     return "\n".join(written) + "\n"
 
 

@@ -23,24 +23,25 @@ import yaml
 
 from fedray.storage import tables as record
 
+EVERY = 10  # rounds, a checkpoint
 SCENARIO: dict[str, Any] = {
     "method": {"models": 3},
     "data": {"name": "synthetic", "samples": 24, "features": 16, "classes": 4, "test": 200},
     "clients": {"number": 12},
     "model": {"hidden": [8]},
-    "local": {"lr": 0.05, "batch_size": 8, "epochs": 1},
+    "local": {"lr": 0.05, "batch_size": 8, "epochs": 10},
     "participation": {"fraction": 0.5},
-    "checkpoint": {"every": 10},
+    "checkpoint": {"every": EVERY},
     "evaluate": {"every": 25},
     "report": False,
 }
-INLINE: dict[str, Any] = {"runtime": "inline", "rounds": 1600}
+INLINE: dict[str, Any] = {"runtime": "inline", "rounds": 800}
 CHANGES: dict[str, dict[str, Any]] = {
     "inline": INLINE,
     "private": {**INLINE, "compress": {"kind": "topk", "error_feedback": True}},
     "stack": {  # bases for the first half of the rounds, then the meta model
         **INLINE,
-        "rounds": 240,
+        "rounds": 120,
         "method": {
             "name": "stacking",
             "folds": "within",
@@ -49,7 +50,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "model": {},
         "clients": {"number": 6},
     },
-    "ray": {"runtime": "ray", "rounds": 600, "clients": {"number": 12, "actors": 1}},
+    "ray": {"runtime": "ray", "rounds": 300, "clients": {"number": 12, "actors": 1}},
 }
 
 
@@ -67,13 +68,16 @@ def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, start_new_session=True, **pipes)
 
 
+def newest_round(out: Path) -> int:
+    """The round of the newest checkpoint, 0 before the first."""
+    return max((int(path.name[6:]) for path in (out / "checkpoints").glob("round-[0-9]*")), default=0)
+
+
 def kill_after(process: subprocess.Popen[str], out: Path, checkpoints: int, seconds: float) -> bool:
     """Kills a run some time after its n-th new checkpoint; False if it had ended by then."""
-    before = {path.name for path in (out / "checkpoints").glob("round-*")}
-    deadline = time.monotonic() + 240
+    at, deadline = newest_round(out) + checkpoints * EVERY, time.monotonic() + 240
     while process.poll() is None and time.monotonic() < deadline:
-        there = {path.name for path in (out / "checkpoints").glob("round-*")} - before
-        if len(there) >= checkpoints if checkpoints else (out / "scenario.yaml").exists():
+        if newest_round(out) >= at if checkpoints else (out / "scenario.yaml").exists():
             break
         time.sleep(0.005)
     time.sleep(seconds)

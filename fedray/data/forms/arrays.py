@@ -23,7 +23,7 @@ MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def list_classes(thing: Any) -> set[str]:
-    """The package and name of a thing's class and of those it derives from, without importing any of them.
+    """Returns the package and name of a thing's class and of those it derives from, without importing any of them.
 
     Example:
         >>> "numpy.ndarray" in list_classes(np.zeros(2))
@@ -39,7 +39,7 @@ def is_array(thing: Any) -> bool:
 
 
 def as_array(values: Any, where: str) -> NDArray[Any]:
-    """An array, a tensor, a column of a table or a list as a NumPy array in the byte order of this machine.
+    """Returns an array, a tensor, a column of a table or a list as a NumPy array in the byte order of this machine.
 
     Args:
         values: What the user has.
@@ -69,7 +69,7 @@ def as_array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _stack(values: Any, where: str) -> NDArray[Any]:
-    """A list of rows, or of values, as one array."""
+    """Returns a list of rows, or of values, as one array."""
     try:
         return np.asarray([as_array(v, where) if is_array(v) else v for v in values])
     except ValueError as error:
@@ -164,7 +164,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
 
 
 def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """What an array of objects holds: rows as arrays, numbers, or text."""
+    """Returns what an array of objects holds: rows as arrays, numbers, or text."""
     if len(x) and x.ndim == 1 and (is_array(x[0]) or isinstance(x[0], list | tuple)):
         return _stack(list(x), where)
     if all(isinstance(value, str) for value in x.ravel().tolist()):
@@ -194,7 +194,7 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
-    """Which rows have a number that is NaN, or an object that stands for nothing, `[n]`.
+    """Tells which rows have a number that is NaN, or an object that stands for nothing, `[n]`.
 
     Example:
         >>> find_gaps(np.array([[1.0, np.nan], [2.0, 3.0]])).tolist()
@@ -207,7 +207,7 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Which rows have a real number that is wrong, `[n]`; those of other types have none."""
+    """Returns which rows have a real number that is wrong, `[n]`; those of other types have none."""
     if values.dtype.kind != "f" or not len(values):
         return np.zeros(len(values), bool)
     return np.concatenate([wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)])
@@ -324,7 +324,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
 
 
 def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
-    """An array of truth values, numbers or text; objects become what they hold."""
+    """Returns an array of truth values, numbers or text; objects become what they hold."""
     if values.dtype.kind != "O":
         return values
     kinds = {type(value) for value in values.ravel().tolist()}
@@ -352,7 +352,7 @@ def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArra
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
-    """What labels are: `targets`, `one-hot` or `classes`."""
+    """Returns what labels are: `targets`, `one-hot` or `classes`."""
     first, shape = parts[0], list(parts[0].shape)
     if first.ndim > 2 or any(part.shape[1:] != first.shape[1:] for part in parts):
         other = "" if first.ndim > 2 else f", those of the test rows {list(parts[-1].shape)}"
@@ -412,7 +412,7 @@ def _as_targets(part: NDArray[Any]) -> NDArray[Any]:
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """A word about real numbers that may be meant as classes: a sentence, or nothing.
+    """Returns a word about real numbers that may be meant as classes: a sentence, or nothing.
 
     Args:
         values: The targets of a regression, `[n]` or `[n, q]`; other types than real numbers are no doubt.
@@ -440,7 +440,7 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 
 
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """A word about many whole numbers, which may be meant as targets: a sentence, or nothing.
+    """Returns a word about many whole numbers, which may be meant as targets: a sentence, or nothing.
 
     Args:
         values: The labels of a classification, `[n]`.

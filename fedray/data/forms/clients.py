@@ -69,7 +69,7 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
 
 
 def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
-    """The tables of clients by the names of their files."""
+    """Returns the tables of clients by the names of their files."""
     if twice := [name for name, number in Counter(file.stem for file in files).items() if number > 1]:
         raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
     return {file.stem: read_frame(file) for file in files}
@@ -97,7 +97,7 @@ def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 
 def _read_client_folders(things: Mapping[Any, Any], folders: Mapping[Any, Path], reading: ReadOptions) -> Dataset:
-    """A mapping from clients to folders of pictures."""
+    """Returns a mapping from clients to folders of pictures."""
     places = {str(client): expand_user_path("data", str(folder)) for client, folder in folders.items()}
     for client, place in places.items():
         if list_tables(place):
@@ -116,7 +116,7 @@ def _is_readable(value: Any) -> bool:
 
 
 def explain_dict(things: Mapping[Any, Any]) -> str:
-    """The line about a dict whose values are no data by themselves: arrays, columns, numbers.
+    """Returns the line about a dict whose values are no data by themselves: arrays, columns, numbers.
 
     Example:
         >>> explain_dict({"x": [[0.5]], "y": [1]})
@@ -139,7 +139,7 @@ def read_clients(
     reading: ReadOptions,
     name: str = "clients",
 ) -> Dataset:
-    """The data of several clients as one data set.
+    """Returns the data of several clients as one data set.
 
     Args:
         clients: The data of each, all of one form.

@@ -53,7 +53,7 @@ def tell_transform(thing: Any) -> list[str]:
 
 
 def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None, name: str = "hf") -> Dataset:
-    """A `datasets.Dataset` or `DatasetDict`.
+    """Returns a `datasets.Dataset` or `DatasetDict`.
 
     Args:
         thing: The data set, or several by their splits.
@@ -87,7 +87,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
 
 
 def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:
-    """The training part, the test part or None, and what is said of other splits."""
+    """Returns the training part, the test part or None, and what is said of other splits."""
     classes = list_classes(thing)
     if any(name.endswith(("IterableDataset", "IterableDatasetDict")) for name in classes):
         raise BadInput("data is read as a stream: load it without streaming=True")
@@ -118,7 +118,7 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
 
 
 def join_clients(parts: list[Any], column: str) -> Any:
-    """The data sets of several clients as one, with a column of the clients' numbers."""
+    """Returns the data sets of several clients as one, with a column of the clients' numbers."""
     import datasets
 
     joined = [part.add_column(column, [number] * len(part)) for number, part in enumerate(parts)]
@@ -126,7 +126,7 @@ def join_clients(parts: list[Any], column: str) -> Any:
 
 
 def _kind_of(feature: Any) -> str:
-    """What a column holds: picture, classes, list, text, number, or other."""
+    """Returns what a column holds: picture, classes, list, text, number, or other."""
     name = type(feature).__name__
     if name in ("Image", "ClassLabel"):
         return {"Image": "picture", "ClassLabel": "classes"}[name]
@@ -143,7 +143,7 @@ def _kind_of(feature: Any) -> str:
 
 
 def _find_target(dataset: Any) -> str:
-    """The column to predict: the only one of classes, or one that is called so."""
+    """Returns the column to predict: the only one of classes, or one that is called so."""
     kinds = {column: _kind_of(feature) for column, feature in dataset.features.items()}
     found = [column for column, kind in kinds.items() if kind == "classes"]
     if len(found) != 1:
@@ -155,7 +155,7 @@ def _find_target(dataset: Any) -> str:
 
 
 def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
-    """The one column of pictures, lists or text that is the input; none where the columns of numbers are."""
+    """Returns the one column of pictures, lists or text that is the input; none where the columns of numbers are."""
     kinds = {c: _kind_of(f) for c, f in dataset.features.items() if c != target and c != reading.group}
     for kind in ("picture", "text" if reading.tokenizer is not None else "list", "list"):
         found = [column for column, one in kinds.items() if one == kind]
@@ -168,13 +168,13 @@ def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
 
 
 def _class_names(dataset: Any, target: Any) -> tuple[str, ...]:
-    """The names of the classes, where the target has some."""
+    """Returns the names of the classes, where the target has some."""
     feature = dataset.features.get(target) if isinstance(target, str) else None
     return tuple(feature.names) if feature is not None and _kind_of(feature) == "classes" else ()
 
 
 def _scalar_frame(dataset: Any, name: str) -> ArrowFrame:
-    """The columns of numbers, text and classes as a table."""
+    """Returns the columns of numbers, text and classes as a table."""
     scalar = [c for c, feature in dataset.features.items() if _kind_of(feature) in ("number", "text", "classes")]
     frame = ArrowFrame(dataset.select_columns(scalar).with_format("arrow")[:])
     frame.attrs["file"] = f"data {name}"
@@ -205,7 +205,7 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
 def _read_part(  # noqa: PLR0917
     dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
 ) -> RawRows:
-    """The rows of a split whose inputs `x` are one column; `clients` says whose the training rows are."""
+    """Returns the rows of a split whose inputs `x` are one column; `clients` says whose the training rows are."""
     frame = _scalar_frame(dataset, name)
     if isinstance(target, str) and target not in list(frame):
         y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
@@ -220,7 +220,7 @@ def _read_part(  # noqa: PLR0917
 
 
 def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
-    """The encoded pictures of a column, with what messages call them."""
+    """Returns the encoded pictures of a column, with what messages call them."""
     row = 0
     for piece in pieces:
         for entry in piece.column(column).to_pylist():
@@ -234,7 +234,7 @@ def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
 
 
 def _stack_lists(pieces: Any, column: str) -> Array:
-    """The lists of a column as one array `[n, ...]`."""
+    """Returns the lists of a column as one array `[n, ...]`."""
     spool = Spool()
     for piece in pieces:
         for chunk in piece.column(column).chunks:
@@ -246,7 +246,7 @@ def _stack_lists(pieces: Any, column: str) -> Array:
 
 
 def _unnest(chunk: Any, column: str) -> Array:
-    """The numbers of nested lists of one length."""
+    """Returns the numbers of nested lists of one length."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -289,7 +289,7 @@ def load_hf(
     split: str | None = None,
     download: bool = False,
 ) -> Dataset:
-    """A data set of the user's disk or of their Hugging Face cache.
+    """Returns a data set of the user's disk or of their Hugging Face cache.
 
     Args:
         reading: How it is read; `test` is the split of the test rows, and `input` and `target` may be None where there
@@ -305,7 +305,7 @@ def load_hf(
 def find_hf_files(
     _root: Path | None, path: str | None = None, config: str | None = None, download: bool = False, **_: Any
 ) -> Path:
-    """Where the files of a data set are: its folder or file, or its folder in the cache.
+    """Returns where the files of a data set are: its folder or file, or its folder in the cache.
 
     Example:
         >>> find_hf_files(None, path="no_such_data_set")  # doctest: +ELLIPSIS
@@ -334,12 +334,12 @@ def is_saved(thing: Any) -> bool:
 
 
 def read_saved(place: Path, reading: ReadOptions) -> Dataset:
-    """The data set of such a folder."""
+    """Returns the data set of such a folder."""
     return read_hugging_face(_open(str(place), None, download=False), reading)
 
 
 def _find_cache() -> Path:
-    """Where `datasets` keeps what it has prepared; asked without importing it, which takes a second."""
+    """Returns where `datasets` keeps what it has prepared; asked without importing it, which takes a second."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets").expanduser()
 

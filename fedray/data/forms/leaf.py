@@ -27,7 +27,7 @@ from fedray.files.plain import expand_user_path
 
 
 def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
-    """The rows of all users; a client is a user who has training rows.
+    """Returns the rows of all users; a client is a user who has training rows.
 
     Args:
         train: What files of the training part hold.
@@ -71,7 +71,7 @@ def holds_users(thing: Any) -> bool:
 
 
 def read_users(thing: Any, reading: ReadOptions) -> Dataset:
-    """The data set of what `holds_users` finds."""
+    """Returns the data set of what `holds_users` finds."""
     if isinstance(thing, Path):
         return read_leaf_files(thing, reading)
     train, test = thing if is_pair(thing) else (thing, reading.test)
@@ -81,7 +81,7 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:
-    """The users of some files in their order, and the rows of each."""
+    """Returns the users of some files in their order, and the rows of each."""
     found: dict[str, RawRows] = {}
     for data in files:
         if not is_leaf(data):

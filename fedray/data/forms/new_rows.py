@@ -60,7 +60,7 @@ def read_inputs(data: Dataset, x: Any) -> Array:
 
 
 def _encode_table(data: Dataset, frame: Any) -> Array:
-    """The inputs of a table, `[n, f]`, by the names of its columns."""
+    """Returns the inputs of a table, `[n, f]`, by the names of its columns."""
     known = data.table or dict.fromkeys(data.features)
     if not known:
         raise BadInput("x is a table, but the data of this run name no columns: give an array, such as x.to_numpy()")

@@ -32,7 +32,7 @@ MOST_NAMED = 4
 
 
 def describe_thing(thing: Any) -> str:
-    """What a thing is that no form is."""
+    """Returns what a thing is that no form is."""
     if isinstance(thing, tuple | list):
         inner = ", ".join(name_type(part) for part in thing[:MOST_NAMED])
         return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > MOST_NAMED else ''})"
@@ -42,14 +42,14 @@ def describe_thing(thing: Any) -> str:
 
 
 def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
-    """The data set of whatever `read_raw_parts` reads."""
+    """Returns the data set of whatever `read_raw_parts` reads."""
     train, held = read_raw_parts(thing, reading)
     name = "torch" if is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
     return make_dataset(name, train, held, reading)
 
 
 def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows | None]:
-    """The training rows and the test rows, or None, of arrays, tensors, texts and torch's data sets.
+    """Returns the training rows and the test rows, or None, of arrays, tensors, texts and torch's data sets.
 
     Args:
         thing: A pair (x, y), two pairs, a torch data set or two of them, or a path of pictures.
@@ -80,7 +80,7 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
 
 
 def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
-    """The rows of a pair (x, y)."""
+    """Returns the rows of a pair (x, y)."""
     if not is_pair(pair):
         raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
     x, y = pair
@@ -126,7 +126,7 @@ def is_torch_set(thing: Any) -> bool:
 
 
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
-    """The rows of a map-style data set; names of the classes are its `classes`, where it has them.
+    """Returns the rows of a map-style data set; names of the classes are its `classes`, where it has them.
 
     Args:
         dataset: Has a length, and `dataset[i]` is a pair.
@@ -181,7 +181,7 @@ def _is_picture(value: Any) -> bool:
 
 
 def _as_input(value: Any, i: int) -> Array:
-    """The input of item i as an array."""
+    """Returns the input of item i as an array."""
     return np.asarray(value) if np.isscalar(value) else as_array(value, f"the input of item {i}")
 
 
@@ -218,7 +218,7 @@ def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
 
 
 def _as_label(label: Any) -> Any:
-    """A label as a plain value or an array."""
+    """Returns a label as a plain value or an array."""
     if isinstance(label, str | bool | int | float):
         return label
     array = as_array(label, "the label") if not np.isscalar(label) else np.asarray(label)
@@ -226,5 +226,5 @@ def _as_label(label: Any) -> Any:
 
 
 def _describe(item: Any) -> str:
-    """What an item is that is no pair."""
+    """Returns what an item is that is no pair."""
     return f"a tuple of {len(item)}" if isinstance(item, tuple | list) else name_type(item)

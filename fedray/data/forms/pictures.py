@@ -62,7 +62,7 @@ class Decoded(NamedTuple):
 
 
 def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
-    """A picture as numbers.
+    """Returns a picture as numbers.
 
     Args:
         source: A file, its bytes, or a PIL image.
@@ -111,7 +111,7 @@ def _read_header(picture: Any) -> tuple[str, int]:
 
 
 def _find_orientation(picture: Any) -> int:
-    """How a picture lies by its EXIF; 1, which is upright, where it says nothing or is damaged."""
+    """Returns how a picture lies by its EXIF; 1, which is upright, where it says nothing or is damaged."""
     try:
         return int(picture.getexif().get(ORIENTATION, 1))
     except Exception:
@@ -119,7 +119,7 @@ def _find_orientation(picture: Any) -> int:
 
 
 def _find_channels(picture: Any, where: str) -> Any:
-    """A picture of bytes in gray, color, or color with transparency, where there is some."""
+    """Returns a picture of bytes in gray, color, or color with transparency, where there is some."""
     mode = picture.mode
     if mode in ("1", "L"):
         return picture.convert("L")
@@ -133,7 +133,7 @@ def _find_channels(picture: Any, where: str) -> Any:
 
 
 def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
-    """A gray picture of more than 8 bits, as an image of 32 bits with the numbers of its file."""
+    """Returns a gray picture of more than 8 bits, as an image of 32 bits with the numbers of its file."""
     from PIL import Image
 
     numbers = np.asarray(picture)
@@ -197,7 +197,7 @@ class PictureRows:
         return self._spool.finish()
 
     def remarks(self) -> tuple[str, ...]:
-        """What was done to some of them, a sentence each."""
+        """Returns what was done to some of them, a sentence each."""
         words, most = {1: "gray", 3: "in color", 4: "transparent"}, max(self._counts, default=0)
         few = " and ".join(f"{count:,} are {words[c]}" for c, count in sorted(self._counts.items()) if c < most)
         more = {3: "color, with three equal channels", 4: "color with a fourth channel for transparency"}
@@ -229,7 +229,7 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
 
 
 def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    """The folder of `data.path`, which holds a folder for each class, or parts or clients with these."""
+    """Returns the folder of `data.path`, which holds a folder for each class, or parts or clients with these."""
     if not path:
         raise BadInput("data.path is missing: give a folder that has a folder of pictures for each class")
     folder = expand_user_path("data.path", path)
@@ -239,7 +239,7 @@ def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -
 
 
 def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Dataset:
-    """The pictures of a folder, client after client in the order of classes and names.
+    """Returns the pictures of a folder, client after client in the order of classes and names.
 
     Args:
         folder: Has a folder for each class; or folders of parts or of clients that have them (`fedray.files.layout`).
@@ -272,7 +272,7 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
 
 
 def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
-    """The folders of the classes of several clients, each of whom has a folder."""
+    """Returns the folders of the classes of several clients, each of whom has a folder."""
     each = {client: find_classes(folder) for client, folder in folders.items()}
     parts = {client: {one.part for one in layout.classes} for client, layout in each.items()}
     for client, layout in each.items():
@@ -292,7 +292,7 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
 
 
 def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """A folder with a folder of pictures for each class, or with folders of parts or clients that have them.
+    """Returns a folder with a folder of pictures for each class, or with folders of parts or clients that have them.
 
     Args:
         root: Folder of data files, where the path does not begin.

@@ -39,7 +39,7 @@ class Form(NamedTuple):
 
 
 def read_form(thing: Any, reading: ReadOptions) -> Dataset:
-    """A data set of data in the form that a user has them.
+    """Returns a data set of data in the form that a user has them.
 
     Args:
         thing: One of the forms that `fedray.data.adapt` lists.
@@ -65,7 +65,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _read_two_tables(pair: Any, reading: ReadOptions) -> Dataset:
-    """The table of the training rows, and that of the test rows."""
+    """Returns the table of the training rows, and that of the test rows."""
     return tables.read_table(tables.as_frame(pair[0]), reading._replace(test=pair[1]))
 
 
@@ -78,14 +78,14 @@ def _is_table_with_labels(thing: Any) -> bool:
 
 
 def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
-    """A table of inputs and a column of labels, and the same of the test rows."""
+    """Returns a table of inputs and a column of labels, and the same of the test rows."""
     whole, target = _join_target(pair)
     test = None if reading.test is None else _join_target(reading.test)[0]
     return tables.read_table(tables.as_frame(whole), reading._replace(target=target, test=test))
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
-    """A table of inputs and a column of labels as one table, and the name of the target."""
+    """Returns a table of inputs and a column of labels as one table, and the name of the target."""
     import pandas as pd
 
     if not is_pair(pair) or not tables.is_frame(pair[0]):
@@ -105,7 +105,7 @@ def _is_mapping(thing: Any) -> bool:
 
 
 def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """A mapping from clients to data, or from parts to data of any form."""
+    """Returns a mapping from clients to data, or from parts to data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
     if parts is None:
         return clients.read_client_map(things, reading)

@@ -70,7 +70,7 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
 
 
 def _as_text(value: Any, row: int) -> str:
-    """A text; one that is missing is refused."""
+    """Returns a text; one that is missing is refused."""
     if isinstance(value, str):
         return value
     if is_missing(value):
@@ -84,7 +84,7 @@ def is_missing(value: Any) -> bool:
 
 
 def find_tokenizer(tokenizer: Any) -> Encode:
-    """The function that encodes several texts."""
+    """Returns the function that encodes several texts."""
     if tokenizer is None:
         raise BadInput("data: the inputs are text: give data.tokenizer, a function or the file of a tokenizer")
     if isinstance(tokenizer, str | Path):
@@ -104,7 +104,7 @@ def find_tokenizer(tokenizer: Any) -> Encode:
 
 
 def _load_tokenizer(name: str) -> Any:
-    """A tokenizer of a file, or of a name in the user's cache; nothing is downloaded."""
+    """Returns a tokenizer of a file, or of a name in the user's cache; nothing is downloaded."""
     file = Path(name).expanduser()
     try:
         if file.is_file():
@@ -126,7 +126,7 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _as_ids(found: Any) -> Sequence[int]:
-    """The tokens of a text as whole numbers."""
+    """Returns the tokens of a text as whole numbers."""
     if "tokenizers.Encoding" in list_classes(found):
         return list(found.ids)
     if isinstance(found, dict) or "input_ids" in getattr(found, "data", ()):
@@ -143,7 +143,7 @@ def _as_ids(found: Any) -> Sequence[int]:
 
 
 def tell_empty(empty: Array, names: tuple[str, ...]) -> list[str]:
-    """What is said of columns that no training row has; `names` is empty where they have none."""
+    """Returns what is said of columns that no training row has; `names` is empty where they have none."""
     if empty.ndim != 1 or not empty.any():
         return []
     some = [names[i] if names else str(i) for i in np.flatnonzero(empty)]
@@ -153,7 +153,7 @@ def tell_empty(empty: Array, names: tuple[str, ...]) -> list[str]:
 
 
 def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
-    """What is said of clients all of whose rows were drawn as test rows.
+    """Returns what is said of clients all of whose rows were drawn as test rows.
 
     Example:
         >>> tell_lost(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
@@ -204,14 +204,14 @@ class RawRows(NamedTuple):
     remarks: tuple[str, ...] = ()
 
     def take(self, rows: IntArray) -> RawRows:
-        """Some of the rows, by rising indices."""
+        """Returns some of the rows, by rising indices."""
         group = None if self.group is None else self.group[rows]
         columns = {name: values[rows] for name, values in self.columns.items()}
         return self._replace(x=take_rows(self.x, rows), y=self.y[rows], group=group, columns=columns)
 
 
 def make_reading(**given: Any) -> ReadOptions:
-    """The options of reading as users write them, checked; columns by their names as text.
+    """Returns the options of reading as users write them, checked; columns by their names as text.
 
     Args:
         given: Fields of `ReadOptions`; what is `input` elsewhere is called `features` by tables.
@@ -265,7 +265,7 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
 def make_dataset(
     name: str, train: RawRows, test: RawRows | None, reading: ReadOptions, remarks: Sequence[str] = ()
 ) -> Dataset:
-    """A data set of rows as they were found.
+    """Returns a data set of rows as they were found.
 
     Args:
         name: For messages and records.
@@ -352,7 +352,7 @@ def draw_test_rows(
 
 
 def _prepare_parts(given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
-    """The rows of each part without gaps, except for inputs that are filled later, as float32."""
+    """Returns the rows of each part without gaps, except for inputs that are filled later, as float32."""
     words = ("training ", "test ") if len(given) > 1 else ("",)
     parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
     inputs, origin = narrow([part.x for part in parts])

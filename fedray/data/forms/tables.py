@@ -137,7 +137,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 
 
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
-    """The rows that are left out, `[n]`: those with missing values, where these are dropped.
+    """Returns the rows that are left out, `[n]`: those with missing values, where these are dropped.
 
     Args:
         frame: The table.
@@ -178,7 +178,7 @@ def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
-    """The values of a category, and one for what is missing where something is."""
+    """Returns the values of a category, and one for what is missing where something is."""
     values = frame[column]
     found = sorted({str(value) for value in values.dropna().unique()})
     if len(found) > MOST_NAMED_VALUES:
@@ -256,7 +256,7 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
 
 def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
-    """What has to be subtracted from the inputs of a table before they become float32, `[f]`; None: nothing.
+    """Returns what has to be subtracted from the inputs of a table before they become float32, `[f]`; None: nothing.
 
     Args:
         frame: The table of the training rows.
@@ -282,7 +282,7 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
 
 
 def describe_columns(names: Sequence[str], columns: TableColumns) -> dict[str, tuple[str, ...] | None]:
-    """How the columns of a table are read, as `Dataset.table` keeps it.
+    """Returns how the columns of a table are read, as `Dataset.table` keeps it.
 
     Args:
         names: Of all columns.
@@ -342,7 +342,7 @@ class ArrowFrame:
         return column if self._rows is None else column.iloc[self._rows]
 
     def keep(self, rows: Array) -> ArrowFrame:
-        """Some of the rows, by their indices."""
+        """Returns some of the rows, by their indices."""
         kept = ArrowFrame(self._table, rows if self._rows is None else self._rows[rows])
         kept.attrs = self.attrs
         return kept
@@ -354,7 +354,7 @@ def is_frame(thing: Any) -> bool:
 
 
 def as_frame(thing: Any) -> Any:
-    """A table whose columns are pandas series, by their names as text."""
+    """Returns a table whose columns are pandas series, by their names as text."""
     if isinstance(thing, ArrowFrame):
         return thing
     classes = list_classes(thing)
@@ -378,7 +378,7 @@ def as_frame(thing: Any) -> Any:
 
 
 def read_frame(file: Path, key: str = "path") -> Any:
-    """A file as a pandas table; its ending says how it is read: CSV, Parquet or Feather.
+    """Returns a file as a pandas table; its ending says how it is read: CSV, Parquet or Feather.
 
     Args:
         file: The file.
@@ -423,7 +423,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
 
 
 def _read_arrow(file: Path) -> Any:
-    """A Feather file, or a stream of Arrow."""
+    """Returns a Feather file, or a stream of Arrow."""
     import pandas as pd
     import pyarrow as pa
 
@@ -449,7 +449,7 @@ def _read_csv(file: Path, delimiter: str, key: str) -> Any:
 
 
 def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """The user's own file, or their folder with one for each client; `key` is the option that names it."""
+    """Returns the user's own file, or their folder with one for each client; `key` is the option that names it."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
     file = expand_user_path(f"data.{key}", path)
@@ -459,7 +459,7 @@ def find_table_file(_root: Path | None, path: str | None = None, key: str = "pat
 
 
 def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
-    """The data set of a file, and of another one with the test rows where an option names it."""
+    """Returns the data set of a file, and of another one with the test rows where an option names it."""
     if isinstance(reading.test, str | Path):
         other = read_frame(find_table_file(None, str(reading.test), "test"), "test")
         reading = reading._replace(test=other)
@@ -467,7 +467,7 @@ def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
 
 
 def read_table(frame: Any, reading: ReadOptions) -> Dataset:
-    """A table of numbers and categories, or of a column of text that is tokenized."""
+    """Returns a table of numbers and categories, or of a column of text that is tokenized."""
     other = None if reading.test is None else as_frame(reading.test)
     if reading.tokenizer is None:
         refuse_idle(reading, OPTIONS, "a table without data.tokenizer")
@@ -494,7 +494,7 @@ def read_table(frame: Any, reading: ReadOptions) -> Dataset:
 def build_table(
     frame: Any, other: Any, reading: ReadOptions, name: str = "table", names: Sequence[str] = ()
 ) -> Dataset:
-    """The data set of a table.
+    """Returns the data set of a table.
 
     Args:
         frame: The table, from which test rows are drawn if there is no other.
@@ -534,7 +534,7 @@ def build_table(
 def _read_part(
     frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
 ) -> RawRows:
-    """The rows of a table that are used; `first` are those of the training table."""
+    """Returns the rows of a table that are used; `first` are those of the training table."""
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
     if gaps.all() and len(gaps):

@@ -34,7 +34,7 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how such a file begins
 
 
 def read_text_table(file: Path, delimiter: str) -> tuple[Any, str]:
-    """A file of text; where its first line has no such delimiter, but another one, that one is meant.
+    """Returns a file of text; where its first line has no such delimiter, but another one, that one is meant.
 
     Args:
         file: The file, UTF-8 or UTF-16.
@@ -104,13 +104,13 @@ def explain_table(file: Path, error: Exception, where: str) -> BadInput:
 
 
 def _begin(file: Path) -> bytes:
-    """The first bytes of a file."""
+    """Returns the first bytes of a file."""
     with file.open("rb") as opened:
         return opened.read(6)
 
 
 def _read_names(file: Path, delimiter: str, encoding: str) -> list[str]:
-    """The names of the columns as the file has them; empty where one has none."""
+    """Returns the names of the columns as the file has them; empty where one has none."""
     import pandas as pd
 
     head = pd.read_csv(file, sep=delimiter, encoding=encoding, header=None, nrows=1, dtype=str, keep_default_na=False)
@@ -118,7 +118,7 @@ def _read_names(file: Path, delimiter: str, encoding: str) -> list[str]:
 
 
 def _explain_encoding(file: Path) -> str:
-    """Which line is no UTF-8, and as which encoding it can be read; empty where nothing is wrong."""
+    """Returns which line is no UTF-8, and as which encoding it can be read; empty where nothing is wrong."""
     opener = gzip.open if file.suffix.lower() == ".gz" else open
     try:
         with opener(file, "rb") as lines:
@@ -135,7 +135,7 @@ def _explain_encoding(file: Path) -> str:
 
 
 def _name_encoding(number: int, line: bytes, at: int) -> str:
-    """The end of a message about a line that is no UTF-8 from a place on."""
+    """Returns the end of a message about a line that is no UTF-8 from a place on."""
     try:
         encoding, text = "cp1252", line.decode("cp1252")
     except UnicodeDecodeError:

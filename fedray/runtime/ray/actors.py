@@ -79,7 +79,7 @@ NUMBERS = itertools.count()  # of exchanges: what actors keep belongs to one
 
 
 def rows_a_page(models: Any) -> int:
-    """How many rows of an array `[M, d]` a page has.
+    """Returns how many rows of an array `[M, d]` a page has.
 
     Example:
         >>> rows_a_page(np.zeros((5, 10), np.float32)), rows_a_page(np.zeros((5, 10**6), np.float32))
@@ -144,13 +144,13 @@ class Calls:
         self._pending[answer] = a, stored
 
     def _held(self, numbers: IntArray) -> IntArray | None:
-        """The rows of some pages; None where they are all."""
+        """Returns the rows of some pages; None where they are all."""
         rows = (numbers[:, None] * self._rows + np.arange(self._rows)).ravel()
         held: IntArray = rows[rows < len(self.round.state.models)]
         return None if len(held) == len(self.round.state.models) else held
 
     def _page(self, number: int) -> Any:
-        """A page, or a reference to it."""
+        """Returns a page, or a reference to it."""
         if number not in self._pages:
             page = to_page(self.round.state, slice(number * self._rows, (number + 1) * self._rows))
             self.traffic[0] += page_bytes(page)
@@ -245,7 +245,7 @@ class ClientActor:
         return os.getpid()
 
     def hash_kernels(self) -> str | None:
-        """A digest of the compiled kernels of this process; None where there are none."""
+        """Returns a digest of the compiled kernels of this process; None where there are none."""
         return native.hash_library()
 
     def facts(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class ClientActor:
         return messages.Reply(thin(totals.stats), None)
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """The private vectors of the clients that live here; all, or those of some names."""
+        """Returns the private vectors of the clients that live here; all, or those of some names."""
         self._check_restored()
         return {name: value.numpy() for name, value in keep_vectors(self.worker.store.state(), names).items()}
 

@@ -53,7 +53,7 @@ from fedray.runtime.ray.connection import worker_environment
 
 
 def name_actors(tiers: Iterable[str]) -> list[str]:
-    r"""A name for each client actor: its tier, and which one of that tier it is.
+    r"""Returns a name for each client actor: its tier, and which one of that tier it is.
 
     Args:
         tiers: The tier of each actor.
@@ -73,7 +73,7 @@ def name_actors(tiers: Iterable[str]) -> list[str]:
 
 
 def spell_plainly(name: str) -> str:
-    """A name of printable ASCII, which is all that Ray takes for the tags of its gauges."""
+    """Spells a name in printable ASCII, which is all that Ray takes for the tags of its gauges."""
     return ascii(name)[1:-1]
 
 
@@ -105,7 +105,7 @@ OWN = "fedray seats"  # how the names of placement groups begin
 
 
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
-    """The resources that an actor can ask for: without the object store, marks of nodes, and those of groups.
+    """Keeps the resources that an actor can ask for: not the object store, marks of nodes, or those of groups.
 
     Example:
         >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
@@ -169,7 +169,7 @@ class Reservation(NamedTuple):
         return True
 
     def find_nodes(self) -> list[ActorSpec]:
-        """The actors, with the nodes on which their seats are."""
+        """Returns the actors, with the nodes on which their seats are."""
         if self.group is None or all(one.node for one in self.specs):
             return list(self.specs)
         where = placement_group_table(self.group)["bundles_to_node_id"]
@@ -177,7 +177,7 @@ class Reservation(NamedTuple):
         return [one._replace(node=where[place] if place >= 0 else "") for one, place in each]
 
     def strategy(self, actor: int) -> Any:
-        """How Ray is told where an actor goes."""
+        """Returns how Ray is told where an actor goes."""
         if self.places[actor] < 0:
             return "DEFAULT"
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.places[actor])
@@ -428,7 +428,7 @@ RELEASE_SECONDS = 5.0  # for giving seats back to a Ray that may have died
 
 
 def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
-    """The seats of a trial's actors in the last bundles that are reserved for it; a first one may be its process's own.
+    """Plans the seats of a trial's actors in its last bundles; the first bundle may be its process's own.
 
     Args:
         clients: The tiers.
@@ -447,13 +447,13 @@ def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
 
 
 def find_group() -> Any:
-    """The placement group in which this trial runs."""
+    """Returns the placement group in which this trial runs."""
     untyped: Any = ray.util
     return untyped.get_current_placement_group()
 
 
 def list_needs(actors: int, cluster: Cluster) -> list[ActorSpec]:
-    """What is reserved for a trial: a CPU for each actor, and memory where nodes say what they have.
+    """Returns what is reserved for a trial: a CPU for each actor, and memory where nodes say what they have.
 
     Args:
         actors: How many it spans.

@@ -68,7 +68,7 @@ def give_token() -> None:
 
 
 def own_job() -> JobConfig:
-    """The job of a driver whose workers import from `worker_environment` alone.
+    """Returns the job of a driver whose workers import from `worker_environment` alone.
 
     Ray would put the working directory first on their path, before the driver's own: a `fedray` folder in it, as in a
     checkout of the source, would take the place of the package that the driver runs.
@@ -362,7 +362,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
 
 
 def _choose_remedy(error: BaseException) -> str:
-    """What a user does where Ray did not start: a path that cannot be written is no matter of patience."""
+    """Says what a user does if Ray did not start: for a path that cannot be written waiting is no help."""
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "free space"
@@ -400,7 +400,7 @@ KEPT_SECONDS = 30 * 24 * 3600  # for which a cluster keeps modules that nobody u
 
 
 def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """The runtime environment of a worker; workers that it starts have the same.
+    """Returns the runtime environment of a worker; workers that it starts have the same.
 
     A class from a user's own folder is sent by its name, so the worker must find its module where the driver does.
 
@@ -418,7 +418,7 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _list_variables() -> dict[str, str]:
-    """The variables of the driver that every worker gets; paths are made absolute."""
+    """Returns the variables of the driver that every worker gets; paths are made absolute."""
     numbers = environment.PATIENCE_VARIABLE, environment.PARTS_VARIABLE
     given = {name: os.environ[name] for name in numbers if name in os.environ}
     return given | {

@@ -56,7 +56,7 @@ cloudpickle: Any = untyped  # it has no annotations
 
 
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
-    """The user's own objects, with every module that registered a name which the scenario uses.
+    """Prepares the user's own objects, with every module that registered a name of the scenario.
 
     Args:
         scenario: What is run.
@@ -168,7 +168,7 @@ class Coordinator:
         self.snapshots.append({"note": line})
 
     def progress(self) -> list[Snapshot]:
-        """The snapshots since the last call."""
+        """Returns the snapshots since the last call."""
         return [self.snapshots.popleft() for _ in range(len(self.snapshots))]
 
 

@@ -40,7 +40,7 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
 
 def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
-    """A trainable that reserves a CPU for itself, and one for each of its actors."""
+    """Returns a trainable that reserves a CPU for itself, and one for each of its actors."""
     untyped = _load_tune()
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
 

@@ -1,0 +1,226 @@
+r"""DepthFL: weak clients train the first blocks of a network that has a head behind each, and all heads answer.
+
+Source: Kim, Yu, Kim, Moon, *DepthFL: Depthwise Federated Learning for Heterogeneous Clients*, ICLR 2023, Alg. 1. The
+network is cut into D blocks. A tier of `clients.tiers` has a `width` r, here the share of the blocks: its clients get,
+train and send the first `ceil(r D)` blocks with their heads. Heads of one client teach each other.
+
+Formulas of depthfl:
+    A client of depth $b$ has heads $1, \dots, b$ with logits $z_h$, and trains on
+
+    $$
+    \sum_{h \le b} \mathrm{CE}(z_h, y) + \frac{c_t}{b - 1} \sum_{h \le b} \sum_{j \ne h}
+    \mathrm{KL}\bigl(\mathrm{softmax}(z_j) \,\Vert\, \mathrm{softmax}(z_h)\bigr),
+    $$
+
+    where $z_j$ has no gradient, and $c_t = c \, \exp\bigl(-5 \, (1 - \min(1, t / T))^2\bigr)$ rises in $T$ rounds.
+    Every number $n$ is averaged over the participants $S_n$ that have it, with FedDyn's corrections (`feddyn`), if
+    $\alpha > 0$:
+
+    $$
+    h_n \leftarrow h_n - \frac{\alpha}{N} \sum_{i \in S_n} (u_{i,n} - w_n), \qquad
+    w_n \leftarrow \frac{1}{|S_n|} \sum_{i \in S_n} u_{i,n} - \frac{1}{\alpha} h_n .
+    $$
+
+    The answer is the softmax of the mean of the heads' logits; a known client has the heads of its depth. With
+    `extended: false` a client has and trains the last of its heads alone, which is InclusiveFL without its momentum.
+
+Deviations:
+    1. The network is the scenario's, cut where `fedray.models.exits.add_exits` says: ResNet-18 into the four stages of
+       the paper, a `cnn` before its layers with weights. A new head is the mean of each channel and a linear layer; the
+       paper's heads have attention and convolutions of their own.
+    2. Networks whose running statistics count batches are refused where a tier has a part of them: take `model.norm:
+       group`. The paper averages the statistics as it does weights.
+    3. Heads that no client trains do not answer. With `extended: false` the trained heads answer together, a known
+       client with its own.
+    4. Local training is the scenario's section `local`; the paper's are 5 epochs of SGD in batches of 50 with a rate of
+       0.1 times 0.998 each round, and 1,000 rounds. T = 300 is that of the authors' code.
+
+Example:
+    >>> import fedray
+    >>> tiers = {"strong": {"share": 0.5}, "weak": {"share": 0.5, "width": 0.5}}
+    >>> scenario = {"method": "depthfl", "rounds": 3, "clients": {"number": 10, "tiers": tiers}, "runtime": "inline"}
+    >>> run = fedray.run(scenario, model__hidden=[50, 50], local__lr=0.1, report=False)
+    >>> jobs = run.clients.to_pandas().groupby("tier")
+    >>> jobs["up_bytes"].max().to_dict()  # 4 bytes a number: blocks of 3,250 and 2,550 numbers, and heads of 510
+    {'strong': 27280, 'weak': 15040}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedray.core.errors import BadInput
+from fedray.core.spec import MethodSpec, Option
+from fedray.core.validators import flag, real, whole
+from fedray.methods import kit
+from fedray.methods.feddyn import correct_clients
+
+
+def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name: str) -> Any:
+    """Returns the network in blocks, with a head behind each."""
+    return kit.exits.add_exits(net, options["blocks"], shape, name, "depthfl")
+
+
+def cut_blocks(
+    net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
+) -> tuple[kit.TierNet, ...]:
+    """Returns the network of each tier: the first blocks with their heads, or with the last of these alone."""
+    blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
+
+    def cut(width: float) -> kit.TierNet:
+        depth = max(1, math.ceil(width * blocks - 1e-9))
+        heads = range(depth) if options["extended"] else [depth - 1]
+        if len(heads) == blocks:
+            return kit.TierNet(width, net, (), 1.0)
+        if net.layout.counters:
+            raise BadInput(
+                f"model.name = {net.name} counts batches (BatchNorm), but {name} averages parts of networks: choose "
+                "model.norm group, or none"
+            )
+        part = kit.exits.keep_exits(net, depth, heads)
+        return kit.TierNet(width, part, (), kit.count_forward_flops(part, row) / whole_flops)
+
+    made = {width: cut(width) for width in set(widths)}
+    return tuple(made[width] for width in widths)
+
+
+SPECS = {
+    "depthfl": MethodSpec(
+        "DepthFL: a tier trains the first blocks, with a head behind each; the heads answer (Kim et al. 2023)",
+        family="parts of a network",
+        options={
+            "blocks": Option(4, whole(1, 100), "blocks D of the network, or as many as it has layers with weights"),
+            "extended": Option(
+                True, flag, "whether a client trains all heads of its depth, and not the last one alone"
+            ),
+            "consistency": Option(1.0, real("[0, inf)"), "c, weight of what the heads of a client teach each other"),
+            "ramp": Option(300, whole(0, 10**6), "T, rounds in which c rises from 0.007 of it; 0: it is there at once"),
+            "alpha": Option(0.1, real("[0, inf)"), "weight of FedDyn's corrections; 0 leaves them out"),
+        },
+        defaults={
+            "method": {"models": 1},
+            "predict": {"average": "logits"},
+            "clients": {
+                "tiers": {
+                    "hpc": {"share": 0.5, "seconds_per_step": 0.002, "uplink": 12.5e6},
+                    "lpc": {"share": 0.5, "width": 0.25, "seconds_per_step": 0.01, "uplink": 1.25e6},
+                }
+            },
+        },
+        robust=False,
+        optimizer=False,
+        coefficients=False,
+        samples=True,
+        in_rounds="averages what the clients of a round have trained, part by part",
+        private="correction, if `alpha` > 0",
+        network=add_heads,
+        slices=cut_blocks,
+    ),
+}
+
+
+def depthfl(setting: kit.Setting) -> kit.Method:
+    """K networks `[K, d]` (the paper: 1) of D blocks over clients in tiers; A trained heads of each answer.
+
+    Raises:
+        BadInput: the scenario names a loss of its own, or there are no classes.
+    """
+    nets, layout, alpha = [tier.net for tier in setting.tier_nets], setting.layout, setting.options["alpha"]
+    if setting.local.loss is not None:
+        raise BadInput(f"local.loss = {setting.local.loss.name}, but depthfl is a loss by itself: leave it out")
+    if nets[0].objective != "cross_entropy":
+        raise BadInput(f"model.objective = {nets[0].objective}, but heads of DepthFL tell classes: choose such data")
+    columns = [_find(layout, *_layers(net.layout)) for net in nets]
+    share = kit.numpy.array([tier.work for tier in setting.tier_nets])
+    slices = kit.Slices(tuple(nets), lambda _t, tier: columns[tier], share)  # blocks and heads 1..b
+    loss = kit.LocalLoss(teach_heads(setting.options), reads=("heads",), name="depthfl")
+    local = replace(setting.local, loss=loss)
+    pieces = list[kit.Piece]()
+    if alpha:
+        local, correction = correct_clients(local, alpha, layout.trainable)
+        pieces = [correction]
+    phase = kit.federated_slices(
+        setting,
+        slices=slices,
+        assign=kit.permutation,  # the participants of the round
+        local=local,  # E epochs on the heads' losses, and what they teach each other
+        compress=kit.dense,
+        pieces=pieces,  # FedDyn's corrections at the clients
+    )  # each number becomes its mean over the clients that have it
+    if alpha:
+        held, clients = kit.mark_columns(slices, layout.d), setting.clients.number
+        server = kit.servers.feddyn_server(
+            phase.server, setting.state_rows, clients, alpha, layout.trainable, held=held
+        )
+        phase = replace(phase, server=server)
+    return kit.Method("depthfl", phase, answer_by_heads(setting, [_heads(net.layout) for net in nets]))
+
+
+def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Makes the loss of a client from the logits of its heads, `[B, b, C]`.
+
+    Args:
+        options: c as `consistency`, T as `ramp`.
+    """
+    c, ramp = options["consistency"], options["ramp"]
+
+    def loss(logits: Any, targets: Any, context: kit.LossContext) -> Any:
+        heads = logits.shape[1]
+        own = sum(context.objective(logits[:, h], targets) for h in range(heads))
+        if heads == 1 or c == 0:
+            return own
+        rise = math.exp(-5.0 * (1.0 - min(1.0, context.round / ramp)) ** 2) if ramp else 1.0
+        told = logits.log_softmax(-1)
+        teacher = told.detach()
+        taught = sum(
+            (teacher[:, j].exp() * (teacher[:, j] - told[:, h])).sum(-1)
+            for h in range(heads)
+            for j in range(heads)
+            if j != h
+        )
+        return own + c * rise * taught / (heads - 1)
+
+    return loss
+
+
+def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
+    """Lets each trained head answer as a model of its own: the network whose mean over D heads is this one.
+
+    Args:
+        setting: what the scenario decides.
+        heads: those that each tier trains, from 0.
+    """
+    layout, models = setting.layout, setting.models
+    every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them
+    factors = kit.torch.ones(len(trained), layout.d)
+    for row, mine in zip(factors, trained, strict=True):
+        for head in every:
+            inside = [name for name in _layers(layout) if name.split(".")[:2] == ["heads", str(head)]]
+            row[_find(layout, *inside)] = float(len(every)) if head == mine else 0.0
+    weights = kit.numpy.array([[float(head in each) for head in trained] for each in heads])  # [T, A]
+    tiers = kit.numpy.stack([kit.numpy.tile(weights, models)] * len(setting.seeds))  # [R, T, K A]
+
+    def answer(state: kit.State) -> kit.Answer:
+        each = (state.models[:, None] * factors.to(state.models)).flatten(0, 1)  # [R K A, d]
+        counters = state.counters.repeat_interleave(len(trained), dim=0)
+        return kit.Answer(state._replace(models=each, counters=counters), models * len(trained), tiers=tiers)
+
+    return answer
+
+
+def _layers(layout: kit.Layout) -> list[str]:
+    """Lists the names of the layers of a network."""
+    return [name.rpartition(".")[0] for name in layout.names]
+
+
+def _heads(layout: kit.Layout) -> list[int]:
+    """Lists the heads of a network, from 0."""
+    return sorted({int(name.split(".")[1]) for name in layout.names if name.startswith("heads.")})
+
+
+def _find(layout: kit.Layout, *layers: str) -> Any:
+    """Finds where the numbers of some layers lie in a row, `[s]`, rising."""
+    return kit.torch.from_numpy(kit.numpy.flatnonzero(layout.mask(layers)))

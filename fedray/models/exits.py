@@ -1,0 +1,138 @@
+"""Networks with early exits: blocks one after another, and a head behind each of them (DepthFL).
+
+Example:
+    >>> from fedray.models.nets import cnn
+    >>> net = add_exits(cnn((1, 8, 8), 10, channels=(4, 6), hidden=(5,)), most=2, shape=(1, 8, 8), name="cnn", who="it")
+    >>> [[type(part).__name__ for part in block] for block in net.blocks]
+    [['Conv2d', 'ReLU', 'MaxPool2d', 'Conv2d', 'ReLU', 'MaxPool2d'], ['Flatten', 'Linear', 'ReLU']]
+    >>> net.heads["0"][-1], net.heads["1"]  # of the mean of each channel, and the network's own
+    (Linear(in_features=6, out_features=10, bias=True), Linear(in_features=5, out_features=10, bias=True))
+    >>> x = torch.ones(3, 1, 8, 8)
+    >>> net.eval()(x).shape, net.train()(x).shape
+    (torch.Size([3, 10]), torch.Size([3, 2, 10]))
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedray.core.errors import BadInput
+from fedray.core.types import Net
+from fedray.models.net import net_of
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+class Exits(nn.Module):
+    """Blocks one after another, with heads behind some of them.
+
+    Attributes:
+        blocks: D of them.
+        heads: By the number of their block, from 0, as text; H of them.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], heads: Mapping[str, nn.Module]) -> None:
+        nn.Module.__init__(self)
+        self.blocks, self.heads = nn.ModuleList(blocks), nn.ModuleDict(heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the logits of all heads, `[n, H, C]`, in training; otherwise their mean, `[n, C]`."""
+        each = []
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            if str(number) in self.heads:
+                each.append(self.heads[str(number)](x))
+        logits = torch.stack(each, dim=1)
+        return logits if self.training else logits.mean(dim=1)
+
+
+def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who: str) -> Exits:
+    """Cuts a network into blocks, and gives each a head; the last one has the network's own.
+
+    The network calls its layers one after another, as an `nn.Sequential` or a ResNet does, the last of which is linear.
+    A stage begins with each layer that has weights, except normalization, or with the flattening before it. Its L
+    stages are dealt to `D = min(most, L)` blocks in their order, stage i to block `i D // L`. A new head is the mean of
+    each channel, where there are pictures, and a linear layer.
+
+    Args:
+        net: Freshly initialized.
+        most: Blocks, at most.
+        shape: Of an input.
+        name: What messages call the network.
+        who: What cuts it, for messages.
+
+    Raises:
+        BadInput: The network cannot be cut so.
+    """
+    refused = BadInput(
+        f"model.name = {name} does not call its layers one after another, the last of them Linear, and {who} cuts such "
+        "networks: choose mlp, cnn, vgg11, resnet18 or resnet34"
+    )
+    parts = list(net) if isinstance(net, nn.Sequential) else list(net.children())
+    if len(parts) < 2 or not isinstance(parts[-1], nn.Linear):
+        raise refused
+    *parts, last = parts
+    if not isinstance(net, nn.Sequential):  # torchvision's networks flatten between their layers
+        parts.append(nn.Flatten())
+    row, training = torch.linspace(-1.0, 1.0, math.prod(shape)).view(1, *shape), net.training
+    starts = [i for i, part in enumerate(parts) if _has_weights(part)]
+    starts = [i - (i > 0 and isinstance(parts[i - 1], nn.Flatten)) for i in starts]
+    known = [id(part) for part in net.parameters()]
+    found = [id(value) for part in (*parts, last) for value in part.parameters()]
+    if not starts or sorted(known) != sorted(found):
+        raise refused
+    number = min(most, len(starts))
+    first = [0, *(starts[math.ceil(b * len(starts) / number)] for b in range(1, number)), len(parts)]
+    blocks = [nn.Sequential(*parts[first[b] : first[b + 1]]) for b in range(number)]
+    heads: dict[str, nn.Module] = {}
+    with torch.no_grad():
+        try:
+            x, wanted = row, net.eval()(row)
+            for b, block in enumerate(blocks):
+                x = block.eval()(x)
+                if b < number - 1:
+                    heads[str(b)] = _make_head(x, wanted.shape[1], refused)
+            out = last(x)
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            raise refused from None
+        finally:
+            net.train(training)
+    if out.shape != wanted.shape or not (row.is_meta or torch.equal(out, wanted)):
+        raise refused
+    return Exits(blocks, {**heads, str(number - 1): last}).train(training)
+
+
+def _has_weights(part: nn.Module) -> bool:
+    """Says whether a stage begins with a layer."""
+    return not isinstance(part, _NORMS) and any(True for _ in part.parameters())
+
+
+def _make_head(x: Tensor, outputs: int, refused: BadInput) -> nn.Module:
+    """Makes a head for what a block puts out."""
+    if x.dim() not in (2, 4):
+        raise refused
+    linear = nn.Linear(x.shape[1], outputs)
+    return linear if x.dim() == 2 else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear)
+
+
+def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
+    """Returns the network of the first blocks, with some of the heads.
+
+    Args:
+        net: A network of `Exits`.
+        depth: Blocks, from 1.
+        heads: Numbers of the blocks whose heads stay, from 0.
+    """
+
+    def build() -> nn.Module:
+        module = net.module
+        assert isinstance(module, Exits)
+        kept = {str(head): copy.deepcopy(module.heads[str(head)]) for head in heads}
+        return Exits([copy.deepcopy(block) for block in module.blocks[:depth]], kept)
+
+    return net_of(build, f"{net.name} of {depth} blocks", net.objective, net.outputs)

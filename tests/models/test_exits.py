@@ -1,0 +1,88 @@
+"""Networks with early exits: where they are cut, what they answer, and which networks cannot be cut."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.models.exits import add_exits, keep_exits
+from fedray.models.net import net_of
+from fedray.models.nets import model_maker
+
+IMAGE = (1, 8, 8)
+
+
+def cut(name: str, most: int, **options: Any) -> nn.Module:
+    return add_exits(model_maker(name, IMAGE, 10, **options)(), most, IMAGE, name, "it")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "most", "blocks"),
+    [
+        ("mlp", {"hidden": [8]}, 4, [3]),
+        ("mlp", {"hidden": [8, 8, 8]}, 4, [3, 2, 2]),
+        ("mlp", {"hidden": [8, 8, 8]}, 2, [5, 2]),
+        ("mlp", {"hidden": [8, 8], "norm": "layer"}, 4, [4, 3]),
+        ("cnn", {"channels": [3, 4], "hidden": [8]}, 4, [3, 3, 3]),  # the flattening begins the third
+        ("vgg11", {"norm": "none"}, 4, None),
+        (
+            "resnet18",
+            {"width": 0.125, "norm": "group"},
+            4,
+            [5, 1, 1, 3],
+        ),  # stem and first stage; pooling and flattening
+    ],
+)
+def test_blocks_are_cut_before_layers_with_weights(
+    name: str, options: dict[str, Any], most: int, blocks: list[int] | None
+) -> None:
+    """And the last head answers as the network does, from the same first values."""
+    with rng.torch_scope(3):
+        plain = model_maker(name, IMAGE, 10, **options)().eval()
+    with rng.torch_scope(3):
+        exits: Any = cut(name, most, **options).eval()
+    assert blocks is None or [len(block) for block in exits.blocks] == blocks
+    x = torch.randn(4, *IMAGE)
+    alone = keep_exits(net_of(lambda: exits, name, "cross_entropy", 10), len(exits.blocks), [len(exits.blocks) - 1])
+    assert torch.equal(alone.module.eval()(x), plain(x))
+    assert exits.train()(x).shape == (4, len(exits.blocks), 10)
+    torch.testing.assert_close(exits.eval()(x), exits(x))
+
+
+def test_its_answer_is_the_mean_of_its_heads() -> None:
+    exits: Any = cut("cnn", 3, channels=[3, 4], hidden=[8])
+    x = torch.randn(5, *IMAGE)
+    torch.testing.assert_close(exits.eval()(x), exits.train()(x).mean(1))
+
+
+class Branching(nn.Module):
+    """Children in order, which its forward does not call so."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.first, self.flat, self.last = nn.Conv2d(1, 1, 3, padding=1), nn.Flatten(), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.flat(x + self.first(x)))
+        return out
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),  # nothing is behind its head
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10), nn.ReLU()),
+        Branching(),
+        model_maker("mobilenet_v2", (1, 32, 32), 10)(),
+    ],
+    ids=["linear", "ends in no linear layer", "branching", "mobilenet_v2"],
+)
+def test_what_cannot_be_cut_is_one_line(network: nn.Module) -> None:
+    with pytest.raises(BadInput, match=re.escape("model.name = own does not call its layers one after another")):
+        add_exits(network, 4, IMAGE, "own", "it")

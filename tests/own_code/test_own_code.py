@@ -1,0 +1,525 @@
+"""A user's code: its contract, its files, its values, and the options that it reads."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import random
+import re
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_names import forgetting_names
+from small import scenario
+from torch import nn
+
+import fedray
+from fedray.assembly.study import build_study
+from fedray.components.selection import KnownClients
+from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.method import Method
+from fedray.files.bounded import write_sealed
+from fedray.methods import Setting, federated
+from fedray.own_code.contract import contract, is_alike
+from fedray.own_code.read_values import hash_values
+from fedray.own_code.source_code import hash_source
+from fedray.own_code.user_modules import find_module_places, import_modules
+from fedray.scenario import names
+from fedray.scenario.loader import read_scenario
+from fedray.scenario.names import known_names
+
+KEYS: dict[str, Any] = scenario({"rounds": 2, "runtime": "inline", "report": False, "participation": {"per_round": 2}})
+STATE: dict[str, Any] = {"calls": 0, "seen": [], "by": {}}
+calls = 0
+
+
+class Kept:
+    number = 0
+
+
+def count_global() -> float:
+    global calls
+    calls += 1
+    return calls
+
+
+def count_in_list() -> float:
+    STATE["seen"].append(1)
+    return len(STATE["seen"])
+
+
+def count_keys() -> float:
+    STATE["by"][len(STATE["by"])] = 1
+    return len(STATE["by"])
+
+
+def count_attribute() -> float:
+    Kept.number += 1
+    return Kept.number
+
+
+WAYS: dict[str, Callable[[], float]] = {
+    "numpy": lambda: np.random.default_rng().random(),
+    "the global generator of numpy": lambda: float(np.random.rand()),
+    "random": random.random,
+    "torch": lambda: float(torch.rand(())),
+    "the clock": lambda: time.perf_counter_ns() % 1009,
+    "a global": count_global,
+    "a list": count_in_list,
+    "a key": count_keys,
+    "an attribute": count_attribute,
+}
+
+
+def serving(make: Callable[[Any, Any, int], Any]) -> Callable[[Setting], Method]:
+    """A method whose server's step adds something to the models."""
+
+    def compose(setting: Setting) -> Method:
+        phase = federated(setting)
+
+        def step(state: Any, stats: Any, t: int) -> Any:
+            return make(phase.server.step(state, stats, t), state, t)
+
+        return Method("mine", replace(phase, server=phase.server._replace(step=step)))
+
+    return compose
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_draws_or_counts_outside_its_state_trained_other_models_in_each_run(way: str) -> None:
+    def add(after: Any, _state: Any, _t: int) -> Any:
+        return after._replace(models=after.models + WAYS[way]())
+
+    with pytest.raises(BadInput, match=r"^method .*: server\.step, asked again, returns something else, so that"):
+        fedray.run(KEYS, method=serving(add))
+
+
+def test_a_server_that_keeps_what_it_needs_in_its_state_is_left_in_peace() -> None:
+    seen: list[int] = []
+
+    def decay(after: Any, state: Any, t: int) -> Any:
+        seen.append(t)  # a log decides nothing
+        return after._replace(models=state.models + (after.models - state.models) / (1 + t))
+
+    assert fedray.run(KEYS, method=serving(decay)).summary["rounds"] == 2
+    assert seen == [0, 0, 1]
+
+
+@pytest.mark.parametrize("way", ["numpy", "a list", "an attribute"])
+def test_an_assignment_that_draws_or_counts_outside_its_address_was_another_one_in_each_run(way: str) -> None:
+    def kind(models: int, _rows: str) -> Any:
+        def assign(_now: Any, drawn: Any, _m: Any, _state: Any) -> Any:
+            number, shift = len(drawn.client), int(WAYS[way]() * 1000)
+            return np.arange(number), (np.arange(number) + shift) % models
+
+        return assign
+
+    with pytest.raises(BadInput, match="its assignment, asked again, returns something else, so that no run could be"):
+        fedray.run(KEYS, schedule=kind, method={"name": "fed_ensemble", "models": 1009})
+
+
+def test_results_are_alike_but_for_their_rounding() -> None:
+    one = {"a": torch.ones(3), "b": (np.arange(3), [1.0, None, "x"])}
+    assert is_alike(one, {"a": torch.ones(3) + 1e-7, "b": (np.arange(3), [1.0, None, "x"])})
+    for other in (
+        {"a": torch.ones(3) + 1e-3, "b": one["b"]},
+        {"a": torch.ones(3), "b": (np.arange(1, 4), [1.0, None, "x"])},
+        {"a": torch.ones(3), "b": (np.arange(3), [1.0, None, "y"])},
+        {"a": torch.ones(3)},
+        {"a": torch.ones(3).double(), "b": one["b"]},
+    ):
+        assert not is_alike(one, other)
+    assert is_alike(np.array([np.nan, np.inf]), np.array([np.nan, np.inf]))
+
+
+def test_a_function_that_writes_to_its_arguments_is_asked_again_with_those_of_before() -> None:
+    def add(values: Any) -> Any:
+        values += 1
+        return values.copy()
+
+    given = np.zeros(2)
+    assert contract("mine", add, again=True)(given).tolist() == [1, 1] and given.tolist() == [1, 1]
+
+
+# -- Which files of the user another process needs to import what they pass
+
+
+def test_a_module_takes_along_what_it_names_and_a_package_its_whole_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "places_main.py": "import json, torch\nfrom places_other import f\nimport places_package.inner\n",
+        "places_other.py": "import places_main\n\ndef f(): pass\n",  # a circle
+        "places_package/__init__.py": "",
+        "places_package/inner.py": "",
+        "places_unused.py": "",
+    }
+    (tmp_path / "places_package").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    main = importlib.import_module("places_main")
+    importlib.import_module("places_unused")
+    want = [tmp_path / name for name in ("places_main.py", "places_other.py", "places_package")]
+    assert find_module_places(["places_main"]) == want
+    assert find_module_places(["code/places_main.py"], [main.f]) == want
+    assert find_module_places([], [main.f]) == want
+    assert find_module_places(["places_unknown", "torch"], [len, Path]) == []
+
+
+def test_a_copy_of_a_module_elsewhere_is_the_same_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's copy is imported while objects are unpacked, before the file itself is asked for."""
+    for folder in ("sent", "own"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "places_copied.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "sent")
+    known = importlib.import_module("places_copied")
+    import_modules([str(tmp_path / "own" / "places_copied.py")])
+    assert sys.modules["places_copied"] is known
+
+
+def test_without_modules_the_import_path_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    import_modules(())
+    assert sys.path == before
+
+
+# -- Own code that was changed between a run and its resumption, where the source alone does not tell
+
+FEW = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "clients": {"number": 3}})
+strength, table, LIST = 0.1, {"strength": 0.1}, [0.1]
+array = np.ones(3)
+one, other = (lambda o, t, c: c.objective(o, t)), (lambda o, t, c: 5 * c.objective(o, t))  # fmt: skip
+
+
+def read_globals(o: Any, t: Any, c: Any) -> Any:
+    return c.objective(o, t) + (strength + table["strength"] + LIST[0] + array[0]) * o.square().sum(-1)
+
+
+def close_over(value: Any) -> Callable[..., Any]:
+    return lambda o, t, c: c.objective(o, t) * value[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("strength", 5.0), ("table", {"strength": 5.0}), ("LIST", [5.0]), ("array", np.zeros(3))]
+)
+def test_a_global_is_one_of_the_values(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hash_values(read_globals)
+    monkeypatch.setitem(globals(), name, value)
+    after = hash_values(read_globals)
+    assert [key for key in before if before[key] != after[key]] == [name]
+
+
+@pytest.mark.parametrize(
+    ("value", "changed"),
+    [
+        (torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 9.0])),
+        (torch.ones(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.bfloat16)),
+        (np.ones((2, 2)), np.ones(4)),
+        ([{"a": (1, 2)}], [{"a": (1, 3)}]),
+        ({0: {1, 2}}, {0: {1, 3}}),
+    ],
+)
+def test_a_value_of_the_closure_is_known_by_what_it_holds(value: Any, changed: Any) -> None:
+    assert hash_values(close_over(value)) == hash_values(close_over(value))
+    assert hash_values(close_over(value)) != hash_values(close_over(changed))
+
+
+@dataclass
+class Config:
+    """As scripts have it beside their functions."""
+
+    scale: float
+    inner: Any = None
+
+
+class Mode(Enum):
+    LOW, HIGH = 1.0, 3.0
+
+
+def network(value: float) -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    for parameter in net.parameters():
+        parameter.data.fill_(value)
+    return net
+
+
+MAKERS: list[Callable[[float], Any]] = [
+    Config,
+    lambda scale: SimpleNamespace(scale=scale),
+    lambda scale: Namespace(scales=[scale]),
+    lambda scale: Config(1.0, inner=SimpleNamespace(scale=torch.tensor(scale))),
+    lambda scale: {"config": (scale,)},
+    lambda scale: MappingProxyType({"scale": scale}),
+    Fraction,
+    np.float32,
+    lambda scale: Mode.LOW if scale < 0.2 else Mode.HIGH,
+    network,
+    lambda scale: nn.Sequential(nn.Tanh() if scale < 0.2 else nn.ReLU()),
+    lambda scale: nn.Sequential(nn.CrossEntropyLoss(weight=torch.full((2,), scale))),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_object_of_the_closure_or_of_the_module_is_known_by_its_attributes(
+    make: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hash_values(close_over(make(0.1))) == hash_values(close_over(make(0.1)))
+    assert hash_values(close_over(make(0.1))) != hash_values(close_over(make(0.2)))
+    found = []
+    for scale in (0.1, 0.1, 0.2):
+        monkeypatch.setitem(globals(), "strength", make(scale))
+        found.append(hash_values(read_globals))
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_class_is_known_by_the_numbers_that_were_set_on_it() -> None:
+    class Settings:
+        scale = 1.0
+
+    def lose(o: Any, t: Any, c: Any, settings: Any = Settings) -> Any:
+        return c.objective(o, t) * settings.scale
+
+    before = hash_values(lose)
+    Settings.scale = 2.0
+    assert hash_values(lose) != before
+
+
+def test_an_object_that_can_be_called_is_known_by_its_attributes_and_tensors() -> None:
+    class Weigh(Config):
+        def __call__(self, outputs: Any, _targets: Any, _context: Any) -> Any:
+            return outputs * self.scale
+
+    assert hash_values(Weigh(0.1)) == hash_values(Weigh(0.1)) != hash_values(Weigh(0.2))
+    one, same, other = (nn.CrossEntropyLoss(weight=torch.full((2,), scale)) for scale in (0.1, 0.1, 0.2))
+    assert hash_values(one) == hash_values(same) != hash_values(other)
+
+
+SCALER = """
+class Base:
+    limit = {limit}
+
+class Scaler(Base):
+    def scale(self, x):
+        return {scaled}
+"""
+
+
+@pytest.fixture
+def make_scaler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes an object of a class whose code differs, and whose attributes are the same."""
+
+    def make(name: str, limit: float = 1.0, scaled: str = "x * self.limit") -> Any:
+        path = tmp_path / f"{name}.py"
+        path.write_text(SCALER.format(limit=limit, scaled=scaled))
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module.Scaler()
+
+    return make
+
+
+def test_an_object_is_known_by_the_code_of_its_class_too(
+    make_scaler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(o: Any, t: Any, c: Any) -> Any:
+        return scaler.scale(c.objective(o, t))
+
+    found = []
+    made = [make_scaler("a"), make_scaler("b"), make_scaler("c", scaled="x / self.limit"), make_scaler("d", limit=2.0)]
+    for scaler in made:
+        found.append(hash_values(lose))
+        monkeypatch.setitem(globals(), "strength", scaler)
+        found.append(hash_values(read_globals))
+    assert found[:2] == found[2:4]
+    assert all(one != other for later in (4, 6) for one, other in zip(found[:2], found[later : later + 2], strict=True))
+
+
+def weigh(value: list[float]) -> Callable[..., Any]:
+    weights = torch.tensor(value)
+    return lambda o, t, c: c.objective(o, t) * weights[t]
+
+
+def test_a_changed_value_is_a_warning_and_the_run_goes_on_with_the_new_one(tmp_path: Path) -> None:
+    equal, unequal = [1.0] * 10, [1.0] * 9 + [9.0]
+    run = fedray.run(FEW, loss=weigh(equal), out=tmp_path / "run")
+    line = re.escape(f"{run.path}: value weights of loss <lambda> is not what the run began with: the new one counts")
+    with pytest.warns(FedrayWarning, match=f"^{line}$"):
+        longer = fedray.resume(run.path, loss=weigh(unequal), rounds=2)
+    assert longer.metrics["round"] == 2
+    assert fedray.load(run.path, loss=weigh(unequal)).study.classes  # it trains no more: no warning
+    same = fedray.run({**FEW, "rounds": 2}, loss=weigh(equal))
+    assert longer.summary["model_hash"] != same.summary["model_hash"]
+
+
+def test_values_that_the_code_itself_changes_refuse_nothing(tmp_path: Path) -> None:
+    """A list that grows, and a counter, are other ones when the same process goes on."""
+    seen: list[int] = []
+
+    def lose(o: Any, t: Any, c: Any) -> Any:
+        seen.append(len(t))
+        return c.objective(o, t)
+
+    run = fedray.run(FEW, loss=lose, out=tmp_path / "run")
+    with pytest.warns(FedrayWarning, match="value seen of loss lose is not what the run began with"):
+        assert fedray.resume(run.path, loss=lose, rounds=2).metrics["round"] == 2
+
+
+def test_a_network_that_holds_another_value_answers_with_a_warning(tmp_path: Path) -> None:
+    def make(frozen: float) -> nn.Module:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        net.register_buffer("frozen", torch.tensor([frozen]), persistent=False)
+        return net
+
+    run = fedray.run(FEW, model=partial(make, 1.0), out=tmp_path / "run")
+    with pytest.warns(FedrayWarning, match="values argument 0 of model make, constants of model make are not what"):
+        assert fedray.load(run.path, model=partial(make, 2.0)).study.classes
+
+
+def test_a_changed_source_is_refused_also_where_a_closure_holds_it(tmp_path: Path) -> None:
+    def scaled(scale: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda o, t, c: scale(c.objective(o, t))
+
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    def treble(x: Any) -> Any:
+        return 3 * x
+
+    run = fedray.run(FEW, loss=scaled(double), out=tmp_path / "run")
+    line = "run: the source of .*double of loss <lambda> is not what the run began with: restore it, or start a new run"
+    with pytest.raises(BadInput, match=line):
+        fedray.resume(run.path, loss=scaled(treble), rounds=2)
+    assert fedray.resume(run.path, loss=scaled(double), rounds=2).metrics["round"] == 2
+
+
+def test_another_class_of_an_object_that_code_reads_is_a_warning(
+    make_scaler: Callable[..., Any], tmp_path: Path
+) -> None:
+    def scaled(scaler: Any) -> Callable[..., Any]:
+        return lambda o, t, c: scaler.scale(c.objective(o, t))
+
+    run = fedray.run(FEW, loss=scaled(make_scaler("a")), out=tmp_path / "run")
+    with pytest.warns(
+        FedrayWarning, match="value class Base of scaler of loss <lambda> is not what the run began with"
+    ):
+        fedray.resume(run.path, loss=scaled(make_scaler("b", limit=3.0)), rounds=2)
+    assert fedray.resume(run.path, loss=scaled(make_scaler("c")), rounds=3).metrics["round"] == 3
+
+
+def test_code_without_a_source_of_its_own_goes_on(tmp_path: Path) -> None:
+    """Two lambdas of a line, code typed into an interpreter."""
+    assert hash_source(one) == hash_source(other) == {"<lambda>": ""}
+    run = fedray.run(FEW, loss=one, out=tmp_path / "run")
+    assert fedray.resume(run.path, loss=other, rounds=2).metrics["round"] == 2
+
+
+def test_a_run_of_a_version_that_kept_other_digests_of_own_code_goes_on(tmp_path: Path) -> None:
+    run = fedray.run(FEW, loss=weigh([1.0] * 10), out=tmp_path / "run")
+    identity = json.loads((run.path / "identity.json").read_text())
+    kept = {key: found for key, found in identity.items() if key not in ("source", "files", "values")}
+    code = {"name": "make", "code": "12ab", "its file": "34cd", "value weights": "56ef", "bytecode": "3.11 78ab"}
+    old = {"method": code, "partition": code, "modules": {"mine.py": "12ab"}, "training": {"loss <lambda>": "34cd"}}
+    network = {**kept["network"], **code, "code of its modules": "12ab", "constants": "34cd"}
+    write_sealed(run.path / "identity.json", {**kept, **old, "network": network})
+    assert fedray.load(run.path, loss=weigh([1.0] * 10)).study.classes
+    assert fedray.resume(run.path, loss=weigh([2.0] * 10), rounds=2).metrics["round"] == 2
+
+
+# -- Options of own methods, partitions and selections: declared ones by name and kind, others by what is read
+
+USED: list[float] = []
+
+
+def compose(setting: Setting) -> Method:
+    USED.append(setting.options.get("sigma", 0.05))
+    return Method("mine", federated(setting))
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    fedray.register("method", "declares", compose, options={"sigma": 0.05})
+    fedray.register("method", "reads", compose)
+    yield
+    for name in ("declares", "reads"):
+        names._OWN.pop(("method", name))
+
+
+@pytest.mark.parametrize("name", ["declares", "reads"])
+def test_options_of_an_own_method_arrive(name: str) -> None:
+    build_study(read_scenario(scenario({"method": {"name": name, "sigma": 0.5}})))
+    assert USED[-1] == 0.5
+
+
+def deal(labels: np.ndarray, clients: int, generator: np.random.Generator, options: Mapping[str, Any]) -> Any:
+    order = generator.permutation(len(labels)) if options.get("shuffled", True) else np.arange(len(labels))
+    return np.array_split(order, clients)
+
+
+def choose(known: KnownClients, number: int, generator: np.random.Generator, options: Mapping[str, Any]) -> Any:
+    order = generator.permutation(known.client) if options.get("drawn", True) else known.client
+    return order[:number]
+
+
+RULES = {"partition": (deal, "data.partition", "shuffled"), "selection": (choose, "participation.selection", "drawn")}
+
+
+def run_with(kind: str, option: str) -> fedray.Run:
+    section, rule = RULES[kind][1].split("."), {"name": "mine", option: False}
+    few = {"rounds": 1, "participation": {"per_round": 3}}
+    return fedray.run(scenario(few, {section[0]: {section[1]: rule}}), report=False)
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_an_option_that_an_own_rule_does_not_read_is_refused(kind: str) -> None:
+    rule, section, option = RULES[kind]
+    fedray.register(kind, "mine", rule)
+    wrong = option + "s"
+    line = rf"^{section}.{wrong} = false, but .*{rule.__name__} does not read it: did you mean {section}.{option}\?$"
+    with pytest.raises(BadInput, match=line):
+        run_with(kind, wrong)
+    run_with(kind, option)
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_declared_option_need_not_be_read(kind: str) -> None:
+    rule, _, option = RULES[kind]
+    fedray.register(kind, "mine", rule, options={option: True})
+    with pytest.raises(BadInput, match="later is not a key"):
+        run_with(kind, "later")
+    fedray.register(kind, "mine", rule, options={option: True, "later": True})
+    assert run_with(kind, "later").summary["rounds"] == 1
+
+
+def test_a_registered_method_of_one_model_had_to_be_told_so_in_every_scenario() -> None:
+    def single(setting: Setting) -> Method:
+        return Method("single", federated(replace(setting, models=1)))
+
+    with forgetting_names():
+        fedray.register("method", "single", single)
+        with pytest.raises(BadInput, match="method single trains one model"):
+            build_study(read_scenario(scenario({"method": {"name": "single"}})))
+        fedray.register("method", "single", single, models=1)
+        assert build_study(read_scenario(scenario({"method": {"name": "single"}}))).method.phase.models == 1
+        fedray.register("method", "several", compose, options={"sigma": 0.1}, models=3)
+        assert read_scenario({"method": {"name": "several"}}).method.models == 3
+        assert read_scenario({"method": {"name": "several", "models": 2}}).method.models == 2
+        assert known_names("method")["several"].endswith("options: sigma = 0.1; method.models: 3")
+    assert read_scenario({"method": "fed_ensemble"}).method.models == 5
