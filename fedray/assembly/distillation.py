@@ -34,6 +34,7 @@ from fedray.data.shards import Scaling, Shards
 from fedray.data.store import open_dataset
 from fedray.data.types import Array, Dataset
 from fedray.files.plain import expand_user_path
+from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 
     Args:
         scenario: has the options.
-        own: the user's objects; of a method of their own the option `server_data` alone counts.
+        own: the user's objects; of a method of their own without a spec the option `server_data` alone counts.
 
     Raises:
         BadInput: the option of a user's own method is no share.
@@ -150,7 +151,8 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
         0.125
     """
     options = scenario.method.options
-    if name_own_method(scenario, own or UserObjects()):
+    own = own or UserObjects()
+    if name_own_method(scenario, own) and "server_data" not in _list_specified(scenario, own):
         share = options.get("server_data", 0.0)
         if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share < 1:
             raise BadInput(
@@ -176,7 +178,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
         BadInput: the server has no inputs, or inputs that the network does not take.
     """
     options = scenario.method.options
-    if not {"distil_epochs", "distil_steps"} & options.keys() or name_own_method(scenario, own):
+    if not {"distil_epochs", "distil_steps"} & _list_specified(scenario, own):
         return None
     _check_share(scenario, shards)
     if "distil_epochs" in options:
@@ -184,6 +186,12 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     fuse = make_fuser(scenario, shards, seeds, own)
     assert fuse is not None
     return lambda world, start, teachers, key: fuse(world, [Student(net, start, teachers)], key)[0]
+
+
+def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
+    """Lists the options that a specification has; those of a user's own function mean what it says."""
+    specified = {} if own.method is not None else method_spec_of(scenario.method.name).options
+    return set(scenario.method.options) & set(specified)
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
@@ -199,7 +207,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
         BadInput: the server has no inputs, or inputs that the network does not take.
     """
     options = scenario.method.options
-    if "distil_steps" not in options or name_own_method(scenario, own):
+    if "distil_steps" not in _list_specified(scenario, own):
         return None
     if options["teacher"] == "confidence" and not shards.data.classes:
         raise BadInput(
@@ -282,7 +290,7 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
         read: reads the rows of a world.
         own: the user's objects.
     """
-    if "solver" not in scenario.method.options or name_own_method(scenario, own) or not share_of_server(scenario):
+    if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
         return None
     return lambda world, row: score_model(net, row.float(), *read(world))
 
