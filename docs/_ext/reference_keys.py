@@ -19,13 +19,13 @@ from fedray.core.spec import REQUIRED, Needs, Option
 from fedray.core.validators import Meaning, describe_check
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.scenario.clients import SCHEDULE_SPECS, SELECTION_SPECS
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.models import MODEL_SPECS
 from fedray.scenario.nested import flatten
 from fedray.scenario.rows import is_read
 from fedray.scenario.schema import Scenario, section_types
-from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 OPTIONS: dict[str, dict[str, str]] = yaml.safe_load((REFERENCE / "options.yaml").read_text())

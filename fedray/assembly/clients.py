@@ -28,12 +28,11 @@ from fedray.core.types import Clients, FloatArray, IntArray
 from fedray.data.shards import Shards
 from fedray.files.plain import expand_user_path
 from fedray.models.slices import TierNet
-from fedray.own_code.contract import contract
-from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
+from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.source_code import name_callable
+from fedray.scenario.clients import READS_LOSSES
 from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
-from fedray.scenario.selection import READS_LOSSES
 from fedray.simulation.clock import CountingRule, JobCosts, time_jobs
 from fedray.simulation.devices import Devices, diurnal_availability, make_profile, read_trace
 from fedray.training.block import count_steps, samples_seen

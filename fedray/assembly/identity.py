@@ -11,7 +11,7 @@ from fedray.data import catalogue
 from fedray.data.shards import hash_shards, sum_up
 from fedray.own_code.read_values import hash_values, write_object
 from fedray.own_code.source_code import hash_source, is_own_module
-from fedray.own_code.user_modules import hash_files
+from fedray.own_code.user_code import hash_files
 from fedray.scenario import names
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedray.assembly.clients import invited_per_tier
-from fedray.assembly.layer_outputs import LayerOutputs, measure_layers
 from fedray.assembly.pieces import count_draws
+from fedray.assembly.training_code import LayerOutputs, measure_layers
 from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients

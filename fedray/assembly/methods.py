@@ -10,7 +10,14 @@ from typing import Any, cast
 from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
-from fedray.assembly.fens import make_fens
+from fedray.assembly.features import (
+    cut_network,
+    find_private_layers,
+    make_fens,
+    make_stack,
+    make_walk,
+    refuse_unread_widths,
+)
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import (
     explain_retired,
@@ -21,11 +28,7 @@ from fedray.assembly.own_methods import (
     warn_of_unread_pieces,
 )
 from fedray.assembly.pieces import make_compression, make_samples
-from fedray.assembly.private import find_private_layers
-from fedray.assembly.random_walk import make_walk
 from fedray.assembly.registry import UserObjects, find_own, name_own_method
-from fedray.assembly.slices import cut_network, refuse_unread_widths
-from fedray.assembly.stacking import make_stack
 from fedray.assembly.training_code import add_own_code
 from fedray.components.memory import remember_losses
 from fedray.components.schedule import Assignment, guard_schedule
@@ -38,8 +41,7 @@ from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
-from fedray.own_code.contract import contract
-from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
+from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of

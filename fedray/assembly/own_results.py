@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.errors import BadInput
-from fedray.core.method import Answer, Compressed, Phase
-from fedray.core.parts import PartStep
+from fedray.core.method import Answer, Compressed, PartStep, Phase
 from fedray.core.sums import Counts, ExactSum, Kept, Largest
 from fedray.core.types import FloatArray, Plan, State, Uploads
 from fedray.methods.setting import Setting

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.assembly.fens import MOST_CLIENTS
+from fedray.assembly.features import MOST_CLIENTS
 from fedray.assembly.registry import find_function, name_thing
 from fedray.components import compression
 from fedray.core import rng
@@ -23,8 +23,7 @@ from fedray.data.augmentation import AUGMENTATIONS, PADDED
 from fedray.data.shards import Shards
 from fedray.data.types import Dataset
 from fedray.methods.beta_predbayes import FIT, read_cycles
-from fedray.models.aggregators import build_interpolation
-from fedray.models.stacking import Base, Stack
+from fedray.models.stacking import Base, Stack, build_interpolation
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import list_nested
 from fedray.own_code.user_code import describe_exception, name_type, takes_positional

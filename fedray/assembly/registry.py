@@ -15,7 +15,7 @@ from torch import nn
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.local import READS, LocalLoss, Transform
-from fedray.core.random_walk import Walk
+from fedray.core.method import Walk
 from fedray.core.spec import MethodSpec
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.data import catalogue

@@ -12,8 +12,8 @@ from fedray.assembly import memory
 from fedray.assembly.asynchronous import make_async_rule
 from fedray.assembly.boosting import fits_learners, make_ensemble
 from fedray.assembly.clients import make_counting_rule, make_devices
-from fedray.assembly.conformal import check_withheld_rows, make_rule
 from fedray.assembly.distillation import add_ood, share_of_server
+from fedray.assembly.features import check_withheld_rows, make_rule
 from fedray.assembly.memory import estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network

@@ -6,16 +6,21 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
 
 from fedray.assembly.pieces import make_augmentations, try_augmentations
 from fedray.assembly.registry import UserObjects, declare_options, makes_transform, name_thing
+from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
 from fedray.core.method import Local, Phase
 from fedray.data.types import Dataset
 from fedray.features.windows import check_windows
 from fedray.metrics.scores import PREFIXES, is_fedrays
+from fedray.models.nets import RBF
 from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_type
 from fedray.scenario import names
@@ -24,6 +29,9 @@ from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 from fedray.training.client_code import mixes_targets, try_code
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A user's own loss, optimizer, augmentations, metrics and callbacks, as parts of a study.
 
 
 def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
@@ -179,3 +187,54 @@ def try_own_code(study: Study) -> None:
                 f"local.loss = {name}: the loss of a row depends on the other rows of its batch. Outputs "
                 "are [B, C], targets of a regression [B, q], [B, 1] where there is one: compare equal shapes"
             )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Counts the numbers that the layers of a network put out for one example: they decide the memory of a forward pass.
+
+
+class LayerOutputs(NamedTuple):
+    """How many numbers the layers of a network put out for one sample.
+
+    Attributes:
+        all: all layers together.
+        widest: the layer that puts out most.
+    """
+
+    all: float
+    widest: float
+
+
+def measure_layers(module: nn.Module, example: Tensor) -> LayerOutputs:
+    """Counts what the layers of a module put out for an example; zero where the module cannot take it.
+
+    Args:
+        module: the network.
+        example: one input, without a batch dimension.
+
+    Example:
+        >>> measure_layers(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(3))
+        LayerOutputs(all=12.0, widest=5.0)
+    """
+    sizes, training = [0.0], module.training
+    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    if recurrent:  # every step keeps four gates, cell and output
+        each = [8.0 * example.numel() * part.hidden_size * part.num_layers for part in recurrent]
+        return LayerOutputs(sum(each), max(each))
+
+    def count(part: nn.Module, _inputs: Any, output: Any) -> None:
+        first = output if isinstance(output, Tensor) else output[0]
+        sizes.append(float(first.numel() * (part.centers.shape[1] if isinstance(part, RBF) else 1)))
+
+    leaves = [part for part in module.modules() if next(part.children(), None) is None]
+    hooks = [part.register_forward_hook(count) for part in leaves]
+    try:
+        with torch.no_grad(), rng.torch_scope(0):
+            module.eval()(example[None])
+    except Exception:  # the run itself will say what is wrong with it
+        return LayerOutputs(0.0, 0.0)
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    return LayerOutputs(sum(sizes), max(sizes))

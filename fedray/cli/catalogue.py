@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedray.cli import options
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import import_modules
 
 _NONE = {  # what has names of users only
     "metrics": "none of your own: --import the module that registers them; `fedray list columns` has fedray's",

@@ -19,7 +19,7 @@ from fedray.core.errors import BadInput
 from fedray.experiments.live import log
 from fedray.files.bounded import has_file
 from fedray.files.plain import confirm_writable, make_parent, write_atomically
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process.session import import_quickly, silence
 from fedray.runtime.environment import refuse_unused_wait
 

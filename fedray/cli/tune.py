@@ -9,7 +9,7 @@ import click
 
 from fedray.cli import options
 from fedray.files.plain import confirm_writable
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import import_modules
 
 
 @click.command(name="tune")

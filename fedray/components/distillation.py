@@ -14,8 +14,7 @@ from torch.func import functional_call
 
 from fedray.components.servers import Rows, group_uploads, keep_uploads
 from fedray.core import rng
-from fedray.core.method import MOMENTUM, Ask, EngineOf, Server, StudentEngine, Teaching, Train
-from fedray.core.parts import Join, PartStep
+from fedray.core.method import MOMENTUM, Ask, EngineOf, Join, PartStep, Server, StudentEngine, Teaching, Train
 from fedray.core.types import EVALUATED_ROWS, Net, State, Stats, Uploads
 from fedray.models.net import per_sample
 

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from fedray.components.servers import Rows, group_totals, keep_uploads, merge_counters
 from fedray.core import rng
-from fedray.core.method import Compress, Schedule, Server, Traffic
-from fedray.core.random_walk import Walk
+from fedray.core.method import Compress, Schedule, Server, Traffic, Walk
 from fedray.core.types import Clients, IntArray, Plan, State, Stats, Uploads
 
 FIRST = "first"  # the first models, where hops are compressed

@@ -12,10 +12,13 @@ from fedray.core import rng
 from fedray.core.errors import warn_user
 from fedray.core.method import Schedule
 from fedray.core.rounding import round_to_sum
-from fedray.core.types import Clients, IntArray, Members, Plan, State
+from fedray.core.types import Clients, FloatArray, IntArray, Members, Plan, State
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who trains what: schedules turn (round, state) into a `Plan`.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
@@ -368,3 +371,44 @@ def _find_wrong(found: Any, participants: int, models: int) -> str | None:
     if len(np.unique(np.stack(found), axis=1).T) < len(found[0]):
         return "a job twice: a participant trains a model once in a round"
     return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Clients that choose the model they train: the plan of a round after they were asked.
+
+
+def one_job_each(_models: int, _rows: str = "client") -> Assignment:
+    """Every participant has one job, of model 0 until it has chosen."""
+
+    def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+        return np.arange(len(drawn.client)), np.zeros(len(drawn.client), dtype=np.int64)
+
+    return assign
+
+
+def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
+    """Returns the plan in which each client trains the model of least loss on its training rows, in a tie the first.
+
+    Args:
+        plan: The jobs, `[J]`.
+        losses: Mean loss of each model at each job's client, `[J, K]`; NaN and infinite ones are worse than all others.
+            A client that could tell none trains the model that the plan says.
+
+    Example:
+        >>> plan = Plan(client=np.array([4, 7, 9]), model=np.zeros(3, np.int64), world=np.zeros(3, np.int64))
+        >>> pick_least_loss(plan, np.array([[0.3, 0.1], [0.2, 0.2], [np.nan, np.nan]])).model.tolist()
+        [1, 0, 0]
+    """
+    told = np.isfinite(losses)
+    best = np.where(told, losses, np.inf).argmin(axis=1)
+    return plan._replace(model=np.where(told.any(axis=1), best, plan.model))
+
+
+def every_model(models: int, _rows: str = "client") -> Assignment:
+    """Every participant trains all K models."""
+
+    def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+        number = len(drawn.client)
+        return np.repeat(np.arange(number), models), np.tile(np.arange(models), number)
+
+    return assign

@@ -5,20 +5,65 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.core.local import (
-    Augmentation,
-    LocalLoss,
-    RateSchedule,
-    Transform,
-)
-from fedray.core.parts import Join
+from fedray.core.local import Augmentation, LocalLoss, RateSchedule, Transform
 from fedray.core.piece import KeepModel, Piece, Work
-from fedray.core.random_walk import Walk
 from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads
+
+if TYPE_CHECKING:
+    pass
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the parts of a stack exchange: they train side by side, and their servers may then learn from all uploads.
+
+
+class PartStep(NamedTuple):
+    """What one part of a stack has gone through in a round.
+
+    Attributes:
+        before: Its state before the round.
+        after: Its state behind its own server's step.
+        stats: What its clients have sent; empty where none has trained.
+    """
+
+    before: State
+    after: State
+    stats: Stats
+
+
+Join = Callable[[int, Sequence[PartStep]], "Sequence[Tensor]"]  # (round, each part's step) -> its models `[M, d]`
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A random walk as data: who holds which model, where no server does.
+
+
+class Walk(NamedTuple):
+    """A random walk: there is no server, and each model moves from client to client.
+
+    Attributes:
+        at: The clients that hold the models at a step, `[R, K]`.
+        down: Which of these clients are out of order at that step, `[R, K]`.
+        edges: Pairs of clients that may send to each other, `[E, 2]`.
+
+    Example:
+        >>> walk = Walk(lambda t: np.array([[t % 2]]), lambda _t: np.array([[False]]), edges=np.array([[0, 1]]))
+        >>> walk.at(3).tolist()  # of one world and one model: the client that holds it
+        [[1]]
+    """
+
+    at: Callable[[int], IntArray]
+    down: Callable[[int], NDArray[np.bool_]]
+    edges: IntArray
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A method as data: its phase of training, what the phase is composed of, and the models that answer.

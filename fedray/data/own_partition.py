@@ -15,8 +15,7 @@ from fedray.core.text import suggest_nearest
 from fedray.core.types import IntArray
 from fedray.data.cut import Cut, Generator, check_rows
 from fedray.data.types import Array, Dataset
-from fedray.own_code.contract import contract
-from fedray.own_code.recorded_options import RecordedOptions, refuse_unread
+from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import describe_exception, name_type
 

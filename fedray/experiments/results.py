@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedray.assembly.conformal import check_withheld_rows, make_rule
+from fedray.assembly.features import check_withheld_rows, make_rule
 from fedray.assembly.models import choose_students, make_network
 from fedray.assembly.registry import UserObjects
 from fedray.components.distillation import Fusion, ServerRows, ask_model, follow_teacher

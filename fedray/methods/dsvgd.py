@@ -139,7 +139,7 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
     target = kit.particles.Target(options["temperature"], options["precision"], options["bandwidth"])
     phase = kit.federated(
         replace(setting, assign=None),
-        assign=kit.clusters.every_model,  # the scheduled client downloads all particles
+        assign=kit.schedule.every_model,  # the scheduled client downloads all particles
         local=replace(
             setting.local,
             step=None if decay == "none" else kit.particles.divide_by_root(decay),

@@ -130,7 +130,7 @@ def fedbens(setting: kit.Setting) -> kit.Method:
     )
     phase = kit.federated(
         replace(setting, assign=None),
-        assign=kit.clusters.every_model,  # all clients train the M starts
+        assign=kit.schedule.every_model,  # all clients train the M starts
         local=setting.local,  # to M local optima
         compress=kit.dense,
         merge=partial(  # product of the mixtures, a mode of it from each start

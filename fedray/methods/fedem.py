@@ -63,7 +63,7 @@ def fedem(setting: kit.Setting) -> kit.Method:
     """K components `[K, d]`, and the weights pi `[K]` of each client, which stay with it."""
     phase = kit.federated(
         replace(setting, assign=None),
-        assign=kit.clusters.every_model,  # lines 2-3: the server sends all K components to the participants
+        assign=kit.schedule.every_model,  # lines 2-3: the server sends all K components to the participants
         local=setting.local,  # line 8: LocalSolver on the weighted samples, for each component
         compress=kit.dense,
         merge=kit.mean,  # line 12: theta_m <- sum of n_i / n theta_im

@@ -53,9 +53,9 @@ def ifca(setting: kit.Setting) -> kit.Method:
     """K models `[K, d]`, one for each cluster of clients that nobody knows beforehand."""
     phase = kit.federated(
         replace(setting, assign=None),
-        assign=kit.clusters.one_job_each,  # line 3: M_t, the participants, who all get the K models
+        assign=kit.schedule.one_job_each,  # line 3: M_t, the participants, who all get the K models
         local=setting.local,  # line 7: LocalUpdate, tau steps
         compress=kit.dense,
         merge=kit.mean,  # line 14, option II: the mean over the clients of a cluster; an empty cluster stays as it is
     )
-    return kit.Method("ifca", replace(phase, choose=kit.clusters.pick_least_loss))  # line 5: argmin_j F_i(theta_j)
+    return kit.Method("ifca", replace(phase, choose=kit.schedule.pick_least_loss))  # line 5: argmin_j F_i(theta_j)

@@ -7,7 +7,6 @@ import numpy as numpy
 import torch as torch
 
 from fedray.components import boosting as boosting
-from fedray.components import clusters as clusters
 from fedray.components import compression as compression
 from fedray.components import distillation as distillation
 from fedray.components import gaussians as gaussians

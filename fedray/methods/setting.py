@@ -11,8 +11,7 @@ from torch import Tensor
 from fedray.components.distillation import Student
 from fedray.components.schedule import Assignment, Informed, Participation
 from fedray.components.servers import Rows
-from fedray.core.method import Compress, Local, Method
-from fedray.core.random_walk import Walk
+from fedray.core.method import Compress, Local, Method, Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, IntArray, Layout, ServerOptimizerKind, Weighting
 from fedray.models.boosting import Ensemble

@@ -1,20 +1,10 @@
-"""What every function of a user's own is held to: its arguments, its results, and the same ones when it is asked again.
-
-Example:
-    >>> def returns(found, number):
-    ...     return None if found > number else f"{found}: return more than {number}"
-    >>> contract("method mine: grow", lambda number: number + 1, returns, arguments="number")(3)
-    4
-    >>> contract("method mine: grow", lambda number: number - 1, returns, arguments="number")(3)
-    Traceback (most recent call last):
-    fedray.core.errors.BadInput: method mine: grow returned 2: return more than 3
-"""
+"""Holds every function of a user's own to its arguments and results, and to the same ones when it is asked again."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -25,7 +15,12 @@ import torch
 from torch import Tensor
 
 from fedray.core.errors import BadInput
+from fedray.core.text import quote_value, suggest_nearest
 from fedray.own_code.user_code import blame_user_code, explain_uncallable, name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What every function of a user's own is held to: its arguments, its results, and the same ones when it is asked
+# again.
 
 Returns = Callable[..., str | None]  # (what a function returned, its arguments) -> what is wrong with it, or None
 _CLOSE = 1e-6  # of the largest number: libraries may round otherwise where the same numbers lie elsewhere
@@ -66,6 +61,13 @@ def contract(
         >>> contract("method mine: sizes", count, again=True)(3)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         fedray.core.errors.BadInput: method mine: sizes, asked again, returns something else, so that no run could ...
+        >>> def returns(found, number):
+        ...     return None if found > number else f"{found}: return more than {number}"
+        >>> contract("method mine: grow", lambda number: number + 1, returns, arguments="number")(3)
+        4
+        >>> contract("method mine: grow", lambda number: number - 1, returns, arguments="number")(3)
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: method mine: grow returned 2: return more than 3
     """
     if arguments is not None and (wrong := explain_uncallable(function, arguments)) is not None:
         raise BadInput(f"{where} {wrong}: give a function ({arguments})")
@@ -172,3 +174,77 @@ def _read_hints(kind: Any) -> dict[str, Any]:
     """Returns the type hints of the fields of a dataclass or a named tuple."""
     hints = get_type_hints(kind, localns={"Tensor": Tensor, "Sequence": Sequence})
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options that record which of them are read, so that an option that nothing reads can be refused.
+
+
+class RecordedOptions:
+    """A mapping that records which keys are asked for; whoever walks over it has read all.
+
+    Example:
+        >>> options = RecordedOptions({"sigma": 0.1, "tau": 2})
+        >>> options["sigma"], options.get("rho", 1)
+        (0.1, 1)
+        >>> options.unread(), sorted(options.asked)
+        (['tau'], ['rho', 'sigma'])
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Records reads of `options`."""
+        self.options = dict(options)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return self.options[key]
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return key in self.options
+
+    def __iter__(self) -> Iterator[str]:
+        self.asked.update(self.options)
+        return iter(self.options)
+
+    def __len__(self) -> int:
+        return len(self.options)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Returns the value of a key, or a default."""
+        self.asked.add(key)
+        return self.options.get(key, default)
+
+    def keys(self) -> Any:
+        """All keys, which are then read."""
+        return dict.fromkeys(self).keys()
+
+    def values(self) -> Any:
+        """All values, which are then read."""
+        return [self.options[key] for key in self]
+
+    def items(self) -> Any:
+        """All pairs, which are then read."""
+        return [(key, self.options[key]) for key in self]
+
+    def unread(self) -> list[str]:
+        """Returns the keys that nobody asked for."""
+        return [key for key in self.options if key not in self.asked]
+
+
+def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
+    """Refuses options that a user's function did not read when it was called.
+
+    Args:
+        section: Where the options stand, such as `method`.
+        name: Of the function.
+        options: What it was called with.
+
+    Raises:
+        BadInput: Names the first option that it did not read.
+    """
+    for key in options.unread():
+        otherwise = "leave it out, or declare it in fedray.register"
+        remedy = suggest_nearest(key, tuple(options.asked), otherwise, prefix=f"{section}.")
+        raise BadInput(f"{section}.{key} = {quote_value(options.options[key])}, but {name} does not read it: {remedy}")

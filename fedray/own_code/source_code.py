@@ -18,7 +18,7 @@ from typing import Any
 # What is given counts, with all of the user's functions and classes that it holds (in a partial, a closure, a default
 # value, an attribute) or names, directly or through others: a network's `forward` may call a function of the same
 # file, or of another file of the user's. What names do not tell (a function that is looked up in a table) is in the
-# file of a module, which counts as a whole (`fedray.own_code.user_modules.hash_files`).
+# file of a module, which counts as a whole (`fedray.own_code.user_code.hash_files`).
 #
 # Comments, docstrings and the place of the code in its file do not count, nor does the code of installed packages.
 # Values are the concern of `fedray.own_code.read_values`; files that code reads are not seen.

@@ -13,7 +13,7 @@ from fedray.core.method import JobRows
 from fedray.core.sums import Totals
 from fedray.core.types import Clients, IntArray, SizedPlan, State, Stats
 from fedray.data.shards import share_array
-from fedray.runtime import flights
+from fedray.runtime import jobs as flights
 from fedray.runtime.placement import ActorSpec, assign_homes, list_serving
 
 # ---------------------------------------------------------------------------------------------------------------------

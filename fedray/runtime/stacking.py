@@ -1,36 +1,144 @@
-"""The worker of a stack: one worker for each part, and the out-of-fold features, which never leave the process.
-
-A stack trains several bases, and then a meta model on their answers. The features of a client's row are the answers of
-those sub models that have not seen the row; they are computed where the client lives, and are neither sent nor saved.
-
-Example:
-    >>> [(fold, rows.tolist()) for fold, rows in _rows_of_folds(np.array([0, 2, 0]))]
-    [(0, [0, 2]), (2, [1])]
-"""
+"""The worker of a stack: one worker for each part, and the out-of-fold features, which never leave the process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.core import rng
 from fedray.core.method import JobRows
 from fedray.core.sums import merge_stats
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.data.shards import count_held_labels
 from fedray.data.stacking import FeatureShards, LeaveOutShards
 from fedray.metrics import ensemble
-from fedray.models.aggregators import combine_outputs, side_by_side
-from fedray.models.stacking import SIDE_BY_SIDE
-from fedray.runtime.classifiers import FittedVotes
+from fedray.models.stacking import SIDE_BY_SIDE, Voter, combine_outputs, make_classifier, side_by_side
 from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
 from fedray.simulation.stacking import is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
 from fedray.training.choice import Engine, is_shareable
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bases of a stack that vote: each client fits a scikit-learn classifier on its own rows; a sub model is their vote.
+#
+# A classifier depends on nothing but a client's rows (without the fold that its world leaves out) and an address. So
+# no classifier is sent or saved: a process that needs one fits it again, and keeps it.
+
+ClassifyRows = Callable[[Any], IntArray]  # inputs `[n, f]` -> classes `[n]`
+
+
+class FittedVotes:
+    """The classifiers that were fitted in this process, and how they vote.
+
+    Attributes:
+        parts: The bases of the stack.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self._fitted: dict[tuple[int, int, int], ClassifyRows] = {}
+        self._lock = Lock()  # so that threads fit nothing twice, and because the limit of BLAS holds for all of them
+
+    @cached_property
+    def _blas(self) -> Any:
+        """The controller of the matrix libraries of this process."""
+        import sklearn.linear_model  # noqa: F401  (it loads a matrix library that the controller has to find)
+        from threadpoolctl import ThreadpoolController
+
+        return ThreadpoolController()
+
+    def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
+        """Shares of the votes of a base's classifiers.
+
+        Args:
+            i: Number of the base.
+            world: The world, 0 to R - 1.
+            folds: The folds that are left out, one after the other.
+            x: Raw inputs of the world, `[n, ...]`.
+
+        Returns:
+            The shares of the classes, `[len(folds), n, C]`. Clients without rows do not vote; where nobody votes, all
+            classes have the same share.
+        """
+        part = self.parts[i]
+        shards, row = _shards(part), np.arange(len(x))
+        worlds = world * part.folds + np.array(folds)
+        inputs = _flatten(part, x, int(worlds[0]))
+        counts = np.zeros((len(worlds), len(x), part.study.classes))
+        # the order in which BLAS adds, and so the bits, would depend on its threads
+        with self._lock, self._blas.limit(limits=1, user_api="blas"):
+            for client in range(shards.number):
+                votes: dict[int, IntArray] = {}  # by the fold that was left out, if that makes a difference
+                for at in np.flatnonzero(shards.sizes(worlds, np.full_like(worlds, client))).tolist():
+                    fold = folds[at] if shards.within else 0
+                    if fold not in votes:
+                        votes[fold] = self._classifier(i, int(worlds[at]), client, fold)(inputs)
+                    counts[at, row, votes[fold]] += 1
+        voters = counts.sum(axis=-1, keepdims=True)
+        return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
+
+    def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
+        """Returns the classifier of a client for base i in a world that leaves a fold out.
+
+        The fold is 0 where whole clients are left out: a client that is present has all its rows in every such world.
+        """
+        part = self.parts[i]
+        key = (i, world if _shards(part).within else world // part.folds, client)
+        if key not in self._fitted:
+            fetched = part.study.shards.fetch(np.array([world]), np.array([client]))
+            rows = fetched.rows[0, : int(fetched.size[0])]
+            seed = rng.keys(int(part.study.seeds[world]), "votes", i, client, fold)
+            inputs, y = _flatten(part, fetched.x[rows], world), fetched.labels(rows, 0).numpy()
+            assert part.voter is not None
+            self._fitted[key] = fit_classifier(part.voter, inputs, y, int(seed % np.uint64(2**32)))
+        return self._fitted[key]
+
+
+def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows:
+    """Fits the classifier of one client; a client with rows of one class gets the constant answer.
+
+    Args:
+        voter: The name of the classifier and its options.
+        x: Inputs, `[n, f]`.
+        y: Classes, `[n]`.
+        seed: Seed of the classifier's random numbers, below 2^32.
+
+    Returns:
+        A function from inputs `[m, f]` to classes `[m]`.
+
+    Example:
+        >>> classify = fit_classifier(Voter("sklearn/decision_tree", {}), [[0.0], [1.0]], np.array([3, 5]), seed=0)
+        >>> classify([[0.1], [0.9]]).tolist()
+        [3, 5]
+    """
+    if (y == y[0]).all():
+        return lambda x: np.full(len(x), y[0])
+    classify: ClassifyRows = make_classifier(voter.name, voter.options, seed).fit(x, y).predict
+    return classify
+
+
+def _shards(part: Part) -> LeaveOutShards:
+    assert isinstance(part.study.shards, LeaveOutShards)
+    return part.study.shards
+
+
+def _flatten(part: Part, x: Tensor, world: int) -> Any:
+    """Raw inputs `[n, ...]` as a classifier takes them: standardized as for a network, `[n, f]` float64."""
+    return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A stack trains several bases, and then a meta model on their answers. The features of a client's row are the answers
+# of those sub models that have not seen the row; they are computed where the client lives, and are neither sent nor
+# saved.
 
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
@@ -209,7 +317,12 @@ class StackWorkers:
 
 
 def _rows_of_folds(fold: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Returns the rows of each fold that has any, from the fold of each row `[n]`."""
+    """Returns the rows of each fold that has any, from the fold of each row `[n]`.
+
+    Example:
+        >>> [(fold, rows.tolist()) for fold, rows in _rows_of_folds(np.array([0, 2, 0]))]
+        [(0, [0, 2]), (2, [1])]
+    """
     for f in np.unique(fold).tolist():
         yield f, np.flatnonzero(fold == f)
 

@@ -23,7 +23,9 @@ from fedray.core.sums import check_finite, map_arrays, merge_stats
 from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
 from fedray.data.shards import Shards
 from fedray.models import dropout
-from fedray.runtime import failures, flights, tiers
+from fedray.runtime import failures
+from fedray.runtime import jobs as flights
+from fedray.runtime import jobs as tiers
 from fedray.runtime.jobs import batch_address
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes

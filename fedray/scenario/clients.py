@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from fedray.core import validators
-from fedray.core.spec import Needs, key, section
+from fedray.core.spec import NameSpec, Needs, Option, key, section
 from fedray.core.types import Mode, Staleness
 from fedray.core.validators import either, flag, gpu_share, map_of, maybe, one_of, real, text, whole
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The keys that say who there is and who trains what: tiers of devices, clients, participation, schedule.
 
 NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 
@@ -153,3 +157,64 @@ class ScheduleKeys:
     kind: str = key("permutation", text)
     object: str | None = key(None, maybe(text))
     rows: str = key("client", one_of("client", "slot", "stratum"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The client selections and schedules as scenarios know them: text and options.
+
+SELECTION_SPECS: Mapping[str, NameSpec] = {
+    "uniform": NameSpec("every client of a tier with the same odds, without replacement"),
+    "examples": NameSpec("odds in proportion to the samples of a client, without replacement"),
+    "power_of_choice": NameSpec(
+        "of d candidates the clients with the largest known losses (Cho et al. 2020, rpow-d)",
+        {"candidates": Option(None, maybe(whole(1, 10**9)))},
+    ),
+    "oort": NameSpec(
+        "by statistical utility and speed, with exploration (Lai et al. 2021)",
+        {"exploration": Option(0.9, real("[0, 1]")), "penalty": Option(2.0, real("[0, 100]"))},
+    ),
+    "round_robin": NameSpec("the clients of all tiers in turn, by their ids"),
+    "fair": NameSpec("the same clients for an age of K rounds, every client in as many ages as the others"),
+}
+SCHEDULE_SPECS: Mapping[str, NameSpec] = {
+    "permutation": NameSpec("every row trains every model once in K rounds (Fed-ensemble)"),
+    "random": NameSpec("uniformly random models in every round"),
+    "balanced": NameSpec("cyclic shifts of one permutation, equally many jobs of each model"),
+    "adaptive": NameSpec("odds grow with a model's last loss at the client"),
+    "walk": NameSpec("models walk over a graph of clients, without a server"),
+}
+READS_LOSSES = ("power_of_choice", "oort")  # and a user's own, which may
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The keys of a graph of clients, for methods without a server.
+
+_RANDOM = Needs("graph.kind", ("erdos_renyi", "watts_strogatz"))
+_SMALL_WORLD = Needs("graph.kind", ("watts_strogatz",))
+
+
+@dataclass(frozen=True)
+class GraphKeys:
+    """Where models walk when there is no server.
+
+    Attributes:
+        kind: kind of the graph.
+        transition: which neighbor is next: uniform, lazy, metropolis.
+        probability: probability of an edge (erdos_renyi; default: 2 log(N) / N), or that an edge is rewired
+            (watts_strogatz; default: 0.1).
+        neighbours: neighbors of each node before rewiring (watts_strogatz).
+        edges: file of a graph of your own, CSV or Parquet: the columns `node` and `neighbour`, a row for each edge.
+        node_failure: probability that a node is out of order in a step.
+        edge_failure: probability that an edge is cut in a step.
+        failures: file of a table of failures, CSV or Parquet: the columns `first` and `last` (steps, from 0), `node`,
+            and `neighbour` where only the edge to it is cut.
+    """
+
+    kind: str = key("ring", one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))
+    transition: str = key("uniform", one_of("uniform", "lazy", "metropolis"))
+    probability: float | None = key(None, maybe(real("[0, 1]")), _RANDOM)
+    neighbours: int = key(4, whole(2, 10_000), _SMALL_WORLD)
+    edges: str | None = key(None, maybe(text), Needs("graph.kind", ("edges",)))
+    node_failure: float = key(0.0, real("[0, 1)"))
+    edge_failure: float = key(0.0, real("[0, 1)"))
+    failures: str | None = key(None, maybe(text))

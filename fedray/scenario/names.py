@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, NameSpec
 from fedray.methods import METHOD_SPECS
+from fedray.scenario.clients import SCHEDULE_SPECS, SELECTION_SPECS
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
 from fedray.scenario.models import MODEL_SPECS
-from fedray.scenario.selection import SCHEDULE_SPECS, SELECTION_SPECS
 
 
 class Origin(NamedTuple):

@@ -29,13 +29,12 @@ from fedray.core.validators import (
     text,
     whole,
 )
-from fedray.scenario.clients import ClientKeys, ParticipationKeys, ScheduleKeys
-from fedray.scenario.conformal import ConformalKeys
+from fedray.scenario.clients import ClientKeys, GraphKeys, ParticipationKeys, ScheduleKeys
 from fedray.scenario.nested import KeyPath, dotted_key
-from fedray.scenario.random_walk import GraphKeys
 from fedray.scenario.training import (
     CheckpointKeys,
     CompressKeys,
+    ConformalKeys,
     EvaluateKeys,
     LocalKeys,
     PatienceKeys,

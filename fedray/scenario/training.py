@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from fedray.core.local import RateKind
 from fedray.core.spec import REQUIRED, Needs, key, section
 from fedray.core.text import suggest_nearest
-from fedray.core.types import EVALUATED_CLIENTS, ServerOptimizerKind, Weighting
+from fedray.core.types import EVALUATED_CLIENTS, QuantileKind, ScoreKind, ServerOptimizerKind, Weighting
 from fedray.core.validators import (
     Check,
     either,
@@ -25,6 +25,9 @@ from fedray.core.validators import (
 )
 from fedray.scenario import names
 from fedray.scenario.clients import NO_ROUNDS
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The keys that say how models change in a round, and what is measured and kept.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys that say how models change in a round: local training, compression, server.
@@ -263,3 +266,29 @@ def own_names(value: Any) -> dict[str, Any]:
         raise ValueError(f"is no mapping of names: give some of {', '.join(known)}")
     checks = {key: list_of(text, 100) if kind.argument else text for key, kind in known.items()}
     return {key: check(value[key]) for key, check in checks.items() if value.get(key) is not None}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The keys of conformal prediction sets.
+
+_RAPS = Needs("predict.conformal.score", ("raps",))
+
+
+@dataclass(frozen=True)
+class ConformalKeys:
+    """Sets of labels, or intervals, that hold the right answer with probability 1 - alpha.
+
+    Attributes:
+        alpha: share of the answers that may be outside of their sets.
+        score: how badly a label fits an answer; `auto`: `lac` for classes, `regression` for real targets.
+        quantile: how clients find the threshold: from all their scores (`exact`), or from one number each (`qq`,
+            FedCP-QQ).
+        penalty: of `raps`, added for each rank beyond `k_reg` (lambda of its paper).
+        k_reg: of `raps`, how many ranks have no penalty.
+    """
+
+    alpha: float = key(0.1, real("(0, 1)"))
+    score: Literal["auto"] | ScoreKind = key("auto", one_of("auto", *get_args(ScoreKind)))
+    quantile: QuantileKind = key("exact", one_of(*get_args(QuantileKind)))
+    penalty: float = key(0.01, real("[0, inf)"), _RAPS)
+    k_reg: int = key(1, whole(0, 10**6), _RAPS)

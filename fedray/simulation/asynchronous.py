@@ -13,10 +13,9 @@ from fedray.core.method import Phase
 from fedray.core.sums import Counts, ExactSum, Kept, Largest, merge_stats
 from fedray.core.types import Flight, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import clock
-from fedray.simulation.flown import count_earlier
 from fedray.simulation.rounds import Advance, CountRounds, RoundResult, count_bytes
 from fedray.simulation.study import FlightTable, JobTable, Progress, Runtime, Study
-from fedray.simulation.timeline import Horizon, count_costs, make_timelines
+from fedray.simulation.timeline import Horizon, count_costs, count_earlier, make_timelines
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What asynchronous training keeps of jobs in flight: the versions that they started from, and sums for later steps.

@@ -22,8 +22,7 @@ from torch import Tensor
 from fedray.components.memory import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.method import Answer, Method, Phase, Schedule, Server
-from fedray.core.parts import PartStep
+from fedray.core.method import Answer, Method, PartStep, Phase, Schedule, Server
 from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.data.shards import ServerShards, Shards
 from fedray.data.stacking import FeatureShards, LeaveOutShards, ProxyShards

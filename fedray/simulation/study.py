@@ -109,10 +109,10 @@ class Part(NamedTuple):
         trainable: Where its trainable parameters lie in a row of the whole.
         buffers: Where its float buffers lie in a row of the whole.
         counters: Where its integer buffers lie in a row of counters of the whole.
-        voter: What its clients fit instead of being trained (`fedray.runtime.classifiers`); such a part has no rounds
+        voter: What its clients fit instead of being trained (`fedray.runtime.stacking`); such a part has no rounds
             and no numbers. None: the part is trained.
         combine: Of a base whose model i is client i's own: how their answers make one where there is no meta model
-            (`fedray.models.aggregators`). None: its models are nobody's own.
+            (`fedray.models.stacking`). None: its models are nobody's own.
         features: Of a base: what the meta model learns from (`fedray.models.stacking.Stack.features`).
         answers: Of a base: whether it has a part in the mean that answers where there is no meta model.
         trained_before: Of the meta model: a function round -> who has trained it before, as `world * N + client`.

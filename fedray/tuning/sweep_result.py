@@ -27,7 +27,7 @@ from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files.bounded import RESTORE, is_present, read_parquet_files, read_sealed, refuse_links, say_damaged
 from fedray.files.plain import choose_out, expand_user_path
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.scenario.yaml_text import read_mapping
 from fedray.tuning.objectives import SweepObjective
 from fedray.tuning.places import COPY, has_sweep

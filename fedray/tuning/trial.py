@@ -33,7 +33,7 @@ from fedray.experiments.run import run_inline
 from fedray.experiments.trainable import refuse_other_seats
 from fedray.files import plain
 from fedray.files.bounded import find_checkpoints
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process.session import current_ending, say_notes
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.inline import Inline

@@ -19,7 +19,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.bounded import refuse_links
 from fedray.files.tables import table_schema
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process.session import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import yaml_text

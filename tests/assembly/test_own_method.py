@@ -17,8 +17,7 @@ from fedray.assembly.distillation import share_of_server
 from fedray.assembly.own_methods import guard_method, method_checks, phase_checks
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.method import Phase, Server
-from fedray.core.parts import PartStep
+from fedray.core.method import PartStep, Phase, Server
 from fedray.core.types import Clients, State, Tier
 from fedray.methods import (
     Answer,

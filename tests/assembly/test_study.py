@@ -16,10 +16,10 @@ from small import scenario
 import fedray
 from fedray.assembly import memory
 from fedray.assembly.clients import expect_seconds, make_participation
+from fedray.assembly.features import read_failures
 from fedray.assembly.memory import estimate_rows
 from fedray.assembly.methods import make_local
 from fedray.assembly.models import choose_students
-from fedray.assembly.random_walk import read_failures
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.components.distillation import TORCH

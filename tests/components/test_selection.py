@@ -37,8 +37,8 @@ from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 from fedray.core.types import Clients, FloatArray, IntArray, Plan, State, Tier
 from fedray.data.shards import Shards
 from fedray.methods import Method, Setting, federated
+from fedray.scenario.clients import SELECTION_SPECS
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.selection import SELECTION_SPECS
 
 N = 12
 TIERS = Clients((Tier("a", 5), Tier("b", 7)))

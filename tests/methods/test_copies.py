@@ -15,7 +15,8 @@ from reports import without_report
 
 import fedray
 from fedray import methods
-from fedray.methods import METHODS, MethodSpec
+from fedray.core.spec import MethodSpec
+from fedray.methods import METHODS
 
 SEEDS = ("fed_ensemble", "fedavg", "shefl", "fedag", "random_walk", "stacking")  # what fedray began with
 FRAME = ("__init__", "base", "kit", "setting")

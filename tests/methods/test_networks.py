@@ -20,7 +20,7 @@ from fedray.components.distillation import Fusion, ServerRows, Student, ask_mode
 from fedray.components.schedule import only
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.parts import PartStep
+from fedray.core.method import PartStep
 from fedray.methods import Answer, LocalLoss, Method, PrivateLayers, Setting, federated, federated_each
 from fedray.models.net import compute_raw_outputs
 from fedray.models.nets import build_net

@@ -10,7 +10,7 @@ from small import scenario, spell_out
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.private import find_private_layers
+from fedray.assembly.features import find_private_layers
 from fedray.core.errors import BadInput
 from fedray.models.net import net_of
 

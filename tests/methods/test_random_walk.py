@@ -16,14 +16,14 @@ from scipy.stats import chi2
 from small import of_method
 
 import fedray
-from fedray.assembly.random_walk import make_graph, make_walk
+from fedray.assembly.features import make_graph, make_walk
 from fedray.assembly.study import build_study
 from fedray.components.random_walk import Graph, Outages, make_walks, walk_schedule
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import IntArray, SizedPlan, State
 from fedray.runtime.inline import Inline
+from fedray.scenario.clients import GraphKeys
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.random_walk import GraphKeys
 from fedray.simulation import clock
 from fedray.simulation.rounds import add_round, begin_progress, run_round
 

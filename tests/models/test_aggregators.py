@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedray.models.aggregators import (
+from fedray.models.stacking import (
     build_aggregator,
     build_interpolation,
     combine_outputs,

@@ -18,8 +18,8 @@ from fedray.core.sums import merge_stats
 from fedray.core.types import State
 from fedray.data.stacking import LeaveOutShards
 from fedray.data.types import Dataset
-from fedray.runtime.classifiers import FittedVotes
 from fedray.runtime.inline import Inline
+from fedray.runtime.stacking import FittedVotes
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.simulation.questions import outputs_on
 from fedray.simulation.rounds import begin_progress, size_jobs

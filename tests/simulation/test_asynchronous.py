@@ -27,7 +27,7 @@ from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.features.windows import Windows
 from fedray.methods import Method, Setting, federated
-from fedray.runtime.flights import group_versions
+from fedray.runtime.jobs import group_versions
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
 from fedray.simulation import clock

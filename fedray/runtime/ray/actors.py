@@ -26,7 +26,7 @@ from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.sums import Totals, merge_stats, sum_bytes, thin
 from fedray.core.types import IntArray, SizedPlan, State, Stats
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
 from fedray.runtime import exchange as messages
 from fedray.runtime.environment import device_of, limit_gpu_memory

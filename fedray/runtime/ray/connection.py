@@ -32,7 +32,7 @@ from ray.job_config import JobConfig
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
-from fedray.own_code.user_modules import find_module_places
+from fedray.own_code.user_code import find_module_places
 from fedray.process.session import SIGNALS, current_ending, leave_untidy
 from fedray.runtime import environment, leftovers
 from fedray.runtime.environment import answers

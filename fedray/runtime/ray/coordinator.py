@@ -19,8 +19,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.own_code.user_code import describe_exception
-from fedray.own_code.user_modules import import_modules
+from fedray.own_code.user_code import describe_exception, import_modules
 from fedray.runtime import environment
 from fedray.runtime.environment import pretend_gpus
 from fedray.runtime.ray.cluster import (

@@ -1,0 +1,507 @@
+"""Makes what features need of a scenario: private layers, slices, walks, stacks, aggregators, conformal sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedray.components.random_walk import Graph, Outages, make_walks
+from fedray.core import rng
+from fedray.core.errors import BadInput
+from fedray.core.method import Method, Walk
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, Net, Tier
+from fedray.data.shards import Shards
+from fedray.features.private import trained_layers
+from fedray.files.plain import expand_user_path
+from fedray.files.tables import read_number_table
+from fedray.methods.fens import FIXED
+from fedray.metrics.conformal import ConformalRule, choose_ranks, find_pooled_rank
+from fedray.models.nets import build_net
+from fedray.models.slices import TierNet
+from fedray.models.stacking import Base, Stack, Voter, build_aggregator, voting_net
+from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.scenario.clients import GraphKeys
+from fedray.scenario.methods import UNKNOWN, method_spec_of
+from fedray.scenario.schema import ModelKeys, Scenario
+from fedray.scenario.training import ConformalKeys
+from fedray.training.chain import find_changed_call
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which layers of a network stay with the clients (`local.private`).
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
+
+
+def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Returns the layers of a network that some words name.
+
+    Args:
+        net: the network.
+        wanted: `norm`: normalization layers; `head`: the last layer; else patterns of the layers' names, such as `fc*`.
+
+    Raises:
+        BadInput: a word names no layer.
+
+    Example:
+        >>> from fedray.models.nets import build_net
+        >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
+        >>> find_private_layers(net, ["head"]), find_private_layers(net, ["*"])
+        (('3',), ('1', '3'))
+        >>> find_private_layers(net, ["conv*"])
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: local.private = conv*: the network mlp has no such layer: its layers are 1, 3
+    """
+    layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in net.layout.names))
+    found: set[str] = set()
+    for word in wanted:
+        if word == "norm":
+            mine = {name for name in layers if isinstance(net.module.get_submodule(name), NORMS)}
+        elif word == "head":
+            mine = {_find_head(net)}
+        else:
+            mine = {name for name in layers if fnmatchcase(name, word)}
+        if not mine:
+            what = "no normalization layers" if word == "norm" else "no such layer"
+            raise BadInput(
+                f"local.private = {word}: the network {net.name} has {what}: its layers are {', '.join(layers)[:300]}"
+            )
+        found |= mine
+    return tuple(name for name in layers if name in found)
+
+
+def _find_head(net: Net) -> str:
+    """The last layer, which must have trained parameters of its own: beside them it may have frozen ones inside."""
+    last = [name for name, part in net.module.named_modules() if any(True for _ in part.parameters(False))][-1]
+    head = trained_layers(net.layout)[-1]
+    if head != last and not last.startswith(f"{head}."):
+        raise BadInput(
+            f"local.private = head: the last layer of the network {net.name}, {last}, has no trained parameters of its "
+            f"own (they are shared or frozen): name what stays with the clients, {head} say"
+        )
+    return head
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The networks of the tiers, from a scenario, where clients train slices of the network.
+
+
+def cut_network(
+    scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
+) -> tuple[TierNet, ...]:
+    """Returns the network of each tier; none for a method that slices no networks.
+
+    Args:
+        scenario: names the method.
+        net: the whole network.
+        tiers: of the population.
+        sample: shape of a network input.
+        is_own: whether the method is a user's own function, which may slice networks.
+
+    Raises:
+        BadInput: a network is to be sliced that is not made of plain layers.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> from fedray.models.nets import build_net
+        >>> from fedray.scenario.loader import read_scenario
+        >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
+        >>> scenario = read_scenario({"method": "heterofl"})
+        >>> tiers = (Tier("strong", 5), Tier("weak", 5, width=0.25))
+        >>> [(one.net.layout.d, round(one.work, 2)) for one in cut_network(scenario, net, tiers, (4,))]
+        [(67, 1.0), (19, 0.28)]
+    """
+    method = scenario.method
+    cut = (UNKNOWN if is_own else method_spec_of(method.name)).slices
+    if cut is None:
+        return ()
+    widths = [tier.width for tier in tiers]
+    changed = None if min(widths) == 1 else find_changed_call(net.module)
+    if changed is not None:
+        raise BadInput(
+            f"model.name = {net.name}: its forward {changed}, which slices of it would not have: take it out"
+        )
+    nets: tuple[TierNet, ...] = cut(net, widths, torch.zeros(1, *sample), method.options, method.name)
+    return nets
+
+
+def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
+    """Raises `BadInput` where a tier has a width, but the method does not slice the network."""
+    narrow = [tier for tier in tiers if tier.width != 1]
+    if narrow and not method.phase.nets:
+        raise BadInput(
+            f"clients.tiers.{narrow[0].name}.width = {narrow[0].width:g}, but {method.name} does not read it: compose "
+            "it with fedray.methods.federated_slices, or leave it out"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The graph of a scenario without a server (made by networkx), what fails on it, and the walks over it.
+#
+# An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, one row an edge; a failure
+# table (`graph.failures`) the columns `first`, `last` (steps, inclusive, from 0), `node` and, where only one edge is
+# cut, `neighbour`.
+
+MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte
+TRIES = 100  # of random graphs that turn out not to be connected
+DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
+
+
+def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
+    """Returns the walks of a scenario's models over N clients.
+
+    Args:
+        scenario: the scenario.
+        nodes: clients N.
+        seeds: `[R]`, one for each world.
+
+    Raises:
+        BadInput: the graph cannot be made, is not connected, or a file of it cannot be used.
+    """
+    keys = scenario.graph
+    drawn: dict[int, Graph] = {}
+    for seed in seeds if keys.kind in DRAWN else seeds[:1]:
+        if seed not in drawn:
+            drawn[seed] = make_graph(keys, nodes, seed)
+    graphs = [drawn.get(seed, drawn[seeds[0]]) for seed in seeds]
+    table = (
+        read_failures(expand_user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
+    )
+    outages = Outages(keys.node_failure, keys.edge_failure, table)
+    return make_walks(graphs, scenario.method.models, seeds, keys.transition, outages)
+
+
+def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
+    """Returns the graph over N nodes; a random one is drawn again until it is connected.
+
+    Args:
+        keys: the section `graph` of the scenario.
+        nodes: N.
+        seed: of the random numbers.
+
+    Raises:
+        BadInput: the graph cannot be made, or is not connected.
+
+    Example:
+        >>> make_graph(GraphKeys(kind="ring"), nodes=4, seed=0).neighbor.tolist()
+        [1, 3, 0, 2, 1, 3, 0, 2]
+    """
+    import networkx as nx
+
+    if keys.kind == "edges":
+        if keys.edges is None:
+            raise BadInput("graph.kind = edges, but graph.edges is missing: name a CSV or Parquet file")
+        edges = _read_edges(expand_user_path("graph.edges", keys.edges), nodes)
+        graph = nx.Graph(edges.tolist())
+        graph.add_nodes_from(range(nodes))
+        return _list_neighbors(graph, nodes) or _refuse(
+            f"graph.edges = {keys.edges}: the graph is not connected: add edges"
+        )
+    if keys.edges is not None:
+        raise BadInput(f"graph.edges = {keys.edges}, but graph.kind is {keys.kind}: set graph.kind to edges")
+    _check_size(keys, nodes)
+    for attempt in range(TRIES if keys.kind in DRAWN else 1):
+        drawn = _make_with_networkx(keys, nodes, int(rng.keys(seed, "graph", attempt)) & 0xFFFFFFFF)
+        if (lists := _list_neighbors(drawn, nodes)) is not None:
+            return lists
+    return _refuse(
+        f"graph.kind = {keys.kind}: {TRIES} drawn graphs of {nodes} nodes were not connected: raise graph.probability"
+        + (" or graph.neighbours" if keys.kind == "watts_strogatz" else "")
+    )
+
+
+def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
+    import networkx as nx
+
+    if keys.kind == "torus":
+        return nx.convert_node_labels_to_integers(nx.grid_2d_graph(*_torus(nodes), periodic=True), ordering="sorted")
+    if keys.kind == "erdos_renyi":
+        return nx.fast_gnp_random_graph(nodes, _probability(keys, nodes), seed=seed)
+    if keys.kind == "watts_strogatz":
+        return nx.watts_strogatz_graph(nodes, keys.neighbours, _probability(keys, nodes), seed)
+    plain = {"ring": nx.cycle_graph, "complete": nx.complete_graph, "star": lambda n: nx.star_graph(n - 1)}
+    return plain[keys.kind](nodes)
+
+
+def _probability(keys: GraphKeys, nodes: int) -> float:
+    """Returns the probability of an edge, or of rewiring one: as the scenario says, else 2 log(N) / N, or 0.1.
+
+    A large random graph is connected from log(N) / N on.
+    """
+    usual = min(1.0, 2 * float(np.log(nodes)) / nodes) if keys.kind == "erdos_renyi" else 0.1
+    return usual if keys.probability is None else keys.probability
+
+
+def _check_size(keys: GraphKeys, nodes: int) -> None:
+    """Refuses graphs that cannot be, and those that would fill the memory."""
+    if nodes < 2 or (keys.kind == "ring" and nodes < 3):
+        raise BadInput(f"clients.number = {nodes}, but a {keys.kind} needs {3 if keys.kind == 'ring' else 2}: raise it")
+    if keys.kind == "watts_strogatz" and keys.neighbours >= nodes:
+        raise BadInput(f"graph.neighbours = {keys.neighbours}, but clients.number is {nodes}: lower it")
+    if keys.kind == "torus":
+        _torus(nodes)
+    each = {"complete": nodes - 1, "erdos_renyi": _probability(keys, nodes) * (nodes - 1), "torus": 4, "star": 2}
+    edges = nodes * each.get(keys.kind, keys.neighbours if keys.kind == "watts_strogatz" else 2) / 2
+    if edges > MOST_EDGES:
+        raise BadInput(
+            f"clients.number = {nodes}: a {keys.kind} graph has about {edges:.2g} edges, {MOST_EDGES:.0e} at most: "
+            "lower it, or choose another graph.kind"
+        )
+
+
+def _torus(nodes: int) -> tuple[int, int]:
+    """Returns the squarest `a x b = N` with a, b >= 3."""
+    for a in range(int(np.sqrt(nodes)), 2, -1):
+        if nodes % a == 0:
+            return a, nodes // a
+    raise BadInput(f"clients.number = {nodes} does not fill a torus of 3 x 3 or more: take 9, 12, 15, 16, 18, ...")
+
+
+def _list_neighbors(graph: Any, nodes: int) -> Graph | None:
+    """Its neighbour lists, or None where a walk could not reach every node."""
+    import networkx as nx
+
+    if graph.number_of_nodes() != nodes or not nx.is_connected(graph):
+        return None
+    lists = [sorted(graph.neighbors(i)) for i in range(nodes)]
+    start = np.cumsum([0] + [len(one) for one in lists]).astype(np.int64)
+    return Graph(start, np.array([j for one in lists for j in one], dtype=np.int64))
+
+
+def _refuse(line: str) -> Graph:
+    raise BadInput(line)
+
+
+def read_failures(path: Path, nodes: int) -> IntArray:
+    """The failure table of a file: rows (first step, last step, node, neighbor or -1), as `Outages` takes them."""
+    table = read_number_table("graph.failures", path, ("first", "last", "node"), ("neighbour",))
+    first, last = (_read_whole("graph.failures", path, table, name) for name in ("first", "last"))
+    if not ((first >= 0) & (first <= last)).all():
+        raise BadInput(f"graph.failures = {path}: a row lacks 0 <= first <= last: correct it")
+    neighbor = np.full(len(first), -1)
+    if "neighbour" in table:
+        given = ~np.isnan(table["neighbour"])  # an empty cell: the whole node fails
+        neighbor[given] = _read_nodes(
+            "graph.failures", path, {"neighbour": table["neighbour"][given]}, "neighbour", nodes
+        )
+    return np.stack([first, last, _read_nodes("graph.failures", path, table, "node", nodes), neighbor], axis=1)
+
+
+def _read_edges(path: Path, nodes: int) -> IntArray:
+    """Returns the edges of a file, `[E, 2]`."""
+    table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
+    pairs = np.stack([_read_nodes("graph.edges", path, table, name, nodes) for name in ("node", "neighbour")], axis=1)
+    edges: IntArray = pairs[pairs[:, 0] != pairs[:, 1]]
+    return edges
+
+
+def _read_whole(key: str, path: Path, table: dict[str, FloatArray], name: str) -> IntArray:
+    """Returns a column as whole numbers; nothing is cut or rounded."""
+    column = table[name]
+    wrong = column[~((np.abs(column) < 2**53) & (column == np.floor(column)))]  # NaN and infinity are wrong too
+    if len(wrong):
+        value = "an empty cell" if np.isnan(wrong[0]) else f"{wrong[0]:g}"
+        raise BadInput(f"{key} = {path}: column {name} holds {value}: give whole numbers")
+    return column.astype(np.int64)
+
+
+def _read_nodes(key: str, path: Path, table: dict[str, FloatArray], name: str, nodes: int) -> IntArray:
+    """Returns a column as ids of nodes, 0 to N - 1."""
+    named = _read_whole(key, path, table, name)
+    unknown = named[(named < 0) | (named >= nodes)]
+    if len(unknown):
+        raise BadInput(
+            f"{key} = {path}: it names node {unknown[0]}, but clients.number is {nodes}: ids are 0 to {nodes - 1}"
+        )
+    return named
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The bases of stacking and its meta model, from a scenario.
+
+MOST_LEFT_OUT = 1000  # clients of which each is left out once
+MOST_FITTED = 10_000  # classifiers of a base that a process keeps for each world
+META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
+
+
+def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
+    """Makes the stack of a scenario from `method.bases`, or from the scenario's own model without them.
+
+    Args:
+        scenario: the scenario.
+        classes: C of the data; 0 for regression.
+        clients: N.
+        network: makes the network of a scenario.
+
+    Raises:
+        BadInput: there are no classes, or nothing that can be left out.
+
+    Example:
+        >>> from fedray.models.nets import build_net
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"rounds": 3, "method": {"name": "stacking"}})
+        >>> stack = make_stack(scenario, 10, 5, lambda one: build_net("linear", (4,), 10, "cross_entropy"))
+        >>> len(stack.bases), stack.folds, stack.rounds  # one base; each of the five clients is left out once
+        (1, 5, 3)
+    """
+    keys, within = scenario.method.options, scenario.method.options["folds"] == "within"
+    if not classes:
+        raise BadInput(f"method.name = stacking, but {scenario.data.name} has real targets: choose data with classes")
+    if not within and not 2 <= clients <= MOST_LEFT_OUT:
+        raise BadInput(
+            f"method.folds = client leaves out each of {clients:,} clients once: set clients.number from 2 to "
+            f"{MOST_LEFT_OUT:,}, or method.folds to within"
+        )
+    models = scenario.method.models
+    folds = keys["fold_number"] if within else clients
+    fits = clients * (folds if within else 1)
+    classifiers = [_classifier(_model_keys(base), classes, fits) for base in keys["bases"]]
+    bases = tuple(
+        classifier or Base(network(replace(scenario, model=_model_keys(base))), base.get("models", models))
+        for base, classifier in zip(keys["bases"], classifiers, strict=True)
+    ) or (Base(network(scenario), models),)
+    stack = Stack(
+        bases=bases,
+        meta=None,
+        folds=folds,
+        within=within,
+        rounds=scenario.rounds,
+        meta_rounds=keys.get("meta_rounds", scenario.rounds),
+        meta_lr=keys.get("meta_lr", scenario.local.lr),
+        meta_optimizer=keys.get("meta_optimizer", scenario.local.optimizer),
+        features=keys["features"],
+        pooled=keys["meta_data"] == "pooled",
+    )
+    if keys["meta"] not in META:
+        return stack
+    name, options = META[keys["meta"]]
+    width = stack.count_features(classes)
+    return stack._replace(meta=build_net(name, (width,), classes, "cross_entropy", **options))
+
+
+def _model_keys(base: dict[str, Any]) -> ModelKeys:
+    """Returns a base as a model section."""
+    return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
+
+
+def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
+    """Returns the base of a classifier, or None for the name of a network.
+
+    A process that answers fits the classifiers of all clients (F of each with `folds: within`), so their number is
+    limited.
+    """
+    if model.name not in CLASSIFIERS:
+        return None
+    if fits > MOST_FITTED:
+        raise BadInput(
+            f"method.bases has {model.name}, of which {fits:,} would be fitted (one for each client and fold): lower "
+            f"clients.number or method.fold_number, so that there are at most {MOST_FITTED:,}"
+        )
+    return Base(voting_net(model.name, classes), 1, Voter(model.name, model.options))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The clients' networks of FENS and the aggregator that reads them, from a scenario.
+
+MOST_CLIENTS = 1000  # whose networks one process keeps and asks
+
+
+def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
+    """Returns the one base, which has a network for each client, and the aggregator.
+
+    Args:
+        scenario: the scenario.
+        classes: C of the data; 0 for regression.
+        clients: N.
+        network: makes the network of a scenario.
+
+    Raises:
+        BadInput: there are no classes, or too many clients.
+
+    Example:
+        >>> from fedray.models.nets import build_net
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"method": {"name": "fens", "aggregator": "client_weights"}})
+        >>> stack = make_fens(scenario, 10, 5, lambda one: build_net("linear", (4,), 10, "cross_entropy"))
+        >>> stack.bases[0].models, stack.meta.layout.d, stack.meta_rounds
+        (5, 5, 500)
+    """
+    keys = scenario.method.options
+    if not classes:
+        raise BadInput(f"method.name = fens, but {scenario.data.name} has real targets: choose data with classes")
+    if clients > MOST_CLIENTS:
+        raise BadInput(
+            f"clients.number = {clients:,}, but the ensemble of fens has a network of every client: set it to "
+            f"{MOST_CLIENTS:,} at most"
+        )
+    kind, fixed = keys["aggregator"], keys["aggregator"] in FIXED
+    return Stack(
+        bases=(Base(network(scenario), clients),),
+        meta=None if fixed else build_aggregator(kind, clients, classes, keys["width"]),
+        folds=1,
+        within=False,
+        rounds=scenario.rounds,
+        meta_rounds=keys["meta_rounds"],
+        meta_lr=keys["meta_lr"],
+        meta_optimizer="sgd",
+        combine=kind if fixed else "mean",
+        proxy=0.0 if fixed else keys["proxy"],
+        name="fens",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From the keys of conformal sets to their rule, and whether the withheld rows are enough for it.
+
+
+def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
+    """Returns the rule that keys mean for a data set.
+
+    Args:
+        keys: of the scenario.
+        classes: C; 0 for a regression.
+        data: name of the data set, for the message.
+
+    Raises:
+        BadInput: the score belongs to the other task.
+    """
+    score = ("lac" if classes else "regression") if keys.score == "auto" else keys.score
+    if (score == "regression") == bool(classes):
+        has, remedy = ("classes", "lac, aps or raps") if classes else ("real targets", "regression")
+        raise BadInput(f"predict.conformal.score = {score}, but {data} has {has}: choose {remedy}, or leave it at auto")
+    return ConformalRule(keys.alpha, score, keys.quantile, keys.penalty, keys.k_reg)
+
+
+def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
+    """Refuses an alpha for which every set of some world would hold every label.
+
+    Args:
+        rule: how sets are made.
+        shards: the clients' data.
+        hold_out: `data.hold_out`, for the message.
+
+    Raises:
+        BadInput: names the least alpha that the withheld rows are enough for.
+    """
+    for world in range(shards.worlds):
+        sizes = [len(shards.client_holdout(world, c)) for c in range(min(shards.number, EVALUATED_CLIENTS))]
+        each = tuple(size for size in sizes if size)
+        rows, clients = sum(each), len(each)
+        if rule.quantile == "qq":
+            enough = choose_ranks(each, rule.alpha).r <= clients
+        else:
+            enough = find_pooled_rank(rule.alpha, rows, clients) <= rows
+        if not enough:
+            least = math.ceil(np.float64(1e4) * clients / (rows + clients)) / 1e4
+            remedy = "raise it" if rule.quantile == "qq" else f"raise it to {least:g} at least"
+            raise BadInput(
+                f"predict.conformal.alpha = {rule.alpha:g}, but {rows} rows withheld by {clients} clients are too few "
+                f"for it, so that every label would be in every set: {remedy}, or raise data.hold_out = {hold_out:g}"
+            )
