@@ -115,7 +115,7 @@ SPECS = {
         coefficients=False,
         samples=True,
         in_rounds="averages what the clients of a round have trained, part by part",
-        private="correction, if `alpha` > 0",
+        private="correction (none with `alpha: 0`)",
         network=add_heads,
         slices=cut_blocks,
     ),

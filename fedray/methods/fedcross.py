@@ -24,7 +24,7 @@ Deviations:
 
 Example:
     >>> import fedray
-    >>> scenario = {"method": {"name": "fedcross", "models": 4}, "rounds": 8, "clients": {"number": 12}}
+    >>> scenario = {"method": {"name": "fedcross", "models": 4}, "rounds": 12, "clients": {"number": 12}}
     >>> run = fedray.run(scenario, local__lr=0.03, runtime="inline", report=False)
     >>> print(f"{run.metrics['accuracy']:.1f}")
     0.9

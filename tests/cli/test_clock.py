@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from small import scenario
 
 from fedray.scenario.yaml_text import write_yaml
 
 
+@pytest.mark.slow
 def test_the_summary_left_out_start_up_evaluation_and_report(tmp_path: Path) -> None:
     """A real `fedray run`: the parts that it prints add up to the time from its start until it prints them."""
     (tmp_path / "tiny.yaml").write_text(write_yaml(scenario({"rounds": 2, "report": True})))

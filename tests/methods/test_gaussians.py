@@ -129,7 +129,14 @@ EXACT: dict[str, tuple[Keys, Keys]] = {  # options and local training
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "clients"), [("pvi", 3), ("ivon_admm", 3), ("ivon_admm", 1)])
+@pytest.mark.parametrize(
+    ("name", "clients"),
+    [
+        pytest.param("pvi", 3, marks=pytest.mark.slow),
+        pytest.param("ivon_admm", 3, marks=pytest.mark.slow),
+        ("ivon_admm", 1),
+    ],
+)
 def test_on_a_linear_model_with_gaussian_noise_it_comes_to_the_exact_posterior(name: str, clients: int) -> None:
     """By stochastic steps, whose rate falls; what is left are their fluctuations. One client holds all rows."""
     data, mean, variance = lines()

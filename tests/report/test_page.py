@@ -163,7 +163,7 @@ def test_large_runs_stay_light(tmp_path: Path) -> None:
     assert len(page(tmp_path / "r.html", run)) < 1_000_000
 
 
-@pytest.mark.parametrize("options", [{"models": 1, "rounds": 1}, {"clients": 1}, {"classes": 2}])
+@pytest.mark.parametrize("options", [{"models": 1, "rounds": 1, "clients": 1, "classes": 2}])
 def test_small_runs_are_drawn(tmp_path: Path, options: dict[str, Any]) -> None:
     run = write_run(tmp_path / "small", **{"clients": 4, "rounds": 3} | options)
     assert "</html>" in page(tmp_path / "r.html", run)

@@ -187,7 +187,7 @@ def on_device(network: str, kind: str, device: str) -> tuple[Net, Block]:
     return net, block._replace(start=start, counters=counters, read=read, weight=weight)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "prox"])
+@pytest.mark.parametrize("kind", ["momentum", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sgd", "prox"))])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 def test_recorded_steps_have_the_bits_of_steps_as_they_are_written(

@@ -60,7 +60,7 @@ fedray.register("data", "mine", lambda root: fedray.data.adapt(rows))
 GUARD = 'if __name__ == "__main__": '
 
 
-@pytest.mark.parametrize("given", ["a file", "standard input"])
+@pytest.mark.parametrize("given", ["a file", pytest.param("standard input", marks=pytest.mark.slow)])
 def test_a_script_without_a_main_guard_began_the_sweep_again_in_each_worker(given: str, tmp_path: Path) -> None:
     """It ended in 82 lines and `a worker died (memory?)`; workers need nothing of the script."""
     file = tmp_path / "script.py"
@@ -71,7 +71,7 @@ def test_a_script_without_a_main_guard_began_the_sweep_again_in_each_worker(give
     assert (done.stdout, done.returncode) == ("['complete', 'complete']\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("guard", ["", GUARD])
+@pytest.mark.parametrize("guard", ["", pytest.param(GUARD, marks=pytest.mark.slow)])
 def test_a_script_that_registers_names_is_run_by_the_workers_or_told_why_it_cannot_be(
     guard: str, tmp_path: Path
 ) -> None:

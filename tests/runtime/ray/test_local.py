@@ -79,7 +79,9 @@ TORCH: dict[str, Any] = {"lanes": "torch"}
 PACKINGS = {  # how clients are packed into actors, how the scenario is changed, what trains where kernels were built
     "an actor a client": pytest.param({"per_actor": 1}, {}, "mlp-c", marks=pytest.mark.slow),  # ten processes start
     "cnn": pytest.param({"actors": 3}, CNN, "conv-c", marks=pytest.mark.slow),
-    "tiers": pytest.param({"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}, **CNN, **TORCH}, "conv"),
+    "tiers": pytest.param(
+        {"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}, **CNN, **TORCH}, "conv", marks=pytest.mark.slow
+    ),
     "walkers": pytest.param({"per_actor": 1}, WALK, "mlp-c", marks=pytest.mark.slow),
     "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp", marks=pytest.mark.slow),
 }
@@ -252,7 +254,8 @@ def test_a_coordinator_that_cannot_start_is_not_tried_again(monkeypatch: pytest.
         run(model=lambda: Broken("train"))
 
 
-@pytest.mark.parametrize("how", ["raises", pytest.param("hangs", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["raises", "hangs"])
 def test_a_client_that_fails_is_left_out_on_both_runtimes(how: str) -> None:
     """A hanging one is stopped in the actor, which goes on with the others."""
     data, found = marked_images(), []

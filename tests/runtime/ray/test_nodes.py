@@ -156,6 +156,7 @@ def test_seats_that_were_asked_for_are_given_back_by_a_run_that_fails(seats: Any
     assert wait_until(lambda: all(one["state"] == "REMOVED" for one in placement_group_table().values()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two")
 def test_a_sweep_whose_folder_a_node_does_not_see_is_refused_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,6 +182,7 @@ def test_a_run_begins_when_the_nodes_are_there(two: Any, seats: Any, caplog: pyt
     two.remove_node(node)
 
 
+@pytest.mark.slow
 def test_seats_of_a_coordinator_that_was_killed_are_given_back(seats: Any) -> None:
     """Ray keeps what a dead actor had reserved until its job ends, in which a new coordinator waits for it."""
     import ray
