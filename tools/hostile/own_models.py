@@ -165,11 +165,11 @@ ODD = {"local": {"batch_size": 47}}
 SKIP = {"on_client_error": "skip"}
 _model = partial(Case, "model")
 MODELS = [
-    _model("returns None", lambda: None, "returns None"),
-    _model("returns a tuple", lambda: (good_model(), 3), "returns a tuple"),
-    _model("returns a class", lambda: nn.Linear, "returns a class|returns the class"),
-    _model("returns text", lambda: "mlp", "returns a str"),
-    _model("returns a function", lambda: good_model, "returns a function"),
+    _model("returns None", lambda: None, "returned None"),
+    _model("returns a tuple", lambda: (good_model(), 3), "returned a tuple"),
+    _model("returns a class", lambda: nn.Linear, "returned the class"),
+    _model("returns text", lambda: "mlp", "returned a str"),
+    _model("returns a function", lambda: good_model, "returned a function"),
     _model("raises", broken, "ValueError: no weights found", {}, True),
     _model("raises in the second call", call_number(2, broken), "ValueError: no weights", {}, True),
     _model("raises in the fifth call", call_number(5, broken), "ValueError: no weights", {}, True),
