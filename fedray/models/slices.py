@@ -81,7 +81,7 @@ class TierNet(NamedTuple):
         net: The slice; the whole network itself where r is 1.
         layers: The layers of the whole network.
         work: Its arithmetic as a share of the whole network's.
-        scaler: Whether it has `Scaler`s behind its hidden layers.
+        scaler: Whether it has a `Scaler` behind each hidden layer.
     """
 
     width: float
@@ -98,7 +98,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
         net: The whole network.
         widths: r of each tier.
         row: A network input, `[1, ...]`.
-        scaler: Whether slices have `Scaler`s behind their hidden layers.
+        scaler: Whether slices have a `Scaler` behind each hidden layer.
         who: What slices the network, for messages.
 
     Raises:
