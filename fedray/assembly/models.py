@@ -29,9 +29,6 @@ from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.simulation.study import Study
 from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, find_student_kernel
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The network of a study, sized for its data.
-
 TRIAL_ROWS = 8  # on which a network is tried
 
 

@@ -19,9 +19,6 @@ from fedray.own_code.contract import contract
 from fedray.own_code.read_values import find_changeable, is_changed, mark
 from fedray.own_code.user_code import name_type
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Checks of what the functions of a user's own method return: each gives the error in words, or None.
-
 STATS = (ExactSum, Counts, Largest, Kept)
 
 

@@ -30,9 +30,6 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study
 from fedray.training.client_code import mixes_targets, try_code
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A user's own loss, optimizer, augmentations, metrics and callbacks, as parts of a study.
-
 
 def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
     """Local training with augmentations, and with the user's loss and optimizer.

@@ -37,9 +37,6 @@ from fedray.runtime.session import Snapshot
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients.
-
 WARM_UP = 0.2  # of the rounds, before memory is looked at
 
 

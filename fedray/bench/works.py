@@ -27,9 +27,6 @@ from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import JobTable, Progress, Runtime, Study
 from fedray.training import block
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is simulated: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
-
 NEVER = 10**7
 BOSTON = (506, 13, 20)  # samples, features, folds
 

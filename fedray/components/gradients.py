@@ -10,9 +10,6 @@ from torch.nn import functional
 
 from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, find_placing, start_empty
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Changes of the local gradient that methods are composed of: sharpness-aware ones, and layers that take turns.
-
 _TINY = 1e-12  # under the norm of a gradient that may be 0
 
 

@@ -18,9 +18,6 @@ from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who trains what: schedules turn (round, state) into a `Plan`.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
 # equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the
 # state.

@@ -15,9 +15,6 @@ from fedray.core.sums import LIMIT, Counts, Kept, Largest, exact_sum
 from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Servers: how the uploads of a round become the next state; robust centers, and optimizers of the server's step.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Servers: how the uploads of a round become the next state.
 #
 # `reduce` turns a block of uploads into sums, in the process that trained them; the sums of all blocks are added;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ from torch import Tensor
 from fedray.core.local import Augmentation, LocalLoss, RateSchedule, Transform
 from fedray.core.piece import KeepModel, Piece, Work
 from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads
-
-if TYPE_CHECKING:
-    pass
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What the parts of a stack exchange: they train side by side, and their servers may then learn from all uploads.
@@ -36,7 +33,7 @@ class PartStep(NamedTuple):
     stats: Stats
 
 
-Join = Callable[[int, Sequence[PartStep]], "Sequence[Tensor]"]  # (round, each part's step) -> its models `[M, d]`
+Join = Callable[[int, Sequence[PartStep]], Sequence[Tensor]]  # (round, each part's step) -> its models `[M, d]`
 
 
 # ---------------------------------------------------------------------------------------------------------------------

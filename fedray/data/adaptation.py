@@ -25,9 +25,6 @@ from fedray.data.types import Array, Dataset
 from fedray.files.leaf_files import is_leaf
 from fedray.files.plain import expand_user_path
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes.
-
 SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
 STORED_BYTES = 1 << 20  # of the rows, from which on data that are in memory are put into the store
 

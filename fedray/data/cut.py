@@ -11,9 +11,6 @@ from fedray.core.rounding import round_to_sum
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.types import Array
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A cut of rows into clients, and the rows that are taken from them for the server and for validation.
-
 
 class Cut(NamedTuple):
     """A partition of rows: client i holds `rows[offsets[i]:offsets[i + 1]]`.

@@ -29,9 +29,6 @@ from fedray.files.leaf_files import list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets by name whose files lie somewhere: pictures, tables, text.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Pictures: scikit-learn's digits, the torchvision sets, and LEAF's FEMNIST.
 
 IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # torchvision's class, which is also the folder

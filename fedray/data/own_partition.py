@@ -19,9 +19,6 @@ from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import describe_exception, name_type
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A user's own partition: a function that says which rows each client gets, called with a generator of its address.
-
 # (labels [n], clients N, generator, options, perhaps columns=) -> rows of each client, N arrays of row numbers
 OwnPartition = Callable[..., Sequence[Any]]
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.core import rng
 from fedray.core.types import FloatArray, IntArray, State
 from fedray.evaluation.answers import Measured, count_known, held_out_rows
 from fedray.evaluation.inquiry import (
@@ -58,17 +57,10 @@ class RowScores(NamedTuple):
     y: Any
 
 
-def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """Draws the uniform numbers of the scores of some rows, `[n]`: a row has the same in every round."""
-    return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
-
-
 def score_rows(
     study: Study,
-    world: int,
     of: RowAnswers,
     rule: ConformalRule,
-    *,
     rows: IntArray | None = None,
     weights: FloatArray | None = None,
 ) -> RowScores:
@@ -76,7 +68,6 @@ def score_rows(
 
     Args:
         study: what was trained.
-        world: number of the world.
         of: what the models say.
         rule: how sets are made.
         rows: places in `of`, `[n]`; None: all of them.
@@ -85,7 +76,7 @@ def score_rows(
     said = join_answers(study, of, rows, weights)
     if said.probs is None:
         return RowScores(None, (said.mean, said.sd), said.y)
-    u = draw_uniform(study, world, of.split, of.places if rows is None else of.places[rows])
+    u = of.u if rows is None else of.u[rows]
     return RowScores(score_labels(said.probs, u, rule), None, said.y)
 
 
@@ -119,7 +110,7 @@ def measure_sets(
 ) -> FloatArray:
     """A `Measure`: the scores of right answers `[n]`, or with thresholds `[worlds]` coverage and size `[2, n]`."""
     threshold = None if thresholds is None else float(thresholds[world])
-    return measure_rows(score_rows(study, world, of, rule, rows=rows, weights=weights), threshold)
+    return measure_rows(score_rows(study, of, rule, rows, weights), threshold)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -228,8 +219,9 @@ def tell(
     of = read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (found.everybody.value, found.known.value)
     inquiry = inquire(split, rule, None if known is None else np.full(study.worlds, known))
-    numbers = measure_rows(score_rows(study, world, of, rule), everybody)
-    return Told(numbers, tell_known(study, world, measured, of, inquiry, own=own), of.y)
+    numbers = measure_rows(score_rows(study, of, rule), everybody)
+    known_say = tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers)
+    return Told(numbers, known_say, of.y)
 
 
 def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule, own: Own | None = None) -> Calibration:

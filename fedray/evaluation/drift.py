@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedray.core.types import IntArray, Objective, State
 from fedray.metrics import ensemble
-from fedray.metrics.classification import Drift, score_drift
+from fedray.metrics.unknown import Drift, score_drift
 from fedray.models.net import split_gaussian
 from fedray.simulation.questions import compute_outputs, join_pieces, mean_scores
 from fedray.simulation.study import Host, Question, Runtime, Study

@@ -55,8 +55,9 @@ from fedray.evaluation.regression import (
 from fedray.evaluation.stacking import score_stack
 from fedray.evaluation.tiers import ask_own_answers, score_tiers
 from fedray.metrics import classification, ensemble
-from fedray.metrics.classification import auroc, compare_clusters, fpr95
+from fedray.metrics.classification import compare_clusters
 from fedray.metrics.scores import Scored, read_metric
+from fedray.metrics.unknown import auroc, fpr95
 from fedray.simulation.questions import join_pieces, losses_of, outputs_on
 from fedray.simulation.study import OOD, ClientScores, Pieces, Progress, Runtime, Study
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.core import rng
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, State
 from fedray.evaluation.answers import (
@@ -41,16 +42,14 @@ class RowAnswers(NamedTuple):
         votes: of each model, which their average sums up, `[K, n, C]`; None for a regression.
         members: means and variances of each model; None for classes.
         y: labels `[n]`, or targets `[n]` in their own unit.
-        split: `test` or `hold_out`.
-        places: of the rows in the split, `[n]`.
+        u: a uniform number of each row, `[n]`, for scores that draw.
         weights: everybody's over the models, `[K]`; None: equal ones.
     """
 
     votes: FloatArray | None
     members: Members | None
     y: Any
-    split: str
-    places: IntArray
+    u: FloatArray
     weights: FloatArray | None = None
 
 
@@ -106,6 +105,11 @@ class Inquiry(NamedTuple):
             yield np.full(self.means, own.mean(values)) if self.means else values
 
 
+def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
+    """Draws a uniform number for each of some rows of a split, `[n]`: a row has the same in every round."""
+    return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
+
+
 def read_answers(
     study: Study,
     world: int,
@@ -129,14 +133,15 @@ def read_answers(
     """
     y = study.split(split, world)[1].numpy()
     rows = np.arange(len(y)) if rows is None else rows
+    u = draw_uniform(study, world, split, rows)
     if study.classes:
         if answer.combine is not None:  # one voter, who says what the rule says
             votes = answer.combine(world, ensemble.probabilities(outputs.numpy()))[None]
-            return RowAnswers(votes, None, y[rows], split, rows)
+            return RowAnswers(votes, None, y[rows], u)
         votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
-        return RowAnswers(votes, None, y[rows], split, rows, weigh_present(answer, world))
+        return RowAnswers(votes, None, y[rows], u, weigh_present(answer, world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
-    return RowAnswers(None, members, members.y, split, rows, members.weights)
+    return RowAnswers(None, members, members.y, u, members.weights)
 
 
 def read_world(study: Study, world: int, measured: Measured, split: str) -> RowAnswers:
@@ -184,7 +189,14 @@ def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | N
 
 
 def tell_known(
-    study: Study, world: int, measured: Measured, of: RowAnswers, inquiry: Inquiry, *, own: Own | None
+    study: Study,
+    world: int,
+    measured: Measured,
+    of: RowAnswers,
+    inquiry: Inquiry,
+    *,
+    own: Own | None,
+    everybody: FloatArray | None = None,
 ) -> list[FloatArray]:
     """Returns what each known client says about the answers that it gets, `[means]` or `[n_k]` each.
 
@@ -195,13 +207,16 @@ def tell_known(
         of: what the models say about all rows of the inquiry's split.
         inquiry: what is asked.
         own: what clients with models of their own say (`ask_own`); None: there are none.
+        everybody: the numbers of all rows by everybody's answer, where they are known.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
     if own is not None:
         return [own[world, client].numpy() for client in clients.tolist()]
 
     def value(client: int, rows: IntArray | None) -> FloatArray:
-        return inquiry.measure(study, world, of, rows, None if weights is None else weights[client])
+        if weights is not None:
+            return inquiry.measure(study, world, of, rows, weights[client])
+        return inquiry.measure(study, world, of, None, None) if everybody is None else everybody
 
     return list(inquiry.say(value_each(clients, inquiry.rows(study, world), value, alike(weights))))
 

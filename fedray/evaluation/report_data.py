@@ -31,7 +31,7 @@ from fedray.evaluation.regression import answer_world, drop_absent, read_members
 from fedray.evaluation.stacking import collect_stack_report
 from fedray.files import plain
 from fedray.metrics import classification, ensemble, regression
-from fedray.metrics.classification import Drift
+from fedray.metrics.unknown import Drift
 from fedray.models.net import per_sample
 from fedray.simulation.questions import join_pieces, losses_of, outputs_on
 from fedray.simulation.study import OOD, Pieces, Progress, Runtime, Study

@@ -28,10 +28,10 @@ from fedray.simulation.study import Runtime, Study
 
 
 def measure_answers(
-    _study: Study, _world: int, of: RowAnswers, rows: IntArray | None, weights: FloatArray | None
+    study: Study, _world: int, of: RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
     """Returns a `Measure`: the numbers of each row from which scores follow, `[m, n]`."""
-    said = join_answers(_study, of, rows, weights)
+    said = join_answers(study, of, rows, weights)
     if said.probs is None:
         return regression.row_scores(said.mean, said.sd**2, said.y)
     return classification.row_scores(said.probs, said.y)
@@ -53,7 +53,7 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
     """
     if not study.evaluation.by_tier or not study.method.phase.is_personal:
         return {}
-    splits = ["test"] * test + ["hold_out"] * bool(study.hold_out)
+    splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
     return {split: ask_own(runtime, state, inquire(study, split)) for split in splits}
 
 

@@ -28,9 +28,6 @@ from fedray.storage.identity import (
     refuse_missing_names,
 )
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Opens a run directory again: its scenario and its study, refused where the run began with something else.
-
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     """Returns the scenario of a run directory, for the Python objects the run was started with.

@@ -47,9 +47,9 @@ from fedray.data.adaptation import find_client
 from fedray.data.forms.new_rows import read_inputs
 from fedray.data.origins import add_back, find_range, tell_scale
 from fedray.evaluation.answers import pick_own_models, rank_own_models, weigh_models
-from fedray.evaluation.conformal import Thresholds, calibrate, draw_uniform, inquire
+from fedray.evaluation.conformal import Thresholds, calibrate, inquire
 from fedray.evaluation.evaluate import measure_models
-from fedray.evaluation.inquiry import ask_own
+from fedray.evaluation.inquiry import ask_own, draw_uniform
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.evaluation.stacking import find_bases

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Readers of files that somebody else may have written: what is wrong is one line with the file's name.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # JSON files that carry a digest of themselves, so that a flipped bit or a swapped file is noticed.
 
 SEAL = "seal"

@@ -25,9 +25,6 @@ from fedray.core.text import quote_value
 if TYPE_CHECKING:
     from torch import Tensor
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files: atomic writes, plain files, JSON, paths that users give, and hashes of tensors.
-
 MOST_FILE_BYTES = 1 << 30  # of a file that somebody may have sent
 
 

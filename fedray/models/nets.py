@@ -19,9 +19,6 @@ from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The networks of fedray's catalogue, as plain torch modules.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Normalization layers: batch or group, in any network.
 
 NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalization

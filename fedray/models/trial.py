@@ -18,9 +18,6 @@ from fedray.models.net import layout_of
 from fedray.own_code.contract import contract
 from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A network is tried on a few rows before it is trained: does it read them, and does it put out what the loss needs?
-
 _REMEDIES = {  # networks for each kind of inputs
     "tokens": "choose lstm or a network that begins with an embedding, or give inputs as float32 if they are numbers",
     "features": "choose linear or mlp, or a network for such inputs",

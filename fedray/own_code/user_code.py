@@ -17,9 +17,6 @@ from typing import Any
 from fedray.core.errors import BadInput, FedrayError
 from fedray.own_code.source_code import hash_file, is_own_module, list_code
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A user's own code that raises: the exception as one line with the line of their code, and no traceback of fedray.
-
 MOST_TEXT = 300  # characters of an exception's text
 _INSTALLED = ("site-packages", "dist-packages")
 

@@ -16,15 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedray.core.text import format_number, name_score
 from fedray.core.types import FloatArray, IntArray
-from fedray.metrics.classification import ANOMALY_Z
+from fedray.metrics.unknown import ANOMALY_Z
 from fedray.report import pictures
 from fedray.report.curves import cut_beginning, draw_legend, draw_mean_line, label_headline, label_rounds
 from fedray.report.jobs import MOST_DRAWN_MODELS, draw_stacked_bars, pick_evenly, read_job_column
 from fedray.report.predictions import MOST_DRAWN_CLASSES, MOST_NAMED_CLASSES, read_class_names
 from fedray.report.read import Curve, ReadRun
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The clients one by one: what data they hold, which models suit them, who is served badly.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The clients one by one: what data they hold, which models suit them, who is served badly.

@@ -19,9 +19,6 @@ from fedray.report.jobs import keep_counted
 from fedray.report.read import Curve, ReadRun
 from fedray.scenario.reading import find_last_phase
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What the run reached, and at which cost: metrics over rounds, bytes and virtual seconds.
-
 PANEL_SCORES = (
     *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),
     *("sharpness", "personal_accuracy", "personal_rmse"),

@@ -15,9 +15,6 @@ from fedray.report.jobs import pick_evenly
 from fedray.report.pictures import NumberTable
 from fedray.report.read import ReadRun
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How good the final answers are: confusion, calibration, and the pictures of regression.
-
 MOST_WRITTEN_CLASSES = 12  # classes up to which the numbers are written into the confusion matrix
 ERROR_GROUPS = 8  # of predictions, by their width
 MOST_TURNS = 12  # rises and falls over its whole height that a curve of one input may have

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -245,9 +245,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where each run of a comparison is read: at a common round or cost, and by which score.
-
-if TYPE_CHECKING:
-    pass
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Models that nobody has trained are never read, and nor is a method before its last phase. The phases of stacking,

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from fedray.core.types import Tier
     from fedray.scenario.clients import TierKeys
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Settings of a worker process that must be made before its first tensor product: threads, matrix products, memory.
-
 _TRIM_THRESHOLD, _MOST_MAPS = -1, -4  # malloc.h
 # STRICT: a batched product gives each lane the same bits whatever the batch (MKL's conditional numerical
 # reproducibility). The settings of malloc keep freed arrays in the process, those above 32 MB too: the kernel zeroes

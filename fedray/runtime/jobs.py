@@ -1,4 +1,4 @@
-"""Which jobs of a round share a block."""
+"""The jobs of a round: where they start, which share a block, and which engine trains it."""
 
 from __future__ import annotations
 

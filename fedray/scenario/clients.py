@@ -11,9 +11,6 @@ from fedray.core.spec import NameSpec, Needs, Option, key, section
 from fedray.core.types import Mode, Staleness
 from fedray.core.validators import either, flag, gpu_share, map_of, maybe, one_of, real, text, whole
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The keys that say who there is and who trains what: tiers of devices, clients, participation, schedule.
-
 NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 
 

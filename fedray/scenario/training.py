@@ -27,9 +27,6 @@ from fedray.scenario import names
 from fedray.scenario.clients import NO_ROUNDS
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys that say how models change in a round, and what is measured and kept.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The keys that say how models change in a round: local training, compression, server.
 
 _SGD = Needs("local.optimizer", ("sgd",))

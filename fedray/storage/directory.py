@@ -29,9 +29,6 @@ from fedray.files.plain import hold_lock, is_locked, write_json
 from fedray.files.tables import FAILURE_FILE, SUMMARY_FILE
 from fedray.scenario.identity import IDENTITY_FILE
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Making, locking and trimming a run directory.
-
 LOCK = ".lock"
 ASIDE = ".old"  # ends the name of a checkpoint while another of the same round takes its place
 _UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")

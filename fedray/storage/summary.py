@@ -39,7 +39,7 @@ from fedray.files import plain
 from fedray.files.bounded import check_final_file, list_parts, read_parquet_files, read_sealed, say_damaged, tell_apart
 from fedray.files.plain import expand_user_path
 from fedray.files.tables import make_table, read_drift_file
-from fedray.metrics.classification import Drift
+from fedray.metrics.unknown import Drift
 from fedray.scenario.names import is_own
 from fedray.simulation.rounds import (
     BEST,
@@ -52,9 +52,6 @@ from fedray.simulation.rounds import (
 from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Progress, Study
 from fedray.storage.tables import read_table, write_parquet
-
-# ---------------------------------------------------------------------------------------------------------------------
-# `summary.json` and `manifest.json` of a run directory: what came out, and where it was computed.
 
 JOB_MODEL = ("replicate", "fold", "model")  # whose jobs are those of one model
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
@@ -307,7 +304,7 @@ def make_drift_table(replicate: int, fold: int, samples: IntArray, drift: Drift)
         drift: the drift scores of the N clients.
 
     Example:
-        >>> from fedray.metrics.classification import score_drift
+        >>> from fedray.metrics.unknown import score_drift
         >>> drift = score_drift(total=[0.5, np.nan], knowledge=[0.1, np.nan])
         >>> table = make_drift_table(0, 0, np.array([40, 0]), drift)
         >>> table.select(["client", "samples", "knowledge", "anomaly"]).to_pylist()[1]

@@ -21,8 +21,8 @@ from fedray.data.types import Dataset, Split, classification
 from fedray.evaluation.drift import measure_drift, sample_uncertainty
 from fedray.evaluation.report_data import MOST_COMPARED_MEMBERS, compare_members
 from fedray.files.plain import hash_tensors
-from fedray.metrics.classification import Drift, auroc, z_scores
 from fedray.metrics.ensemble import uncertainty
+from fedray.metrics.unknown import Drift, auroc, z_scores
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.questions import outputs_on

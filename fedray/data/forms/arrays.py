@@ -14,9 +14,6 @@ from fedray.data.cells import PLAIN
 from fedray.data.spool import read_pieces
 from fedray.own_code.user_code import name_type
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Arrays and tensors as people have them, as the NumPy arrays that a `Split` holds.
-
 CHANNELS = (1, 3, 4)  # gray, colors, and colors with transparency
 COARSE = 1e-3  # of the targets' standard deviation: the largest rounding error
 MOST_FLOAT32 = float(np.finfo(np.float32).max)
