@@ -34,7 +34,7 @@ def convolution(*parts: nn.Module, outputs: int = 3) -> Net:
 
     def draw() -> nn.Module:
         for part in made:
-            if hasattr(part, "reset_parameters"):
+            if isinstance(part, nn.Conv2d | nn.Linear):
                 part.reset_parameters()  # by the seed of `Net.init`: what is drawn at import differs in every process
         return nn.Sequential(*made)
 
