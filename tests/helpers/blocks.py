@@ -31,7 +31,14 @@ def convolution(*parts: nn.Module, outputs: int = 3) -> Net:
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Tanh(),
         nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3),
     )  # fmt: skip
-    return net_of(lambda: nn.Sequential(*made), "cnn", "cross_entropy", outputs)
+
+    def draw() -> nn.Module:
+        for part in made:
+            if isinstance(part, nn.Conv2d | nn.Linear):
+                part.reset_parameters()  # by the seed of `Net.init`: what is drawn at import differs in every process
+        return nn.Sequential(*made)
+
+    return net_of(draw, "cnn", "cross_entropy", outputs)
 
 
 def _classic(*between: nn.Module, width: int, bias: bool = True) -> Net:
