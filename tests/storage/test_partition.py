@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -43,24 +42,6 @@ def test_a_partition_is_read_back_with_the_same_bits(changes: dict[str, Any], tm
     assert again.summary["model_hash"] == run.summary["model_hash"]
     assert again.rounds.drop_columns(["wall_seconds"]) == run.rounds.drop_columns(["wall_seconds"])
     assert (again.path / "partition.parquet").read_bytes() == (run.path / "partition.parquet").read_bytes()
-
-
-def test_a_partition_that_may_not_be_read_ended_a_resumption_with_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = fedray.run(scenario(PLAIN), out=tmp_path / "run")
-    before = (run.path / "partition.parquet").read_bytes()
-
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    with monkeypatch.context() as patched:
-        patched.setattr("fedray.storage.summary.plain.read_file", refuse)
-        with pytest.raises(BadInput, match=r"partition\.parquet cannot be read \(permission denied"):
-            fedray.resume(run.path)
-    (run.path / "partition.parquet").write_bytes(before[:-1])
-    fedray.resume(run.path)
-    assert (run.path / "partition.parquet").read_bytes() == before
 
 
 def test_folds_have_rows_of_their_own(tmp_path: Path) -> None:
