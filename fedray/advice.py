@@ -28,7 +28,7 @@ from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net
 from fedray.data.shards import Shards
 from fedray.data.stacking import FeatureShards, ProxyShards
 from fedray.features.windows import Windows, steps_in_windows
-from fedray.models.trial import mixes_rows
+from fedray.models.trial import MIXES, find_mixing
 from fedray.runtime.failures import LONE_ROW, is_lone_row
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import is_own
@@ -219,7 +219,7 @@ def find_partition_input(facts: Facts) -> Advice:
 def find_mixing_networks(facts: Facts) -> Advice:
     """A network's answer to a row depends on the rows beside it; or an engine is slow, and why."""
     for one in facts.study.trained:
-        if mixes_rows(one.net, one.example):
+        if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (
                 f"model.name = {one.net.name}: its answer to a row depends on the rows beside it, in evaluation too: "
                 f"its scores are those of pieces of {EVALUATED_ROWS} rows in the order of the test set",

@@ -27,7 +27,6 @@ from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.models import register_model
-from fedray.models.trial import name_wrapper
 from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import describe_exception, explain_uncallable, find_user_line, takes_positional
 from fedray.scenario import names
@@ -415,8 +414,6 @@ def _check_object(kind: Kind, thing: Any) -> Any:
     if kind.word == "data" or (kind.word == "partition" and is_partitioner(thing)):
         return thing
     if kind.word == "model" and isinstance(thing, nn.Module):
-        if what := name_wrapper(thing):
-            raise BadInput(f"model is a module {what}: give a function that makes the module itself")
         made = type(thing).__name__
         raise BadInput(f"model is a module, {made}(...): give a function that makes it, model=lambda: {made}(...)")
     found = _name_metrics(thing) if kind.word == "metric" else tuple(as_list(thing)) if kind.argument else thing

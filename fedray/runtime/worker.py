@@ -30,7 +30,7 @@ from fedray.runtime.jobs import batch_address
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
-from fedray.training.choice import Engine, gives_change, is_shareable
+from fedray.training.choice import COMPILED, SHAREABLE, Engine
 from fedray.training.slices import for_slice
 from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading, rows_of
 
@@ -184,7 +184,7 @@ class Worker:
         self.study, self.parts = study, parts
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
         self.tiers = tiers.choose_tier_engines(given, self.device)
-        shareable = all(is_shareable(one) for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
+        shareable = all(one.name in SHAREABLE for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
         calls_module = any(piece.calls_module for piece in study.method.phase.pieces)  # which holds one lane's weights
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
@@ -292,7 +292,7 @@ class Worker:
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.compress.own}
         update = Update(
             self, phase, t, jobs, real, state, local, engine, broadcast, broadcast, counters, memo, own,
-            gives_change=gives_change(engine),
+            gives_change=engine.name in COMPILED,
         )  # fmt: skip
         for piece in phase.chain:
             update = piece.begin(update)
