@@ -21,16 +21,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))  # `on_
 # One line for each population (in a process of its own): seconds to build, CPU seconds of a round of 1,000 clients,
 # peak memory. Then one line for each number of nodes (a Ray cluster of several nodes on this machine): seconds until
 # every node has read a broadcast, with one and with several actors on each node. Then what the coordinator does by
-# itself, and what an exchange of a large network with some actors takes: bytes both ways, and memory at the
-# coordinator.
+# itself, and what an exchange of a large network with some actors takes: seconds, and memory at the coordinator.
 
 CLIENTS = (10**4, 10**5, 10**6)
 COORDINATED = ((10**6, 10**4), (10**8, 10**4), (10**8, 10**5))  # clients, jobs of a round
 NODES, ACTORS = (1, 2, 3), (1, 4)
 MEGABYTES, LAPS = 40, 5
 SHARES, NUMBERS = 20, 2_000_000  # replies that the coordinator adds up, and numbers of each
-EXCHANGED = ("2", "4", "8 2 6500", "8 1 6500 2", "8 2 6500 2", "8 4 6500 2")  # see `measure_exchange`
-NEVER = 1 << 62  # bytes of a model's sums, from which on those of a node are added there
+EXCHANGED = ("2", "4", "8 2 6500", "8 4 6500 2")  # see `measure_exchange`
 WIDE = 26_000  # hidden units of a network of two million numbers
 
 
@@ -154,12 +152,12 @@ def measure_coordinator(number: int, jobs: int) -> None:
 
 
 def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: int = 5) -> None:
-    """Prints what an exchange sends both ways, and how much memory the coordinator takes for it meanwhile.
+    """Prints how long an exchange takes, and how much memory the coordinator takes for it meanwhile.
 
     Args:
         actors: client actors, on this machine.
-        nodes: nodes beside the coordinator's over which they are spread, on this machine too. Laps take turns in the
-            `WAYS` of adding up. 0: they are on the coordinator's node.
+        nodes: nodes beside the coordinator's over which they are spread, on this machine too. 0: they are on the
+            coordinator's node.
         hidden: hidden units of the network.
         models: K.
     """
@@ -168,23 +166,19 @@ def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: in
     from fedray.runtime.ray.connection import open_ray
 
     with open_nodes([actors // nodes] * nodes, head=0) if nodes else open_ray(None, actors):
-        laps = _time_laps(actors, hidden, models, WAYS if nodes else WAYS[:1])
-    for way, each in laps.items():
-        down, up, memory = (statistics.median(lap[n] for lap in each) / 1e6 for n in range(3))
-        where = f" on {nodes} nodes, {way.name}" if nodes else ""
-        print(
-            f"{actors} actors{where}, K = {models}, {hidden:,} hidden units: {down:.0f} MB of models, "
-            f"{up:.1f} MB of replies, {memory:.0f} MB more at the coordinator, "
-            f"{min(lap.seconds for lap in each):.3f} s",
-            flush=True,
-        )
+        laps = _time_laps(actors, hidden, models)
+    print(
+        f"{actors} actors{f' on {nodes} nodes' if nodes else ''}, K = {models}, {hidden:,} hidden units: "
+        f"{statistics.median(memory for memory, _ in laps) / 1e6:.0f} MB more at the coordinator, "
+        f"{min(seconds for _, seconds in laps):.3f} s",
+        flush=True,
+    )
 
 
-def _time_laps(actors: int, hidden: int, models: int, ways: tuple[_Way, ...]) -> dict[_Way, list[_Lap]]:
-    """Laps of an exchange, in turn with each way of adding up."""
+def _time_laps(actors: int, hidden: int, models: int) -> list[tuple[int, float]]:
+    """Bytes more at the coordinator, and seconds, of some exchanges."""
     from fedray.assembly.registry import UserObjects
     from fedray.assembly.study import build_study
-    from fedray.runtime.ray import actors as adding
     from fedray.runtime.ray.runtime import RayRuntime
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.rounds import begin_progress, size_jobs
@@ -195,42 +189,15 @@ def _time_laps(actors: int, hidden: int, models: int, ways: tuple[_Way, ...]) ->
     study = build_study(scenario)
     phase, state = study.method.phase, begin_progress(study, study.method.phase).state
     jobs = size_jobs(study, phase, phase.schedule(0, state))
-    runtime = RayRuntime(scenario, UserObjects().with_rows(scenario, study), study, "scale")
-    laps: dict[_Way, list[_Lap]] = {way: [] for way in ways}
-    for t in range(2 + LAPS * len(ways)):
-        way = ways[t % len(ways)]
-        adding.ADD_BYTES = way.least_bytes
+    runtime, laps = RayRuntime(scenario, UserObjects().with_rows(scenario, study), study, "scale"), []
+    for t in range(2 + LAPS):
         with watch_memory() as most:
             start = time.perf_counter()
             runtime.train(t, jobs, state, phase)
             seconds = time.perf_counter() - start
-        if t >= 2:  # nobody knew yet how long a round takes
-            down, up = runtime.clients.traffic
-            laps[way].append(_Lap(down, up, most[0], seconds))
+        laps.append((most[0], seconds))
     runtime.close()
-    return laps
-
-
-class _Way(NamedTuple):
-    """A way of adding up: from how many bytes of a model's sums on it is done on a node; see `runtime.exchange`."""
-
-    name: str
-    least_bytes: int
-
-
-WAYS = (
-    _Way("not added there", NEVER),
-    _Way("added there", 0),
-)
-
-
-class _Lap(NamedTuple):
-    """One exchange: bytes of models, of replies, and more at the coordinator; seconds."""
-
-    down: int
-    up: int
-    memory: int
-    seconds: float
+    return laps[2:]  # nobody knew yet how long a round takes
 
 
 def measure_steps() -> None:
@@ -312,8 +279,6 @@ def print_figures(arguments: list[str]) -> None:
 PLAN = 0.6e-6  # seconds of a job at the coordinator: plan, virtual clock, chunks (`coordinator` lines)
 ADD = 0.6e-9  # seconds of a number of a reply, to add it (`coordinator` lines)
 LINK = 1.25e9  # bytes/s of the coordinator's network: 10 Gbit/s
-PAGE = 1 << 20  # bytes of models that travel together
-LEAST = 1 << 20  # bytes of a model's sums, from which on those of a node are added there (`exchange` lines)
 GB = 1e9
 
 
@@ -341,24 +306,18 @@ class Estimate(NamedTuple):
     Attributes:
         broadcast: GB of models to all nodes.
         replies: GB of sums that come to the coordinator.
-        node: GB of sums if every node sent its own.
-        each: GB of sums if every actor sent its own.
         kept: GB of sums that the coordinator holds.
-        seconds: Of planning, broadcast, sums on their way and adding, on the nodes and at the coordinator.
+        seconds: Of planning, broadcast, sums on their way and adding.
     """
 
     broadcast: float
     replies: float
-    node: float
-    each: float
     kept: float
     seconds: float
 
 
 def estimate_round(place: Deployment) -> Estimate:
-    """What a round takes: jobs lie in the order of their models, so that A neighbors have A + K - 1 shares of models.
-
-    The actors of a node are neighbors, and where a model is large their sums are added there.
+    """What a round takes: jobs lie in the order of their models, so that A actors have A + K - 1 sums of models.
 
     Example:
         >>> one = estimate_round(Deployment(nodes=100, actors=100, models=5, numbers=21_300_000, jobs=1000))
@@ -366,13 +325,10 @@ def estimate_round(place: Deployment) -> Estimate:
         (17.7, 14.2)
     """
     nodes, actors, models, d, jobs = place
-    here, apart = (min(number + models - 1, number * models) for number in (nodes, actors))
-    adds = actors > nodes and 8 * d >= LEAST
-    shares = here if adds else apart
-    down = max(4.0 * here * d, nodes * min(4.0 * models * d, PAGE)) + 24.0 * jobs
-    up, node, each = 8.0 * shares * d, 8.0 * here * d, 8.0 * apart * d
-    seconds = jobs * PLAN + (down + up) / LINK + (shares + adds * apart / nodes) * d * ADD
-    return Estimate(down / GB, up / GB, node / GB, each / GB, 8.0 * models * d / GB, seconds)
+    sums = min(actors + models - 1, actors * models)
+    down, up = 4.0 * nodes * models * d + 24.0 * jobs, 8.0 * sums * d
+    seconds = jobs * PLAN + (down + up) / LINK + sums * d * ADD
+    return Estimate(down / GB, up / GB, 8.0 * models * d / GB, seconds)
 
 
 PLACES = {
@@ -385,8 +341,8 @@ PLACES = {
 
 def print_table() -> None:
     """Prints the estimates as a Markdown table."""
-    print("| K = 5, 100 nodes; GB | broadcast | replies | of each node | of each actor | kept | seconds |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| K = 5, 100 nodes; GB | broadcast | replies | kept | seconds |")
+    print("| --- | --- | --- | --- | --- |")
     for name, place in PLACES.items():
         print(f"| {name} | " + " | ".join(f"{value:.3g}" for value in estimate_round(place)) + " |")
 

@@ -15,7 +15,7 @@ import numpy as np
 from fedray.assembly.clients import participants_per_tier
 from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray
-from fedray.models.trial import mixes_rows
+from fedray.models.trial import MIXES, find_mixing
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import is_own
 from fedray.scenario.schema import Scenario
@@ -124,7 +124,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
     """A network's answer to a row depends on the rows beside it; or an engine is slow, and why."""
     for one in study.trained:
-        if mixes_rows(one.net, one.example):
+        if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (
                 f"model.name = {one.net.name}: its answer to a row depends on the rows beside it, in evaluation too: "
                 f"its scores are those of pieces of {EVALUATED_ROWS} rows in the order of the test set",

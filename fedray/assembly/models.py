@@ -65,16 +65,15 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     name = own.named().get("model", name)
     if is_own:
         make = guard_factory(make, name)
-        try_factory(make, name, scenario.method.models, worlds)
+        try_factory(make, name, scenario.method.models)
     net = net_of(_as_trained(scenario, own, make, shape), name, objective, outputs)
     if scenario.predict.dropout_at_test and not find_dropout(net.module):
         raise BadInput(
             f"predict.dropout_at_test = true, but the network {name} has no layer that drops (torch.nn.Dropout, "
             "Dropout1d, 2d or 3d): leave it out"
         )
-    asked = f"{data.classes} classes" if data.classes else f"{data.outputs} targets"
     rows = _draw_trial_rows(data)
-    try_network(net, rows, data.kind, asked if outputs == data.outputs else f"{asked} and variances")
+    try_network(net, rows, data.kind)
     if is_own:
         try_training(net, rows)
     return net

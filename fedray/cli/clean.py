@@ -11,11 +11,11 @@ import click
 @click.command(name="clean")
 @click.option("--yes", is_flag=True, help="Remove what is listed; without it nothing is changed.")
 def clean_command(yes: bool) -> None:
-    """List what runs of yours have left among the temporary files and in shared memory, and remove it (--yes).
+    """List what runs of yours have left among the temporary files, and remove it (--yes).
 
     That is the runs and sweeps from Python without `out`, whose processes have ended; and folders that fedray made for
-    a Ray of its own, whose processes have all ended, and their shared memory. A Ray whose driver was killed a moment
-    ago still ends: it is waited for, and named if that takes longer than 10 seconds.
+    a Ray of its own, whose processes have all ended. A Ray whose driver was killed a moment ago still ends: it is
+    waited for, and named if that takes longer than 10 seconds.
     """
     from fedray.core.text import format_bytes
     from fedray.runtime import leftovers
@@ -25,9 +25,7 @@ def clean_command(yes: bool) -> None:
     ending = leftovers.wait_for_ends(abandoned)
     found = [folder for folder in abandoned if folder not in ending]
     for folder in found:
-        memory = leftovers.session_memory(folder)
-        size = format_bytes(leftovers.measure_size([folder, *memory]))
-        click.echo(f"{folder}: {size}, {len(memory)} files in shared memory{', removed' if yes else ''}")
+        click.echo(f"{folder}: {format_bytes(leftovers.measure_size([folder]))}{', removed' if yes else ''}")
         if yes:
             leftovers.remove_session(folder)
     for folder in ending:

@@ -269,10 +269,6 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
         p: weights of the network.
     """
 
-    def draw(parameters: Tensor, noise: Tensor) -> Tensor:
-        mean, rho, rest = parameters.split_with_sizes((p, p, 2 * p), dim=-1)
-        return torch.cat([mean + softplus(rho) * noise, rho, rest], dim=-1)
-
     def init(parameters: Tensor) -> tuple[Moments, Moments]:
         zero = torch.zeros_like(parameters[..., : 2 * p])
         return (zero, zero), (zero, zero)
@@ -292,7 +288,19 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
         step, others = find_step(local, slope, state[1], count // personal_steps)
         return torch.cat([change, step], dim=-1), (moments, others)
 
-    return Transform(init, update, True, local.optimizer, numbers=p, at=draw)
+    return Transform(init, update, True, local.optimizer, numbers=p, at=draw_weights)
+
+
+def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
+    """Returns a row `[..., d]` with a draw from the Gaussian `[mean, rho]` of its first numbers in the mean's place.
+
+    Args:
+        parameters: The row.
+        noise: Standard normal numbers, `[..., p]`.
+    """
+    p = noise.shape[-1]
+    mean, rho, rest = parameters.split_with_sizes((p, p, parameters.shape[-1] - 2 * p), dim=-1)
+    return torch.cat([mean + softplus(rho) * noise, rho, rest], dim=-1)
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
@@ -413,10 +421,6 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
         p: Weights of the network.
     """
 
-    def draw(parameters: Tensor, noise: Tensor) -> Tensor:
-        mean, rho, rest = parameters.split_with_sizes((p, p, 2 * p + 1), dim=-1)
-        return torch.cat([mean + softplus(rho) * noise, rho, rest], dim=-1)
-
     def init(parameters: Tensor) -> _Learned:
         zero = torch.zeros_like(parameters[..., : 2 * p])
         mean, rho = from_natural(find_cavity(parameters, prior, p)).to(parameters.dtype).chunk(2, dim=-1)
@@ -430,7 +434,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
         step, moments = find_step(local, torch.cat([data, spread], dim=-1) + away, state.moments, context.step + 1)
         return torch.cat([step, torch.zeros_like(rest)], dim=-1), state._replace(moments=moments)
 
-    return Transform(init, update, True, local.optimizer, numbers=p, at=draw)
+    return Transform(init, update, True, local.optimizer, numbers=p, at=draw_weights)
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -574,10 +578,6 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
     """
     rho, tau, prior = weights.penalty, weights.temperature, weights.prior
 
-    def draw(parameters: Tensor, noise: Tensor) -> Tensor:
-        mean, width, rest = parameters.split_with_sizes((p, p, 2 * p + 1), dim=-1)
-        return torch.cat([mean + softplus(width) * noise, width, rest], dim=-1)
-
     def init(parameters: Tensor) -> _LearnedVariance:
         mean, own = parameters[..., :p], softplus(parameters[..., p : 2 * p].double()).square().reciprocal()
         received = find_posterior(parameters, prior, p)[..., p:].to(parameters.dtype)
@@ -595,12 +595,12 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
         momentum = beta1 * state.momentum + (1.0 - beta1) * data
         pull = (linear - precision * mean) / rho + state.received * (mean - state.center)
         step = (scale * momentum / (1.0 - beta1 ** (context.step + 1)) + pull) / own
-        wider = _find_width(own) - width
+        wider = from_natural(torch.cat([torch.zeros_like(own), own], dim=-1)).chunk(2, dim=-1)[1] - width
         widen = -wider / context.lr if context.lr else torch.zeros_like(wider)
         kept = state._replace(momentum=momentum, precision=own)
         return torch.cat([step, widen, torch.zeros_like(parameters[..., 2 * p :])], dim=-1), kept
 
-    return Transform(init, update, True, "ivon", numbers=p, at=draw)
+    return Transform(init, update, True, "ivon", numbers=p, at=draw_weights)
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
@@ -649,8 +649,3 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
         return after._replace(extra={**after.extra, SITES: sites})
 
     return Server(init, base.reduce, step)
-
-
-def _find_width(precision: Tensor) -> Tensor:
-    """Returns the rho of the standard deviation `precision^(-1/2)`."""
-    return from_natural(torch.cat([torch.zeros_like(precision), precision], dim=-1)).chunk(2, dim=-1)[1]

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.errors import BadInput
 from fedray.core.method import Method, Remember
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats
 
@@ -63,8 +62,6 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
 # ---------------------------------------------------------------------------------------------------------------------
 # The adaptive schedule's memory: a state that keeps the last loss of every client on every model, and their odds.
 
-MOST_LOSSES = 50_000_000
-
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
     """Returns the method with `job_loss` `[worlds, N, K]` in its state, NaN before the first job.
@@ -74,9 +71,6 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
         worlds: number of worlds.
         clients: N.
 
-    Raises:
-        BadInput: there are too many losses to keep.
-
     Example:
         >>> import fedray
         >>> scenario = {"schedule": {"kind": "adaptive"}, "rounds": 1, "clients": {"number": 4}}
@@ -85,11 +79,6 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
         torch.Size([1, 4, 5])
     """
     models = method.phase.models
-    if worlds * clients * models > MOST_LOSSES:
-        raise BadInput(
-            f"schedule.kind = adaptive keeps a loss per client and model: {worlds * clients * models:,} of them "
-            "are too many: lower clients.number, or choose permutation"
-        )
     first = {"job_loss": lambda: torch.full((worlds, clients, models), float("nan"))}
     return keep_in_state(method, first, write_losses)
 
@@ -133,7 +122,6 @@ def find_odds(loss: FloatArray) -> FloatArray:
 # ---------------------------------------------------------------------------------------------------------------------
 # What a client selection remembers: the last loss of every client, when it was, and Oort's pace.
 
-MOST_KEPT = 50_000_000  # clients x worlds whose losses are kept
 WINDOW = 20  # rounds: Oort, section 7.1
 FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent: Oort's preferred duration of a round, as its authors' code has them
 
@@ -167,25 +155,13 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
         worlds: Number of worlds, R.
         clients: Number of clients, N.
         sizes: Training samples of all clients of a world, `[N]`.
-
-    Raises:
-        BadInput: There are too many clients to keep their losses.
     """
-    if worlds * clients > MOST_KEPT:
-        raise BadInput(
-            f"participation.selection keeps a loss for each client: {worlds * clients:,} of them are too many: lower "
-            "clients.number or replicates, or choose uniform"
-        )
-
-    def begin_pace() -> Tensor:
-        pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
-        pace[:, 0] = FIRST_PACE
-        return pace
-
+    pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
+    pace[:, 0] = FIRST_PACE
     first = {
         "client_loss": lambda: torch.full((worlds, clients), float("nan")),
         "client_round": lambda: torch.zeros((worlds, clients), dtype=torch.int64),
-        "pace": begin_pace,
+        "pace": pace.clone,
     }
     return keep_in_state(method, first, partial(write_memory, sizes=sizes, window=WINDOW))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -168,16 +168,15 @@ def fisher_mean(
         for row in torch.nonzero(stats["weight"].total).flatten().tolist():
             before = state.models[row].double()
             goal, weigh = before + best[row], sure[row]
-            found = descend(how, before + mean[row], partial(_pull, goal, weigh), row // rows.models)
+
+            def pull(now: Tensor, goal: Tensor = goal, weigh: Tensor = weigh) -> Tensor:
+                return weigh * (now - goal)  # the gradient of `1/2 (w - goal)' F (w - goal)`
+
+            found = descend(how, before + mean[row], pull, row // rows.models)
             after[row] = found - before
         return apply_delta(state, after, stats)
 
     return Server(no_extra, reduce, step)
-
-
-def _pull(goal: Tensor, weigh: Tensor, now: Tensor) -> Tensor:
-    """Returns the gradient of `1/2 (w - goal)' F (w - goal)`."""
-    return weigh * (now - goal)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

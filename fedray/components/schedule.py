@@ -9,13 +9,12 @@ import numpy as np
 
 from fedray.components.memory import find_odds
 from fedray.core import rng
-from fedray.core.errors import warn_user
 from fedray.core.method import Schedule
 from fedray.core.rounding import round_to_sum
+from fedray.core.text import quote_value
 from fedray.core.types import Clients, FloatArray, IntArray, Members, Plan, State
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
@@ -316,58 +315,30 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
         >>> assign(WorldRound(0, 0, 0), Drawn(np.arange(2), np.arange(2)), np.ones(2, int), None)[1].tolist()
         [0, 0]
     """
-    told: list[bool] = []
     where = where or f"schedule.kind = {name_callable(function)}"
 
     def make(models: int, rows: str) -> Assignment:
-        assign = contract(where, function, _check_kind)(models, rows)
-
         def returns(found: Any, _now: WorldRound, drawn: Drawn, *_: Any) -> str | None:
-            return _find_wrong(found, len(drawn.client), models)
+            parts = [np.asarray(part) for part in found] if isinstance(found, tuple) else []
+            fine = len(parts) == 2 and parts[0].ndim == 1 and parts[0].shape == parts[1].shape
+            if fine and all(part.dtype.kind in "iu" or not part.size for part in parts):
+                jobs, most = np.stack(parts), np.array([[len(drawn.client)], [models]])
+                if ((jobs >= 0) & (jobs < most)).all() and len(np.unique(jobs, axis=1).T) == jobs.shape[1]:
+                    return None
+            return (
+                f"{quote_value(found)}: return the participant [J] and the model [J] of each job, whole numbers from 0 "
+                f"and below {len(drawn.client)} and {models}, and no job twice"
+            )
 
-        ask = contract(f"{where}: its assignment", assign, returns, again=True)
+        ask = contract(f"{where}: its assignment", function(models, rows), returns, again=True)
 
-        def checked(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
+        def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
             who, model = (np.asarray(part, dtype=np.int64) for part in ask(now, drawn, m, state))
-            over = np.flatnonzero(np.bincount(who, minlength=len(m)) > m)
-            if len(over) and not told:
-                told.append(True)
-                warn_user(_explain_excess(where, int(drawn.client[over[0]]), int((who == over[0]).sum()), m[over[0]]))
             return who, model
 
-        return checked
+        return assign
 
     return make
-
-
-def _check_kind(found: Any, *_: Any) -> str | None:
-    """Returns what is wrong with what a kind of schedule has made."""
-    return None if callable(found) else f"{name_type(found)}: return a function of (round, drawn, m, state)"
-
-
-def _explain_excess(where: str, client: int, trained: int, most: int) -> str:
-    """That a client trains more models than its tier says that its devices do."""
-    return (
-        f"{where}: client {client} trains {trained} models in a round, but models_per_round of its tier is {most}: "
-        "raise clients.tiers.*.models_per_round, or give a participant no more models than m says"
-    )
-
-
-def _find_wrong(found: Any, participants: int, models: int) -> str | None:
-    """Returns what is wrong with an assignment."""
-    if not isinstance(found, tuple) or len(found) != 2:
-        return f"{name_type(found)}: return a pair, the participant [J] and the model [J] of each job"
-    for part, most, what in zip(found, (participants, models), ("participant", "model"), strict=True):
-        array = np.asarray(part)
-        if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-            return f"{what}s of type {array.dtype} and shape {list(array.shape)}: give whole numbers, [J]"
-        if len(array) and (array.min() < 0 or array.max() >= most):
-            return f"{what} {array.min() if array.min() < 0 else array.max()}: there are {what}s 0 to {most - 1}"
-    if len(found[0]) != len(found[1]):
-        return f"{len(found[0])} participants, but {len(found[1])} models: give one of each for a job"
-    if len(np.unique(np.stack(found), axis=1).T) < len(found[0]):
-        return "a job twice: a participant trains a model once in a round"
-    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import numpy as np
 from fedray.components.memory import FIRST_PACE, read_memory
 from fedray.components.schedule import Drawn, Informed, Participation, WorldRound
 from fedray.core import rng
+from fedray.core.text import quote_value
 from fedray.core.types import Clients, FloatArray, IntArray, State
 
 CLIP, CUT_OFF, LEAST_EXPLORATION, DECAY = 95.0, 0.95, 0.2, 0.98  # Oort, section 7.1 and Algorithm 1
@@ -263,10 +264,7 @@ def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
         number: How many it was to choose.
     """
     chosen = np.asarray(found)
-    if chosen.shape == (number,) and chosen.dtype.kind not in "iu" and number:
-        return f"ids of type {chosen.dtype}: return whole numbers, such as known.client[:number]"
-    if chosen.ndim != 1 or len(chosen) != number or chosen.dtype.kind not in "iu":
-        return f"{type(found).__name__} of shape {list(chosen.shape)}: return the ids of {number} clients, [number]"
-    if len(np.unique(chosen)) < number or not np.isin(chosen, known.client).all():
-        return f"clients twice, or others than the {len(known.client)} of the tier: choose from known.client"
-    return None
+    fine = chosen.shape == (number,) and (chosen.dtype.kind in "iu" or not number)
+    if fine and len(np.unique(chosen)) == number and np.isin(chosen, known.client).all():
+        return None
+    return f"{quote_value(found)}: return the ids of {number} different clients of known.client, such as its first ones"

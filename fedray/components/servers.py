@@ -223,12 +223,6 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
     return after._replace(models=models.to(state.models.dtype))
 
 
-def trained_models(stats: Stats, rows: Rows) -> Tensor:
-    """Says which models were trained in this round, `[M, 1]`."""
-    trained: Tensor = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0
-    return trained
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Servers that survive bad clients: a robust center of the uploads instead of their mean.
 #
@@ -318,22 +312,16 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 
     def center(x: Tensor) -> Tensor:
         n = len(x)
-        order = torch.argsort(_crowding(x[:, :trainable], max(1, n - f - 2)), stable=True)
+        square = torch.zeros(n, n, dtype=torch.float64)  # distances of all pairs
+        for part in torch.split(x[:, :trainable], _CHUNK, dim=1):
+            square += torch.cdist(part.double(), part.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
+        square.fill_diagonal_(float("inf"))
+        crowding = square.sort(1).values[:, : min(max(1, n - f - 2), n - 1)].sum(1)
+        order = torch.argsort(crowding, stable=True)
         best = order[: max(1, n - f) if multi else 1].sort().values
         return x[best].double().mean(0)
 
     return center
-
-
-def _crowding(x: Tensor, neighbors: int) -> Tensor:
-    """Sum of squared distances of each row to its nearest others, `[n]` float64."""
-    if len(x) == 1:
-        return torch.zeros(1, dtype=torch.float64)
-    square = torch.zeros(len(x), len(x), dtype=torch.float64)
-    for part in torch.split(x, _CHUNK, dim=1):
-        square += torch.cdist(part.double(), part.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
-    square.fill_diagonal_(float("inf"))
-    return square.sort(1).values[:, : min(neighbors, len(x) - 1)].sum(1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -363,9 +351,6 @@ def with_optimizer(
         lr: above 0.
         momentum: in [0, 1).
 
-    Raises:
-        BadInput: in a step, the state has no memory of the optimizer, because another `init` took the place of its own.
-
     Example:
         >>> from fedray.components.servers import mean
         >>> server = with_optimizer(mean(Rows(1, 1)), Rows(1, 1), 3, "adam", lr=0.1)
@@ -379,13 +364,8 @@ def with_optimizer(
         return {**base.init(models), "optimizer_first": zero, **second}
 
     def step(state: State, stats: Stats, t: int) -> State:
-        if "optimizer_first" not in state.extra:
-            raise BadInput(
-                f"server.optimizer = {kind} finds no 'optimizer_first' in the state's extra: a server.init that takes "
-                "the place of another one returns its tensors too, {**phase.server.init(models), ...}"
-            )
         after, g = step_and_move(base, state, stats, t, trainable)
-        trained, extra = trained_models(stats, rows), dict(after.extra)
+        trained, extra = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0, dict(after.extra)
         before = state.extra["optimizer_first"]  # the inner server may return an extra without it
         first = before * momentum + (g if kind == "momentum" else (1.0 - momentum) * g)
         change = first

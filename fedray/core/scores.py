@@ -40,12 +40,7 @@ SCORES = {
     "f1_macro": Score(SHARE, HIGHER, "macro F1", "F1, the plain mean over the classes"),
     "nll": Score(NATS, LOWER, "NLL", "negative log likelihood of a row"),
     "brier": Score("", LOWER, "Brier score", "Brier score of a row, summed over the classes: 0 to 2"),
-    "ece": Score(
-        SHARE,
-        LOWER,
-        "calibration error",
-        "expected calibration error: mean distance of confidence and accuracy, in 15 bins",
-    ),
+    "ece": Score(SHARE, LOWER, "calibration error", "mean distance of confidence and accuracy, in 15 bins"),
     "entropy": Score(NATS, NEITHER, "entropy", "entropy of the answer"),
     "disagreement": Score(SHARE, NEITHER, "disagreement", "pairs of members and rows with different classes"),
     "rmse": Score(TARGET, LOWER, "RMSE", "root mean squared error"),
@@ -55,36 +50,18 @@ SCORES = {
     "coverage_95": Score(SHARE, NEITHER, "95 % coverage", "targets inside the central 95 % interval"),
     "width_95": Score(TARGET, LOWER, "width 95", "mean width of the 95 % interval"),
     "sharpness": Score(TARGET, LOWER, "sharpness", "mean predicted standard deviation"),
-    "sharpness_geometric": Score(
-        TARGET, LOWER, "sharpness geometric", "geometric mean of the predicted standard deviations"
-    ),
+    "sharpness_geometric": Score(TARGET, LOWER, "sharpness geometric", "geometric mean of the predicted sd"),
     "nll_none": Score(NATS, LOWER, "NLL without noise", "negative log likelihood without observation noise"),
-    "nll_residual": Score(
-        NATS, LOWER, "NLL with residual noise", "negative log likelihood with the residual variance as noise"
-    ),
+    "nll_residual": Score(NATS, LOWER, "NLL with residual noise", "NLL with the residual variance as noise"),
     "residual_sd": Score(TARGET, NEITHER, "residual sd", "root of the clients' mean training residual variance"),
     "bias2": Score(SQUARED, LOWER, "bias2", "squared bias of the replicates' mean answer"),
     "variance": Score(SQUARED, LOWER, "variance", "variance of the answer over the replicates"),
     "noise": Score(SQUARED, NEITHER, "noise", "noise of a toy's test targets"),
-    "accuracy_average": Score(
-        SHARE, HIGHER, "plain average's accuracy", "accuracy of the plain average of a stack's sub models"
-    ),
+    "accuracy_average": Score(SHARE, HIGHER, "plain average's accuracy", "accuracy of a stack's plain average"),
     "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
-    "ood_auroc": Score(
-        SHARE,
-        HIGHER,
-        "OOD AUROC",
-        "pairs of a row and an out-of-distribution input, whose answer has the higher entropy",
-    ),
-    "ood_auroc_knowledge": Score(
-        SHARE,
-        HIGHER,
-        "OOD AUROC by disagreement",
-        "the same by the part of the entropy that the members' disagreement explains",
-    ),
-    "ood_fpr95": Score(
-        SHARE, LOWER, "OOD FPR at 95 %", "rows taken for unknown where 95 % of the out-of-distribution inputs are found"
-    ),
+    "ood_auroc": Score(SHARE, HIGHER, "OOD AUROC", "pairs of a row and an OOD input, whose answer has more entropy"),
+    "ood_auroc_knowledge": Score(SHARE, HIGHER, "OOD AUROC by disagreement", "the same by what disagreement explains"),
+    "ood_fpr95": Score(SHARE, LOWER, "OOD FPR at 95 %", "rows taken for unknown where 95 % of OOD inputs are found"),
     "ood_entropy": Score(NATS, NEITHER, "OOD entropy", "entropy of the answers to the out-of-distribution inputs"),
     "personal_accuracy": Score(
         SHARE,
@@ -96,30 +73,17 @@ SCORES = {
         SHARE, HIGHER, "personalized accuracy, 10th percentile", "10th percentile over the known clients"
     ),
     "personal_worst": Score(SHARE, HIGHER, "personalized accuracy, worst client", "accuracy of the worst known client"),
-    "personal_rmse": Score(
-        TARGET, LOWER, "personalized RMSE", "mean RMSE of the known clients, each with its own weights or models"
-    ),
+    "personal_rmse": Score(TARGET, LOWER, "personalized RMSE", "mean over the known clients, with what is their own"),
     "personal_rmse_p90": Score(
         TARGET, LOWER, "personalized RMSE, 90th percentile", "90th percentile over the known clients"
     ),
     "personal_rmse_worst": Score(TARGET, LOWER, "personalized RMSE, worst client", "RMSE of the worst known client"),
     "personal_nll": Score(NATS, LOWER, "personalized NLL", "mean negative log likelihood of the known clients' rows"),
     "personal_brier": Score("", LOWER, "personalized Brier score", "mean Brier score of the known clients' rows"),
-    "personal_ece": Score(
-        SHARE, LOWER, "personalized calibration error", "expected calibration error of the known clients' answers"
-    ),
-    "personal_coverage_95": Score(
-        SHARE, NEITHER, "personalized 95 % coverage", "known clients' targets inside the central 95 % interval"
-    ),
-    "personal_width_95": Score(
-        TARGET, LOWER, "personalized width 95", "mean width of the known clients' 95 % intervals"
-    ),
-    "cluster_ari": Score(
-        "",
-        HIGHER,
-        "cluster ari",
-        "adjusted Rand index of the clients' best models and their true clusters: 1 equal, 0 by chance",
-    ),
+    "personal_ece": Score(SHARE, LOWER, "personalized calibration error", "calibration error of the known clients"),
+    "personal_coverage_95": Score(SHARE, NEITHER, "personalized 95 % coverage", "known clients' targets inside it"),
+    "personal_width_95": Score(TARGET, LOWER, "personalized width 95", "mean of the known clients' 95 % intervals"),
+    "cluster_ari": Score("", HIGHER, "cluster ari", "adjusted Rand index of best models and true clusters, at most 1"),
     "conformal_coverage": Score(SHARE, NEITHER, "coverage of the sets", "rows whose answer is in their conformal set"),
     "conformal_coverage_clients": Score(
         SHARE,

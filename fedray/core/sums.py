@@ -31,10 +31,6 @@ _COMPILED = (torch.float32, torch.float64)  # what the compiled kernel adds
 _CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # numbers at a time: 1 MB of float64 stays in a core's cache
 
 
-def _unit(limb: int) -> float:
-    return 2.0 ** -(36 + 28 * limb)
-
-
 @dataclass(frozen=True)
 class ExactSum:
     """Sums of G groups of rows.
@@ -243,7 +239,7 @@ def _round(x: Tensor, limb: int) -> Tensor:
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
     """Rounds in place: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
-    magic = 1.5 * 2.0**52 * _unit(limb)
+    magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
 
 
@@ -259,14 +255,9 @@ def merge_stats(stats: list[Stats]) -> Stats:
 def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
     """Applies a function (a move between devices, to or from NumPy) to every array of the statistics."""
 
-    def change_value(value: Any) -> Any:
-        if isinstance(value, ExactSum):
-            return ExactSum({k: change(v) for k, v in value.limbs.items()})
-        if isinstance(value, Counts):
-            return Counts(change(value.total))
-        if isinstance(value, Largest):
-            return Largest(change(value.most))
-        return Kept({k: change(v) for k, v in value.rows.items()})
+    def change_value(value: Any) -> Any:  # each kind of statistics has one field: an array, or some by name
+        (part,) = vars(value).values()
+        return type(value)({k: change(v) for k, v in part.items()} if isinstance(part, dict) else change(part))
 
     return {name: change_value(value) for name, value in stats.items()}
 
@@ -332,22 +323,18 @@ class Totals:
 
     def add(self, thinned: Stats) -> None:
         """Adds what `thin` has made; nothing of it is kept."""
+        some: Any
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
                 limbs = self.stats.setdefault(name, ExactSum({})).limbs
-                for limb, some in value.limbs.items():
-                    limbs[limb] = _add_rows(limbs.get(limb), some)
+                for limb, some in value.limbs.items():  # rows of which none came stay zeros that take no memory
+                    out = limbs[limb].numpy() if limb in limbs else np.zeros((some.groups, some.rows.shape[1]))
+                    for g, row in zip(some.places, some.rows, strict=True):
+                        out[g] += row
+                    limbs[limb] = torch.from_numpy(out)
             else:
                 own = map_arrays({name: value}, lambda array: torch.from_numpy(np.array(array)))[name]
                 self.stats[name] = self.stats[name] + own if name in self.stats else own
-
-
-def _add_rows(total: torch.Tensor | None, some: Any) -> torch.Tensor:
-    """Adds rows in place; those of which none came stay zeros that take no memory."""
-    out = np.zeros((some.groups, some.rows.shape[1])) if total is None else total.numpy()
-    for g, row in zip(some.places, some.rows, strict=True):
-        out[g] += row
-    return torch.from_numpy(out)
 
 
 def sum_bytes(thinned: Stats) -> int:

@@ -77,9 +77,7 @@ def whole(low: int, high: int) -> Check:
     @means("whole number", f"{low:,} to {high:,}")
     def check(value: Any) -> int:
         value = _to_number(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"is not a whole number: {remedy}")
-        if isinstance(value, float) and not value.is_integer():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
             raise ValueError(f"is not a whole number: {remedy}")
         if not low <= value <= high:
             raise ValueError(f"is out of range: give a whole number from {low} to {high}")
@@ -161,11 +159,9 @@ def one_of(*words: str) -> Check:
 @means("word", "`auto`, `cpu`")
 def device(value: Any) -> str:
     """Accepts the device on which tiers with GPUs compute; another key says which tiers have GPUs."""
-    if isinstance(value, str) and value.lower().startswith(("cuda", "gpu", "mps", "rocm")):
-        raise ValueError(
-            "is not one of auto, cpu: leave it at auto, and give a tier GPUs: clients.tiers.NAME.num_gpus = 1"
-        )
-    return str(one_of("auto", "cpu")(value))
+    if value not in ("auto", "cpu"):
+        raise ValueError("is not one of auto, cpu: leave it at auto, and give tiers GPUs: clients.tiers.NAME.num_gpus")
+    return str(value)
 
 
 @means("word", "`tensorboard`, `wandb`, `mlflow`, each also with `:VALUE`")
@@ -229,8 +225,6 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
             try:
                 check(entry)
             except ValueError as wrong:
-                if entry is value and "," in str(entry) and str(entry).isprintable() and len(str(entry)) < 80:
-                    raise ValueError(f"is text: write a list with brackets, [{entry}]") from None
                 raise ValueError(f"holds {quote_value(entry)}, which {wrong}") from None
         return [check(entry) for entry in entries]
 
@@ -265,11 +259,7 @@ def gpu_share(value: Any) -> float:
     number: float = real("[0, 1000]")(value)
     if number > 1:
         raise ValueError("is more than an actor uses: give 1 or a share of it; further actors use further GPUs")
-    if number in (0, 1):
-        fits = True
-    else:
-        parts = round(1 / max(number, 1e-4))
-        fits = parts <= 100 and 0.99 / parts - 1e-9 <= number <= 1 / parts + 1e-9
-    if not fits:
+    parts = round(1 / max(number, 1e-4))
+    if number != 0 and not (parts <= 100 and 0.99 / parts - 1e-9 <= number <= 1 / parts + 1e-9):
         raise ValueError("is not a share that Ray schedules reliably: give 0, 1/n (0.5, 0.25, 0.2, ...) or 1")
     return number

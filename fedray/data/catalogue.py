@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ from fedray.data.forms.tables import find_table_file
 from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
 from fedray.data.types import Dataset, check_dataset
 from fedray.own_code.contract import contract
-from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import name_type
 
 
@@ -63,7 +61,11 @@ _SOURCES: dict[str, Source] = {
     "cubic": Source(make_cubic),
     "synthetic": Source(make_population),
     "table": Source(named.load_table, find_table_file, own=True),
-    "union": Source(lambda root, sets=(), classes="shared": _load_union(root, sets, classes)),
+    "union": Source(
+        lambda root, sets=(), classes="shared": join_datasets(
+            [load_data(name, root) for name in sets], apart=classes == "apart"
+        )
+    ),
     "folder": Source(pictures.load_folder, pictures.find_picture_folder, own=True),
     "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files, own=True),
     "leaf": Source(named.load_leaf, named.find_leaf_place, own=True),
@@ -122,35 +124,13 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """
     source = find_source(name)
     if name not in DATA_NAMES and not name.startswith("uci/"):
-        return _load_own(name, root, options)
+        found: Dataset = contract(f"data.name = {name}: its loader", source.load, _check_loaded)(root, **options)
+        return check_dataset(found)
     if source.own:
         given = {key: options.pop(key) for key in (*ReadOptions._fields, "features") if key in options}
         return source.load(root, make_reading(**given), **options)
     data = source.load(root, **options)
     return data if name in DATA_NAMES else check_dataset(data)  # others are files of the user's own
-
-
-def _load_union(root: Path | None, sets: Sequence[str], classes: str) -> Dataset:
-    """Several data sets as one."""
-    if "union" in sets:
-        raise BadInput("data.sets holds union: name the sets that it is made of")
-    return join_datasets([load_data(name, root) for name in sets], apart=classes == "apart")
-
-
-def _load_own(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
-    """Returns the data set that a user's own loader returns, once it is known to be one."""
-    load, where = find_source(name).load, f"data.name = {name}"
-    try:
-        inspect.signature(load).bind(root, **options)
-    except TypeError as error:
-        raise BadInput(
-            f"{where}: its loader {name_callable(load)} takes other arguments ({error}): it is called as "
-            f"loader(root{''.join(f', {key}=...' for key in options)})"
-        ) from None
-    except ValueError:  # a built-in function does not say what it takes
-        pass
-    data: Dataset = contract(f"{where}: its loader", load, _check_loaded)(root, **options)
-    return check_dataset(data)
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:

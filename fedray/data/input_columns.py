@@ -10,13 +10,12 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.data.cells import (
-    explain_marks,
-    find_marks,
+    MARKS,
+    holds_marked_numbers,
     holds_truth_values,
     holds_words,
     is_number_text,
     is_text,
-    name_cells,
 )
 from fedray.data.forms.arrays import list_classes
 from fedray.own_code.user_code import name_type
@@ -102,15 +101,22 @@ def numbers_rows(column: Any) -> bool:
 # Which columns of a table are inputs, and what is said of those that are not.
 
 MOST_VALUES = 64  # of a text column that is an input by itself
-READERS = {  # of what no table reads
-    "lists": "give data=(np.stack(table['{0}']), labels), or read a file of them by data.name: hf (data.input: {0})",
-    "pictures": "give data=(np.stack(table['{0}']), labels)",
-    "encoded pictures": "read a file of them by data.name: hf (data.input: {0})",
+
+
+TOLD = {  # of the kinds of columns that `_find_kind` tells apart: what is said of them
+    "index": "no input, because it numbers the rows (name it in data.{key})",
+    "id": "another whole number in every row (leave it out by data.{key} if it is an id)",
+    "truth": "truth values, read as 0 and 1",
+    "number text": "text of numbers, read as numbers",
+    "category": "text, read as categories (0 and 1 for each value)",
+    "many": "text of too many different values, no input (name it in data.{key})",
+    "marks": "no input, because its numbers have commas or other marks (pandas.read_csv has thousands and decimal)",
+    "other": "neither numbers nor text, no input (make numbers or text of it)",
 }
 
 
 def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Returns the columns beside targets and group that are inputs, and a sentence on each kind of the others.
+    """Returns the columns beside targets and group that are inputs, and a sentence on each kind of columns.
 
     Args:
         frame: The table.
@@ -125,41 +131,19 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
         >>> import pandas as pd
         >>> table = pd.DataFrame({"age": [31, 45], "city": ["Rome", "Oslo"], "ill": [0, 1]})
         >>> find_inputs(table, ["ill"], None, "input")
-        (['age', 'city'], ('data: column city is text, read as categories (0 and 1 for each value)',))
+        (['age', 'city'], ('data: text, read as categories (0 and 1 for each value): city',))
     """
-    free = [column for column in frame if column not in (*targets, group)]
-    index = [str(column) or "without a name" for column in free if is_index(str(column))]
-    kinds = {column: _find_kind(frame, column, key) for column in free if not is_index(str(column))}
-    inputs = [column for column, kind in kinds.items() if kind in ("number", "number text", "truth", "category")]
-    truths, categories, texts, many, marked, others = (
-        [str(column) for column, kind in kinds.items() if kind == wanted]
-        for wanted in ("truth", "category", "number text", "too many values", "marks", "other")
-    )
-    marks = [text for column in kinds if is_text(frame[column]) and (text := _explain_marks(frame, column))]
-    unread = {column: text for column in others if (text := _explain_cells(frame, column, "data"))}
-    others = [column for column in others if column not in unread]
+    kinds = {column: _find_kind(frame, column, key) for column in frame if column not in (*targets, group)}
+    said = []
+    for kind, text in TOLD.items():
+        if columns := [column or "without a name" for column, one in kinds.items() if one == kind]:
+            said.append(f"data: {text.format(key=key)}: {', '.join(columns)[:200]}")
+    inputs = [column for column, kind in kinds.items() if kind in ("number", "id", "number text", "truth", "category")]
     if not inputs:
         table = frame.attrs.get("file", "the table")
-        remedy = f"name {', '.join(many)[:200]} in data.{key}" if many else "add one"
-        remedy = f"make numbers or text of {', '.join(others)[:200]}" if others else remedy
-        remedy = next(iter([*marks, *unread.values()]), remedy).removeprefix("data: ")
+        remedy = "; ".join(line.removeprefix("data: ") for line in said) or "add one"
         raise BadInput(f"data: {table} has no column of numbers or categories beside the target: {remedy}")
-    numbers = [str(column) for column in inputs if kinds[column] == "number" and numbers_rows(frame[column])]
-    said = [
-        _describe(index, "numbers the rows and is", "number the rows and are", f"no input: name it in data.{key}"),
-        _describe(
-            numbers, "has", "have", f"another whole number in every row: leave it out by data.{key} if it is an id"
-        ),
-        _describe(truths, "holds truth values, which are", "hold truth values, which are", "read as 0 and 1"),
-        _describe(texts, "is text of numbers,", "are text of numbers,", "read as numbers"),
-        _describe(categories, "is text,", "are text,", "read as categories (0 and 1 for each value)"),
-        _describe(many, "is text", "are text", f"of too many different values and no input: name it in data.{key}"),
-        _describe(others, "is", "are", "of another type and no input: make numbers or text of it"),
-        *unread.values(),
-        _describe(marked, "is", "are", "no input until it is numbers"),
-        *marks,
-    ]
-    return inputs, tuple(remark for remark in said if remark)
+    return inputs, tuple(said)
 
 
 def is_category(column: Any) -> bool:
@@ -186,14 +170,12 @@ def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
         return ()
     refuse_stray(frame, column, f"data.{key}", "correct it, or leave the column out")
     if not is_text(values) or not holds_words(values):
-        if said := _explain_cells(frame, column, f"data.{key}"):
-            raise BadInput(said)
         raise BadInput(
             f"data.{key}: column {column} is of type {values.dtype}, neither numbers nor text: make numbers of "
             "it, or leave it out"
         )
-    if said := explain_marks(values, f"data.{key}: column {column}"):
-        raise BadInput(said)
+    if holds_marked_numbers(values):
+        raise BadInput(f"data.{key}: column {column} has {MARKS}")
     different = values.nunique() if is_category(values) and _has_many(values) else 0
     if 2 * different <= len(values):
         return ()
@@ -222,19 +204,20 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
         wrong = given & pd.to_numeric(values, errors="coerce").isna().to_numpy()
     except (TypeError, ValueError):  # bytes and arrays are no numbers
         return
-    if 0 < wrong.sum() <= given.sum() / 2 and not find_marks(values):
+    if 0 < wrong.sum() <= given.sum() / 2 and not holds_marked_numbers(values):
         row = int(wrong.argmax())
-        last = ", the last one (is it a total?)" if row == len(values) - 1 else ""
         raise BadInput(
-            f"{key}: column {column} holds numbers, but {str(values.iloc[row])[:40]!r} in row {row + 1}{last}: {remedy}"
+            f"{key}: column {column} holds numbers, but {str(values.iloc[row])[:40]!r} in row {row + 1}: {remedy}"
         )
 
 
 def _find_kind(frame: Any, column: str, key: str) -> str:
-    """Returns what a column is as an input: number, number text, truth, category, too many values, marks, or other."""
+    """Returns what a column is as an input: `number`, or one of `TOLD`."""
     values = frame[column]
+    if is_index(str(column)):
+        return "index"
     if values.dtype.kind in "iuf":
-        return "number"
+        return "id" if numbers_rows(values) else "number"
     if holds_truth_values(values):
         return "truth"
     if not is_text(values):
@@ -244,28 +227,9 @@ def _find_kind(frame: Any, column: str, key: str) -> str:
         return "other"
     if not _has_many(values):
         return "category"
-    return "number text" if is_number_text(values) else "marks" if find_marks(values) else "too many values"
+    return "number text" if is_number_text(values) else "marks" if holds_marked_numbers(values) else "many"
 
 
 def _has_many(column: Any) -> bool:
     """Whether a text column has more different values than a category has, or too few rows of each."""
     return bool(column.nunique() > min(MOST_VALUES, max(2, column.count() // 4)))
-
-
-def _explain_marks(frame: Any, column: str) -> str:
-    """Returns what is said of numbers with other marks than a point; empty of all else."""
-    return explain_marks(frame[column], f"data: column {column}")
-
-
-def _explain_cells(frame: Any, column: str, key: str) -> str:
-    """Returns what is said of a column of lists or pictures; empty of all else."""
-    kind = name_cells(frame[column]) if frame[column].dtype.kind == "O" else ""
-    return f"{key}: column {column} holds {kind}: {READERS[kind].format(column)}" if kind in READERS else ""
-
-
-def _describe(columns: list[str], one: str, several: str, what: str) -> str:
-    """Returns a sentence about some columns; empty without any."""
-    if not columns:
-        return ""
-    which = f"column{'s'[: len(columns) > 1]} {', '.join(columns)[:200]}"
-    return f"data: {which} {one if len(columns) == 1 else several} {what}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from fedray.data.forms.arrays import (
     find_rows,
     read_labels,
     refuse_coarse_targets,
-    refuse_large,
     refuse_rows,
 )
 from fedray.data.origins import find_origin, subtract, tell_test_scale
@@ -360,169 +358,69 @@ def check_rows(where: str, split: Any, what: str = "labels") -> None:
     """
     if not isinstance(split, Split):
         raise BadInput(f"{where} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
-    for of, values in (("inputs", split.x), (what, split.y), ("groups", split.group)):
-        if values is None and of == "groups":
-            continue
-        if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
-            raise BadInput(f"{where} has {of} that are {name_type(values)}: give a NumPy array")
-        if not values.dtype.isnative:
+    groups = () if split.group is None else (("groups", split.group),)
+    for of, values in (("inputs", split.x), (what, split.y), *groups):
+        if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray) or not values.ndim:
             raise BadInput(
-                f"{where} has {of} of type {values.dtype}, in the byte order of other machines: give them as "
-                f"{values.dtype.newbyteorder('=')}"
+                f"{where} has {of} that are {name_type(values)}: give a NumPy array of a row for each sample"
             )
-        if values.ndim == 0 or (of == "groups" and values.ndim != 1):
-            raise BadInput(f"{where} has {of} of shape {list(values.shape)}: give one for each sample")
+        if not values.dtype.isnative:
+            raise BadInput(f"{where} has {of} of type {values.dtype}: give them in the byte order of this machine")
         if len(values) != len(split.x):
             raise BadInput(f"{where} has {len(split.x)} inputs, but {len(values)} {of}: give one for each input")
-    if split.group is not None and split.group.dtype.kind not in "iu":
+    if split.group is not None and (split.group.dtype.kind not in "iu" or split.group.ndim != 1):
         raise BadInput(f"{where} has groups of type {split.group.dtype}: number the clients, as np.unique does")
-    if split.x.dtype.kind not in "iufb":
-        raise BadInput(f"{where} has inputs of type {split.x.dtype}: give numbers")
-    if split.x.ndim < 2:
-        raise BadInput(f"{where} has inputs of {split.x.ndim} dimension: give a row for each sample, x[:, None]")
+    if split.x.dtype.kind not in "iufb" or split.x.ndim < 2:
+        raise BadInput(f"{where} has inputs {list(split.x.shape)} of type {split.x.dtype}: give numbers, [n, ...]")
 
 
 def check_dataset(data: Dataset) -> Dataset:
     """Returns the data set, whose labels are int64 from here on.
 
     Raises:
-        BadInput: Its rows, labels, images or scales are not what `Dataset` describes.
+        BadInput: Its rows, labels or images are not what `Dataset` describes.
     """
-    _check_fields(data)
-    what, train, test = "labels" if data.classes else "targets", data.train, data.test
+    name, train, test = f"data {data.name}", data.train, data.test
+    what = "labels" if data.classes else "targets"
     check_parts(data.name, train, test, what=what, generated=data.population is not None)
     if train.x.dtype.kind != test.x.dtype.kind:
         raise BadInput(
-            f"data {data.name}: inputs of train are {train.x.dtype}, but those of test are {test.x.dtype}: give them "
-            "one type"
+            f"{name}: inputs of train are {train.x.dtype}, but those of test are {test.x.dtype}: give them one type"
         )
-    for part, split in (("train", train), ("test", test)):
-        where = f"data {data.name}: {part}"
-        _check_axes(where, split.x)
-        refuse_rows(find_rows(split.x, _are_unreal), where, "inputs that are NaN or infinite", "fill or drop them")
-        refuse_large(split.x, f"{where} has inputs")
-        if data.classes:
-            _check_labels(where, split.y, data.classes)
-        else:
-            _check_targets(where, split.y)
+    for where, x, y in ((f"{name}: train", train.x, train.y), (f"{name}: test", test.x, test.y)):
+        if x.ndim == 4 and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+            raise BadInput(f"{where} has images with their channels last: give x.transpose(0, 3, 1, 2)")
+        if x.ndim == 3 and x.dtype.kind in "iu":
+            raise BadInput(f"{where} has whole numbers of two axes, which are no tokens: give images as x[:, None]")
+        for of, values in (("inputs", x), (what, y)):
+            wrong = find_rows(values, lambda piece: ~np.isfinite(piece))
+            refuse_rows(wrong, where, f"{of} that are NaN or infinite", "fill or drop them")
+        wanted = (
+            (1, (np.int32, np.int64), "int64, [n]")
+            if data.classes
+            else (2, (np.float32, np.float64), "float32, [n, q]")
+        )
+        if y.ndim != wanted[0] or y.dtype not in wanted[1]:
+            raise BadInput(f"{where} has {what} of type {y.dtype} and shape {list(y.shape)}: give {wanted[2]}")
+        if data.classes and len(y) and (y.min() < 0 or y.max() >= data.classes):
+            raise BadInput(
+                f"{where} has labels {y.min()} to {y.max()}, but {data.classes} classes: give 0 to {data.classes - 1}"
+            )
     if not data.classes:
-        refuse_coarse_targets([train.y, test.y], f"data {data.name}: the targets")
-    _check_counts(data)
-    _check_scales(data)
-    _check_folds(data)
+        refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
+    if not data.folds and not len(test.y):
+        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
+        raise BadInput(f"{name}: test has no rows, so nothing can be scored: {remedy}")
+    for column, values in data.columns.items():
+        if len(values) != len(train.y):
+            raise BadInput(
+                f"{name}: column {column} has {len(values)} values, but train {len(train.y)} rows: give one each"
+            )
+    if not all(np.isfinite(part).all() for part in (data.shift, data.scale, data.y_shift, data.y_scale)):
+        raise BadInput(f"{name}: a mean or a standard deviation is infinite: look for huge inputs or targets")
     for remark in tell_test_scale(data.kind, train.x, test.x, data.features):
         if remark not in data.remarks:  # else it is said already
             warn_user(remark, FedrayWarning)
-    if data.classes and any(split.y.dtype != np.int64 for split in (train, test)):
-        train, test = (split._replace(y=split.y.astype(np.int64)) for split in (train, test))
-        return data._replace(train=train, test=test)
-    return data
-
-
-def _are_unreal(values: Array) -> Array:
-    return ~np.isfinite(values)
-
-
-def _check_fields(data: Dataset) -> None:
-    """What a data set says about itself."""
-    if not isinstance(data.name, str) or not data.name:
-        raise BadInput(f"data: name = {data.name!r}: give the data set a name")
-    where = f"data {data.name}"
-    if isinstance(data.classes, bool) or not isinstance(data.classes, int | np.integer) or data.classes < 0:
-        raise BadInput(f"{where}: classes = {data.classes!r}: give their number, or 0 for a regression")
-    if not isinstance(data.class_names, tuple | list) or not all(isinstance(name, str) for name in data.class_names):
-        raise BadInput(f"{where}: class_names = {data.class_names!r}: give a tuple of text")
-    if not isinstance(data.columns, Mapping):
-        raise BadInput(f"{where}: columns is {name_type(data.columns)}: give a dict of arrays")
-    if not isinstance(data.folds, tuple | list):
-        raise BadInput(f"{where}: folds is {name_type(data.folds)}: give a tuple of pairs of rows")
-    if data.noise is not None and not (isinstance(data.noise, int | float) and np.isfinite(data.noise)):
-        raise BadInput(f"{where}: noise = {data.noise!r}: give a variance, or None")
-
-
-def _check_axes(where: str, x: Array) -> None:
-    """Refuses images with their channels last, and images of whole numbers without channels."""
-    shape = " x ".join(map(str, x.shape[1:]))
-    if x.ndim == 4 and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
-        raise BadInput(
-            f"{where} has images of {shape}, channels last: give them first, x.transpose(0, 3, 1, 2), as "
-            f"{x.shape[3]} x {x.shape[1]} x {x.shape[2]}"
-        )
-    if x.ndim == 3 and x.dtype.kind in "iu":
-        raise BadInput(f"{where} has inputs of {shape} whole numbers, which are no tokens: give images as x[:, None]")
-
-
-def _check_labels(where: str, y: Array, classes: int) -> None:
-    """Labels 0 to C - 1, one for each row."""
-    if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
-        raise BadInput(f"{where} has labels of type {y.dtype} and shape {list(y.shape)}: give int64, [n]")
-    if len(y) and (y.min() < 0 or y.max() >= classes):
-        wrong = int(y.min() if y.min() < 0 else y.max())
-        raise BadInput(f"{where} has the label {wrong}, but {classes} classes: labels are 0 to {classes - 1}")
-
-
-def _check_targets(where: str, y: Array) -> None:
-    """Finite targets `[n, q]`."""
-    if y.ndim != 2 or y.dtype.kind != "f":
-        raise BadInput(f"{where} has targets of type {y.dtype} and shape {list(y.shape)}: give float32, [n, q]")
-    refuse_rows(find_rows(y, _are_unreal), where, "targets that are NaN or infinite", "drop them")
-    refuse_large(y, f"{where} has targets")
-
-
-def _check_counts(data: Dataset) -> None:
-    """Test rows, names of the classes, and columns: one for each."""
-    where = f"data {data.name}"
-    if not data.folds and not len(data.test.y):
-        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
-        raise BadInput(f"{where}: test has no rows, so nothing can be scored: {remedy}")
-    if len(data.class_names) != data.classes:
-        raise BadInput(f"{where}: {data.classes} classes, but {len(data.class_names)} class names: name each class")
-    for name, values in data.columns.items():
-        if len(values) != len(data.train.y):
-            raise BadInput(
-                f"{where}: column {name} has {len(values)} values, but train {len(data.train.y)} rows: give one each"
-            )
-
-
-def _check_scales(data: Dataset) -> None:
-    """Means and standard deviations that inputs and targets are standardized by."""
-    shapes = {"shift": data.input_shape, "scale": data.input_shape}
-    shapes |= {"y_shift": (data.outputs,), "y_scale": (data.outputs,)} if not data.classes else {}
-    for name, shape in shapes.items():
-        values, where = getattr(data, name), f"data {data.name}: {name}"
-        if not isinstance(values, np.ndarray):
-            raise BadInput(f"{where} is {name_type(values)}: give a float32 array, or make the data with fedray.data")
-        fits = values.dtype.kind == "f" and values.ndim and len(values) in {1, max(1, len(data.folds))}
-        if not fits or not _fits_sample(values.shape[1:], shape):
-            raise BadInput(
-                f"{where} has shape {list(values.shape)} and type {values.dtype}: give float32, "
-                f"[1, {', '.join(map(str, shape))}]"
-            )
-        if not np.isfinite(values).all():
-            raise BadInput(f"{where} is NaN or infinite: look for NaN, infinite or huge inputs")
-        if name.endswith("scale") and not (values > 0).all():
-            raise BadInput(f"{where} has numbers that are 0 or less: give 1 for a constant column")
-
-
-def _fits_sample(inner: tuple[int, ...], sample: tuple[int, ...]) -> bool:
-    """Whether numbers of a shape are one for each number of a sample, or for several of them."""
-    try:
-        return np.broadcast_shapes(inner, sample) == tuple(sample)
-    except ValueError:
-        return False
-
-
-def _check_folds(data: Dataset) -> None:
-    """Training and test rows of each fold, as indices of the training rows."""
-    for number, fold in enumerate(data.folds):
-        where = f"data {data.name}: fold {number}"
-        if not isinstance(fold, tuple | list) or len(fold) != 2:
-            raise BadInput(f"{where} is {name_type(fold)}: give a pair, training rows and test rows")
-        for part, rows in zip(("training", "test"), fold, strict=True):
-            if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.kind not in "iu":
-                raise BadInput(f"{where} has {part} rows that are {name_type(rows)}: give an array of indices, [n]")
-            if not len(rows):
-                raise BadInput(f"{where} has no {part} rows: give some")
-            if rows.min() < 0 or rows.max() >= len(data.train.y):
-                wrong = int(rows.min() if rows.min() < 0 else rows.max())
-                raise BadInput(f"{where} has the {part} row {wrong}, but train has {len(data.train.y)} rows")
+    if data.classes:
+        train, test = (split._replace(y=split.y.astype(np.int64, copy=False)) for split in (train, test))
+    return data._replace(train=train, test=test)

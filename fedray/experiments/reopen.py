@@ -12,7 +12,7 @@ from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects, explain_own_objects, refuse_objects, require_objects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.files.bounded import has_file, refuse_links
+from fedray.files.bounded import has_file
 from fedray.files.plain import write_atomically
 from fedray.runtime.session import Snapshot, Watch
 from fedray.scenario.loader import read_scenario
@@ -39,7 +39,6 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     Raises:
         BadInput: this is no run directory, or an object is missing or was not there when the run began.
     """
-    refuse_links(out)
     require_run_directory(out)
     refuse_missing_names(out)
     scenario = read_scenario(read_keys(out), explicit=False)

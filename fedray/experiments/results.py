@@ -54,7 +54,7 @@ from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.evaluation.stacking import find_bases
 from fedray.experiments.reopen import reopen_study
-from fedray.files.bounded import BEST_FOLDER, FILES_KEY, find_checkpoints, read_sealed, refuse_links
+from fedray.files.bounded import BEST_FOLDER, FILES_KEY, find_checkpoints, read_sealed
 from fedray.files.plain import expand_user_path, make_parent, write_atomically, write_json
 from fedray.files.tables import SUMMARY_FILE, read_summary
 from fedray.metrics import ensemble
@@ -604,7 +604,6 @@ class Run:
         """
         folder = expand_user_path("path", str(path))
         require_run_directory(folder)
-        refuse_links(folder)
         return cls(folder)
 
     @property

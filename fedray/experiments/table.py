@@ -35,7 +35,6 @@ from fedray.core.types import Clients
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
-from fedray.files.bounded import refuse_links
 from fedray.files.plain import hold_lock
 from fedray.files.tables import read_summary, table_schema
 from fedray.process.session import NOTE, current_ending, follow_child, start_child, stop_children
@@ -608,7 +607,6 @@ def run_table(
     wanted = [cell for cell in cells if cell in chosen or (out / "cells" / cell.name / DONE).is_file()]
     refuse_unused_address("ray" if any(cell.scenario.runtime != "inline" for cell in wanted) else "inline", address)
     refuse_unused_wait(wait_for, address)
-    refuse_links(out)
     for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")

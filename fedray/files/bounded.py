@@ -1,4 +1,4 @@
-"""Readers of files that somebody else may have written: what is wrong is one line with the file's name."""
+"""Readers of files of a run directory: what is wrong is one line with the file's name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import json
 import os
 import re
 import stat
-import zipfile
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import BadInput, Damaged, FedrayError
-from fedray.core.text import quote_value, show_line
-from fedray.files.plain import explain_read_error, open_plain, read_file, replace_infinite, write_json
+from fedray.core.text import show_line
+from fedray.files.plain import replace_infinite, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,74 +62,58 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
         Damaged: It is missing, is no JSON object, or was changed.
         FedrayError: It cannot be read for another reason, which is named.
     """
-    data = read_or_explain(path, remedy)
     try:
-        found = json.loads(data.decode())
+        found = json.loads(read_or_explain(path, remedy).decode())
         if not isinstance(found, dict):
             raise ValueError("no keys in it")
+        seal = found.pop(SEAL, None)
+        if seal is not None and seal != seal_entries({**found, SEAL: path.name}):
+            raise ValueError("its checksum differs")
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged ({explain_read_error(error)})", remedy) from None
-    check_seal(path, found, remedy)
+        raise say_damaged(path, error, remedy) from None
     return found
 
 
-def check_seal(path: Path, entries: dict[str, Any], remedy: str) -> None:
-    """Takes the digest out of the entries of a file, and compares it with them.
-
-    Args:
-        path: The file.
-        entries: What it holds; without a digest they are taken as they are.
-        remedy: What the message advises.
-
-    Raises:
-        Damaged: The digest differs.
-    """
-    seal = entries.pop(SEAL, None)
-    if seal is not None and seal != seal_entries({**entries, SEAL: path.name}):
-        raise Damaged(f"{path} is damaged (its checksum differs)", remedy)
-
-
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a plain file of a run directory.
+    """Returns the bytes of a file of a run directory.
 
     Args:
         path: The file.
-        remedy: What the message advises where the file is missing or no plain file.
+        remedy: What the message advises where the file is missing.
 
     Raises:
-        Damaged: It is missing, or something else has its name.
+        Damaged: It is missing, or a directory has its name.
         BadInput: This user may not read it.
         FedrayError: It cannot be read for another reason, such as a fault of the disk.
     """
     try:
-        return read_file(path)
+        return path.read_bytes()
     except OSError as error:
         raise tell_apart(path, error, remedy) from None
 
 
 def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
-    """Returns the error of an unreadable file: `Damaged` if it is missing or no plain file, else the true cause.
+    """Returns the error of an unreadable file: `Damaged` if it is missing or no file, else the true cause.
 
     A path that this user may not read is bad input, and a fault of the disk is none.
 
     Args:
         path: The file or the directory.
         error: What the system said.
-        remedy: What to do where it is missing or no plain file.
+        remedy: What to do where it is missing.
     """
-    why = explain_read_error(error)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Damaged(f"{path} is missing", remedy)
-    if error.errno in (errno.EINVAL, errno.ELOOP, errno.ENXIO):  # a directory, a pipe, a device or a link
-        return Damaged(f"{path} cannot be used ({why})", remedy)
-    if isinstance(error, PermissionError) or error.errno == errno.ENAMETOOLONG:
-        return BadInput(f"{path} cannot be read ({why}): it may be whole, make it readable first")
-    return FedrayError(f"{path} cannot be read ({why}): it may be whole, check its disk first")
+    if isinstance(error, IsADirectoryError):
+        return Damaged(f"{path} is damaged (it is a directory)", remedy)
+    if isinstance(error, PermissionError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return BadInput(f"{path} cannot be read ({error.strerror}): it may be whole, make it readable first")
+    return FedrayError(f"{path} cannot be read ({error.strerror or error}): it may be whole, check its disk first")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # There is one reader for each format: Parquet and NumPy archives. (JSON has its own in `files.sealed`, YAML in
-# `scenario.yaml_text`.) None of them follows a link, waits for a pipe, runs code, or opens a file of more than 1 GB.
+# `scenario.yaml_text`.) None of them runs code.
 
 RESTORE = "restore it, or run again"
 
@@ -143,17 +126,7 @@ def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
         why: what is wrong, in a few words.
         remedy: what to do.
     """
-    return Damaged(f"{name_file(path)} is damaged ({show_line(why, 160)})", remedy)
-
-
-def name_file(path: Path) -> str:
-    """Returns a path for messages: printable, whatever bytes its name has."""
-    return quote_value(str(path), 400)[1:-1]
-
-
-def is_present(path: Path) -> bool:
-    """Whether there is anything under this name, also a link that leads nowhere."""
-    return os.path.lexists(path)
+    return Damaged(f"{path} is damaged ({show_line(why, 160)})", remedy)
 
 
 def read_parquet_files(
@@ -208,16 +181,12 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
     """
     import numpy as np  # the command line answers without it
 
-    content, found = read_or_explain(path, remedy), {}
+    content = io.BytesIO(read_or_explain(path, remedy))
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            there = packed.namelist()
-            for name in (name for name in wanted if f"{name}.npy" in there):
-                file = io.BytesIO(packed.read(f"{name}.npy"))  # whole, so that its checksum is compared
-                found[name] = np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+        with np.load(content, allow_pickle=False) as packed:
+            return {name: packed[name] for name in wanted if name in packed.files}
     except Exception as error:  # zipfile, its decompressors and NumPy's header raise a dozen kinds
         raise say_damaged(path, str(error) or type(error).__name__, remedy) from None
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -235,20 +204,7 @@ STATE_FILE = "state.safetensors"  # of a checkpoint
 TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
 BEST_FOLDER = "best"  # of a run directory: the checkpoint of its best round
 FileSums = dict[str, list[Any]]  # path in the run directory -> how many bytes, and 32 hexadecimal digits of BLAKE2b
-FOREIGN = ("wandb", "tensorboard", "mlruns")  # folders that loggers fill as they like
 _PART = re.compile(r"part-(\d{1,18})\.parquet")
-
-
-class Vouched(NamedTuple):
-    """What a checkpoint vouches for.
-
-    Attributes:
-        round: Of the checkpoint.
-        files: Its list; None where it was written before there was one.
-    """
-
-    round: int
-    files: FileSums | None
 
 
 def find_checkpoints(folder: Path) -> list[int]:
@@ -280,24 +236,22 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
             raise ValueError("its checksum differs")
         if totals["round"] != int(path.name[6:]):
             raise ValueError(f"it is that of round {totals['round']}")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = " ".join(str(error).split())[:200]
-        raise Damaged(f"{file} is damaged ({why})", remedy) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise say_damaged(file, error, remedy) from None
     return totals
 
 
-def read_vouched(out: Path, remedy: str) -> Vouched | None:
-    """Returns what the newest checkpoint of a run directory vouches for; None where there is no checkpoint.
+def read_vouched(out: Path, remedy: str) -> FileSums:
+    """Returns the list of the newest checkpoint of a run directory; empty where there is none.
 
     Raises:
         Damaged: The newest checkpoint is damaged.
         FedrayError: It cannot be read for another reason.
     """
     known = find_checkpoints(out / "checkpoints")
-    if not known:
-        return None
-    totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy)
-    return Vouched(known[-1], totals.get(FILES_KEY))
+    totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
+    files: FileSums = totals.get(FILES_KEY, {})
+    return files
 
 
 def name_part(round: int) -> str:
@@ -319,13 +273,13 @@ def list_parts(out: Path, table: str) -> dict[int, Path]:
 
 
 def sum_file(path: Path) -> list[Any]:
-    """Returns what a list keeps of a plain file.
+    """Returns what a list keeps of a file.
 
     Raises:
-        OSError: It is missing, cannot be read, or is no plain file.
+        OSError: It is missing or cannot be read.
     """
-    with open_plain(path) as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))  # type: ignore[arg-type]
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
         return [file.tell(), digest.hexdigest()]
 
 
@@ -342,7 +296,7 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
         raise tell_apart(path, error, remedy) from None
     if found != wanted:
         why = "its checksum differs" if found[0] == wanted[0] else f"it has {found[0]} bytes and had {wanted[0]}"
-        raise Damaged(f"{path} is damaged ({why})", remedy)
+        raise say_damaged(path, why, remedy)
 
 
 def check_parts(out: Path, table: str) -> list[Path]:
@@ -353,7 +307,7 @@ def check_parts(out: Path, table: str) -> list[Path]:
         table: One of `TABLES`.
 
     Raises:
-        Damaged: A part is missing, was changed, or is not one of the run, or the newest checkpoint is damaged.
+        Damaged: A part is missing or was changed, or the newest checkpoint is damaged.
         FedrayError: A file cannot be read for another reason.
 
     Example:
@@ -366,31 +320,19 @@ def check_parts(out: Path, table: str) -> list[Path]:
         ['part-000000004.parquet']
     """
     vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-    if vouched is not None:
-        check_vouched_parts(out, table, vouched)
-        for path in find_strangers(out, table, vouched):
-            raise Damaged(f"{path} is not a part that the run wrote", f"`fedray resume {out}` sets it aside")
+    check_files(out, {name: sums for name, sums in vouched.items() if name.startswith(f"{table}/")})
     return list(list_parts(out, table).values())
 
 
-def check_vouched_parts(out: Path, table: str, vouched: Vouched) -> None:
-    """Compares the parts of a table with the list of a checkpoint, if it has one.
+def check_files(out: Path, files: FileSums) -> None:
+    """Compares files of a run directory with a list.
 
     Raises:
-        Damaged: A part is missing or was changed.
-        FedrayError: A part cannot be read for another reason.
+        Damaged: A file is missing or was changed.
+        FedrayError: A file cannot be read for another reason.
     """
-    for name, wanted in (vouched.files or {}).items():
-        if name.startswith(f"{table}/"):
-            check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
-
-
-def find_strangers(out: Path, table: str, vouched: Vouched) -> list[Path]:
-    """Parts up to the round of a checkpoint that are not in its list."""
-    if vouched.files is None:
-        return []
-    known = [path for round, path in list_parts(out, table).items() if round <= vouched.round]
-    return [path for path in known if f"{table}/{path.name}" not in vouched.files]
+    for name, wanted in files.items():
+        check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
 
 
 def sum_final_files(out: Path) -> FileSums:
@@ -410,9 +352,7 @@ def check_final_file(out: Path, name: str, summary: Mapping[str, Any]) -> None:
         Damaged: It is missing or was changed.
         FedrayError: It cannot be read for another reason.
     """
-    wanted = summary.get(FILES_KEY)
-    if isinstance(wanted, dict) and name in wanted:
-        check_file(out / name, wanted[name], f"`fedray resume {out}` makes it again")
+    check_files(out, {key: sums for key, sums in summary.get(FILES_KEY, {}).items() if key == name})
 
 
 def sum_parts(out: Path) -> FileSums:
@@ -433,39 +373,7 @@ def has_file(folder: Path, name: str) -> bool:
     """
     try:
         return stat.S_ISREG((folder / name).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
-        told = tell_apart(folder, error, "")
-        if isinstance(told, Damaged):
-            return False
-        raise told from None
-
-
-def refuse_links(out: Path) -> None:
-    """Refuses symbolic links in a run directory, which may lead to the files of somebody else.
-
-    Args:
-        out: A run directory, or that of a sweep or a table; it may be a link itself, or missing.
-
-    Raises:
-        BadInput: Names the link, or a directory that this user may not read.
-        FedrayError: The disk has a fault.
-    """
-    _refuse_links(out, 3)
-
-
-def _refuse_links(folder: Path, depth: int) -> None:
-    try:
-        with os.scandir(folder) as entries:
-            found = list(entries)
-    except OSError as error:
-        told = tell_apart(folder, error, "")
-        if isinstance(told, Damaged):  # it is no directory, and holds nothing
-            return
-        raise told from None
-    for entry in found:
-        if entry.is_symlink():
-            raise BadInput(
-                f"{entry.path} is a symbolic link: a run directory holds files only, put a copy in its place"
-            )
-        if depth > 1 and entry.name not in FOREIGN and entry.is_dir(follow_symlinks=False):
-            _refuse_links(Path(entry.path), depth - 1)
+        raise tell_apart(folder, error, "") from None

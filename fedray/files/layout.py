@@ -73,20 +73,11 @@ class PictureFolders(NamedTuple):
 
     Attributes:
         classes: Those of classes: training part first, client after client.
-        others: Those around them.
-        empty: Those without pictures.
         remarks: What the user should know of them, a sentence each.
     """
 
     classes: list[ClassFolder]
-    others: list[Path]
-    empty: list[Path]
     remarks: list[str]
-
-    def list_others(self) -> list[Path]:
-        """Returns the files that lie in no folder of a class."""
-        around = [file for at in self.others for file in list_files(at, inside=False)]
-        return around + [file for at in self.empty for file in list_files(at)]
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
@@ -159,8 +150,7 @@ def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
     if not counts:
         return []
     each = ", ".join(f"{number:,} {ending}" for ending, number in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
-    many = "1 file" if counts.total() == 1 else f"{counts.total():,} files"
-    return [f"data: {many} of {folder.name or folder} left out: {each[:300]}"]
+    return [f"data: files of {folder.name or folder} left out: {each[:300]}"]
 
 
 def holds_clients(name: str, path: object) -> bool:
@@ -193,7 +183,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
     Raises:
         BadInput: The folders are of several kinds, or there are none.
     """
-    layout = PictureFolders([], [], [], [])
+    layout = PictureFolders([], [])
     if test is None:
         _walk(layout, folder, "", "", None)
     else:
@@ -208,21 +198,17 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
         _walk(layout, train, "train", "", other)
         _walk(layout, other, "test", "", None)
     if not layout.classes:
-        _refuse_empty(folder, layout)
+        endings = ", ".join(PICTURES[:4])
+        raise BadInput(
+            f"data.path = {folder}: no folder in it holds pictures ({endings}, ...): put those of a class into one"
+        )
     return layout._replace(classes=sorted(layout.classes, key=lambda one: one.part == "test"))
 
 
 def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
     """Adds the folders of classes of a folder, which is the whole, or a part or a client of it."""
-    layout.others.append(folder)
-    folders = [at for at in list_folders(folder) if at != skip]
-    empty = [at for at in folders if not _has_pictures(at) and not _has_pictures(at, inside=True)]
-    full = [at for at in folders if at not in empty]
-    layout.empty.extend(empty)
+    full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
-    if empty and full:
-        verbs = "holds no pictures and is" if len(empty) == 1 else "hold no pictures and are"
-        layout.remarks.append(f"data: {', '.join(at.name for at in empty)[:200]} in {folder.name} {verbs} left out")
     if direct:
         if len(direct) < len(full):
             other = next(at for at in full if at not in direct)
@@ -232,7 +218,7 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
             )
         if all(find_part(name) for name in names):
             raise BadInput(
-                f"data.path = {folder}: {names[0]} is a part, but holds pictures: put those of each class into a folder"
+                f"data.path = {folder}: {names[0]} is a part, but holds pictures: put those of a class into one"
             )
         layout.classes.extend(ClassFolder(part or "train", client, at.name, at) for at in full)
         return
@@ -247,16 +233,6 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
     elif full:
         for at in full:
             _walk(layout, at, part, at.name, None)
-
-
-def _refuse_empty(folder: Path, layout: PictureFolders) -> None:
-    """Says why a folder has no classes."""
-    if not layout.empty:
-        raise BadInput(f"data.path = {folder}: it has no folders: put the pictures of each class into a folder")
-    left = "; ".join(["", *tell_endings(folder, layout.list_others())]).replace("data: ", "")
-    raise BadInput(
-        f"data.path = {folder}: the folders hold no pictures ({', '.join(PICTURES[:4])}, ...{left}): put some in"
-    )
 
 
 def _has_pictures(folder: Path, *, inside: bool = False) -> bool:

@@ -11,7 +11,6 @@ import math
 import os
 import secrets
 import socket
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,8 +23,6 @@ from fedray.core.text import quote_value
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-MOST_FILE_BYTES = 1 << 30  # of a file that somebody may have sent
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -58,51 +55,30 @@ def replace_file(path: Path, data: bytes) -> None:
 def open_replacement(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file that replaces `path` when the block ends without an error; its directory is there already.
 
-    The file has a temporary name that nobody can guess until it is complete and on the disk itself. So a crash leaves
-    the old file, several processes may write the same path at once, and no link is followed. Its mode is what the umask
-    says.
+    The file has a temporary name until it is complete and on the disk itself. So a crash leaves the old file, and
+    several processes may write the same path at once.
 
     Raises:
-        OSError: The file cannot be written, or a link, a directory or a device has this name; what was there before is
-            as it was.
+        OSError: The file cannot be written, or something else than a file has this name; what was there before is as
+            it was.
     """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    part = f".{secrets.token_hex(12)}.part"
+    part = path.with_name(f".{secrets.token_hex(12)}.part")
     try:
         refuse_special(path)
-        new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(part, new, 0o666, dir_fd=folder)
-        try:
-            with open(handle, "wb", closefd=False) as file:
-                yield file
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
     finally:
         with suppress(OSError):
-            os.unlink(part, dir_fd=folder)
-        os.close(folder)
+            part.unlink(missing_ok=True)
 
 
 def refuse_special(path: Path) -> None:
-    """Raises `OSError` where no plain file can be written under a name, because something else has it already."""
-    with suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EEXIST, f"it is {name_kind(mode)} and not a plain file", str(path))
-
-
-def name_kind(mode: int) -> str:
-    """Returns what a file's mode says it is.
-
-    Example:
-        >>> name_kind(stat.S_IFLNK), name_kind(stat.S_IFCHR)
-        ('a symbolic link', 'a device')
-    """
-    kinds = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link"}
-    kinds |= {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    return kinds.get(stat.S_IFMT(mode), "a device")
+    """Raises `OSError` where no file can be written under a name, because a directory or a device has it already."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "it is no file", str(path))
 
 
 def make_parent(path: Path) -> None:
@@ -138,54 +114,6 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def read_file(path: Path) -> bytes:
-    """Returns the bytes of a plain file of a run directory; a link, a device, a pipe or more than 1 GB is refused.
-
-    Raises:
-        OSError: It is missing, or cannot be read (`explain_read_error` says why in words).
-    """
-    with open_plain(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"it is larger than {MOST_FILE_BYTES >> 20} MB", str(path))
-        return file.read(MOST_FILE_BYTES)
-
-
-@contextmanager
-def open_plain(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a plain file to read; a link, a device or a pipe is refused, so nothing waits.
-
-    Raises:
-        OSError: It is missing, cannot be read, or is no plain file.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(handle).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, f"it is {name_kind(mode)} and not a plain file", str(path))
-        with open(handle, "rb", closefd=False) as file:
-            yield file
-    finally:
-        os.close(handle)
-
-
-def explain_read_error(error: Exception) -> str:
-    """Returns why a file could not be read, in a few words; no other cause is guessed.
-
-    Example:
-        >>> explain_read_error(PermissionError(errno.EACCES, "Permission denied"))
-        'permission denied: this user may not read it'
-    """
-    if isinstance(error, FileNotFoundError):
-        return "it is missing"
-    if isinstance(error, PermissionError):
-        return "permission denied: this user may not read it"
-    if isinstance(error, OSError) and error.errno == errno.ELOOP:
-        return "it is a symbolic link and not a plain file"
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(reason).split())[:200]
 
 
 def expand_user_path(key: str, text: str) -> Path:
@@ -241,7 +169,7 @@ def confirm_writable(key: str, folder: Path) -> None:
         if not place.is_dir():
             raise OSError(errno.ENOTDIR, f"{place} is no directory")
         probe = place / f".{secrets.token_hex(12)}.part"
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+        probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
         raise BadInput(f"{key} {folder} cannot be written ({error.strerror}): choose another directory") from None
@@ -293,7 +221,7 @@ LOCK_SECONDS = 30.0  # to wait for the process that holds the lock
 
 @contextmanager
 def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -> Iterator[int]:
-    """Holds the lock of a file, which is made if it is not there; links are not followed.
+    """Holds the lock of a file, which is made if it is not there.
 
     Args:
         path: the file.
@@ -313,21 +241,19 @@ def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -
         True
     """
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        file = path.open("ab")
     except OSError as error:
         raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
-    try:
+    with file:
         deadline, told = time.monotonic() + LOCK_SECONDS, False
-        while not _try_lock(handle):
+        while not _try_lock(file.fileno()):
             if not wait or time.monotonic() > deadline:
                 raise taken
             if not told:
                 told = True
                 log.info("waiting for the process that writes %s", path.parent)
             time.sleep(0.05)
-        yield handle
-    finally:
-        os.close(handle)
+        yield file.fileno()
 
 
 def is_locked(path: Path) -> bool:
@@ -338,13 +264,10 @@ def is_locked(path: Path) -> bool:
         False
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with path.open("rb") as file:
+            return not _try_lock(file.fileno())
     except OSError:
         return False
-    try:
-        return not _try_lock(handle)
-    finally:
-        os.close(handle)
 
 
 def _try_lock(handle: int) -> bool:
@@ -364,7 +287,6 @@ def _try_lock(handle: int) -> bool:
 
 PREFIX = "fedray-out-"  # of the temporary folders
 OWNER = "process.json"
-PROCESSES = Path("/proc")
 
 
 @contextmanager
@@ -389,7 +311,7 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
         yield expand_user_path("out", str(out))
         return
     folder = Path(mkdtemp(prefix=PREFIX))
-    (folder / OWNER).write_text(json.dumps(_describe_process(os.getpid())))
+    (folder / OWNER).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
     try:
         yield folder / name
     finally:
@@ -416,38 +338,11 @@ def find_temporary(places: Sequence[Path]) -> list[Path]:
 def is_in_use(folder: Path) -> bool:
     """Whether the process goes on that made a temporary folder; also where that cannot be known."""
     try:
-        owner = json.loads((folder / OWNER).read_bytes()[:10_000])
-        pid = int(owner["pid"])
+        owner = json.loads((folder / OWNER).read_bytes())
+        if owner["host"] == socket.gethostname():
+            os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return False
     except (OSError, ValueError, KeyError, TypeError):
         return True
-    now = _describe_process(pid)
-    if owner.get("host") != now["host"]:
-        return True
-    if owner.get("boot") != now["boot"]:  # the machine was started again
-        return False
-    return bool(owner.get("names") != now["names"] or owner.get("began") == now["began"])  # elsewhere, or alive
-
-
-def _describe_process(pid: int) -> dict[str, Any]:
-    """What tells a process from others: its id, when it began (None: there is none), its machine and its container."""
-    try:
-        boot = (PROCESSES / "sys/kernel/random/boot_id").read_text().strip()
-        names = str((PROCESSES / "self/ns/pid").readlink())
-    except OSError:  # no Linux
-        boot = names = ""
-    return {"pid": pid, "began": _find_start(pid), "host": socket.gethostname(), "boot": boot, "names": names}
-
-
-def _find_start(pid: int) -> str | None:
-    """When a process began, in the system's own count; elsewhere than on Linux only whether there is one."""
-    if PROCESSES.is_dir():
-        with suppress(OSError, IndexError):
-            return (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return ""
+    return True

@@ -13,7 +13,6 @@ from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
 from fedray.files.bounded import (
     check_parts,
-    is_present,
     read_array_archive,
     read_parquet_files,
     read_sealed,
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 # `fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
 # `metrics/scores.py`.
 
-MOST_MODELS, MOST_CLIENTS = 10**6, 10**9  # ids are below them
-_COUNT = 2**53
 ColumnKind = Literal["whole", "number", "text", "flag", "numbers", "record"]
 
 
@@ -41,24 +38,20 @@ class Column(NamedTuple):
         kind: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), `record` (a struct).
         unit: of its values; empty where they have none.
         text: what it is, in a few words.
-        most: of whole numbers, which are 0 to `most`.
-        needed: whether it must be there, without empty cells.
     """
 
     kind: ColumnKind
     unit: str
     text: str
-    most: int = _COUNT
-    needed: bool = True
 
 
 _WORLD = {
-    "replicate": Column("whole", "", "number of the replicate, from 0; its seed is `seed` plus this number", 10**6),
-    "fold": Column("whole", "", "number of the fold of the data", 10**6),
+    "replicate": Column("whole", "", "number of the replicate, from 0; its seed is `seed` plus this number"),
+    "fold": Column("whole", "", "number of the fold of the data"),
 }
 _FLYING = "only without rounds (`participation.mode`)"
-_ROUND = Column("whole", "", "completed rounds; 0 before the first", 10**8)
-_CLIENT = Column("whole", "", "id of the client, from 0", MOST_CLIENTS - 1)
+_ROUND = Column("whole", "", "completed rounds; 0 before the first")
+_CLIENT = Column("whole", "", "id of the client, from 0")
 _TIER = Column("text", "", "name of the client's tier")
 COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "rounds": {
@@ -66,30 +59,28 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "round": _ROUND,
         "sim_seconds": Column("number", "virtual seconds", "since the start of the run"),
         "wall_seconds": Column("number", "seconds", "real time since the start, without start-up and report"),
-        "up_bytes": Column("whole", "bytes", "sent by all clients so far, and used", 2**62, needed=False),
-        "down_bytes": Column(
-            "whole", "bytes", "received by all clients so far, for jobs that have ended", 2**62, needed=False
-        ),
+        "up_bytes": Column("whole", "bytes", "sent by all clients so far, and used"),
+        "down_bytes": Column("whole", "bytes", "received by all clients so far, for jobs that have ended"),
     },
     "clients": {
         **_WORLD,
-        "round": Column("whole", "", "the round of the job, from 1", 10**8),
+        "round": Column("whole", "", "the round of the job, from 1"),
         "client": _CLIENT,
         "tier": _TIER,
-        "model": Column("whole", "", "number of the model that the client trained, from 0", MOST_MODELS - 1),
-        "samples": Column("whole", "samples", "training samples of the job", needed=False),
-        "steps": Column("whole", "steps", "steps of the optimizer; 0 where the job did not count", needed=False),
+        "model": Column("whole", "", "number of the model that the client trained, from 0"),
+        "samples": Column("whole", "samples", "training samples of the job"),
+        "steps": Column("whole", "steps", "steps of the optimizer; 0 where the job did not count"),
         "loss": Column("number", "unit of the loss", "mean over the steps; empty where nothing was trained"),
         "up_bytes": Column("whole", "bytes", "sent and used; 0 where the job did not count"),
         "down_bytes": Column("whole", "bytes", "received; 0 where the client was never reached"),
         "sim_seconds": Column("number", "virtual seconds", "that the job takes"),
         "status": Column("text", "", "whether the upload was used, and if not, why: ok, late, dropped, failed ..."),
-        "error": Column("text", "", "traceback of a job that failed; else empty", needed=False),
-        "start_seconds": Column("number", "virtual seconds", f"at which the job started; {_FLYING}", needed=False),
-        "arrival_seconds": Column("number", "virtual seconds", f"at which it arrived; {_FLYING}", needed=False),
-        "version": Column("whole", "server steps", f"of its model before it started; {_FLYING}", needed=False),
+        "error": Column("text", "", "traceback of a job that failed; else empty"),
+        "start_seconds": Column("number", "virtual seconds", f"at which the job started; {_FLYING}"),
+        "arrival_seconds": Column("number", "virtual seconds", f"at which it arrived; {_FLYING}"),
+        "version": Column("whole", "server steps", f"of its model before it started; {_FLYING}"),
         "staleness": Column(
-            "whole", "server steps", f"of its model from its start to its use; empty if unused; {_FLYING}", needed=False
+            "whole", "server steps", f"of its model from its start to its use; empty if unused; {_FLYING}"
         ),
     },
     "client_scores": {
@@ -98,13 +89,13 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "client": _CLIENT,
         "tier": _TIER,
         "samples": Column("whole", "samples", "training samples of the client"),
-        "accuracy": Column("number", "share", "of the client's test rows that it is answered right", needed=False),
-        "hold_out_accuracy": Column("number", "share", "the same on its held-out rows", needed=False),
-        "rmse": Column("number", "target units", "of what the client is answered on its test rows", needed=False),
-        "hold_out_rmse": Column("number", "target units", "the same on its held-out rows", needed=False),
-        "conformal_coverage": Column("number", "share", "of its test rows whose answer is in the set", needed=False),
-        "conformal_size": Column("number", "labels", "mean size of the sets of its test rows", needed=False),
-        "conformal_width": Column("number", "target units", "mean width of the intervals of its rows", needed=False),
+        "accuracy": Column("number", "share", "of the client's test rows that it is answered right"),
+        "hold_out_accuracy": Column("number", "share", "the same on its held-out rows"),
+        "rmse": Column("number", "target units", "of what the client is answered on its test rows"),
+        "hold_out_rmse": Column("number", "target units", "the same on its held-out rows"),
+        "conformal_coverage": Column("number", "share", "of its test rows whose answer is in the set"),
+        "conformal_size": Column("number", "labels", "mean size of the sets of its test rows"),
+        "conformal_width": Column("number", "target units", "mean width of the intervals of its rows"),
     },
     "drift": {
         **_WORLD,
@@ -149,17 +140,12 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "row": Column("whole", "", "of the training rows of the data set, from 0"),
         "client": _CLIENT,
         "split": Column("text", "", "`train`, `hold_out`, or `server` for rows that the server holds in its place"),
-        "cluster": Column("whole", "", "true cluster of the client, from 0, where it is known", needed=False),
-        "given_row": Column("whole", "", "which of the rows that the user gave it is, from 0", needed=False),
+        "cluster": Column("whole", "", "true cluster of the client, from 0, where it is known"),
+        "given_row": Column("whole", "", "which of the rows that the user gave it is, from 0"),
     },
 }
 
 
-def _whole(table: str) -> dict[str, Column]:
-    return {name: column for name, column in COLUMNS[table].items() if column.kind == "whole"}
-
-
-JOB_IDS, ROUND_IDS, CLIENT_SCORE_IDS, DRIFT_IDS = map(_whole, ("clients", "rounds", "client_scores", "drift"))
 JOB_COLUMNS = tuple(COLUMNS["clients"])
 MEMBER_COLUMNS = ("member_accuracy", "member_rmse")
 
@@ -219,7 +205,6 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
 SUMMARY_FILE = "summary.json"
 FAILURE_FILE = "failure.json"  # what ended the run, until it goes on
 SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
-_IDS = {"clients": JOB_IDS, "rounds": ROUND_IDS, "client_scores": CLIENT_SCORE_IDS}
 RESUME = "restore it, or let `fedray resume` make it again"
 
 PICTURES = (
@@ -256,17 +241,13 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     """`rounds`, `clients` or `client_scores` of a run directory, all parts as one table, in the order of writing.
 
     Raises:
-        Damaged: a part cannot be read, lacks a column, or holds a value that cannot be.
+        Damaged: a part cannot be read.
     """
     import pyarrow as pa
 
     folder = out / f"{name}.parquet"
-    if is_present(folder) and (folder.is_symlink() or not folder.is_dir()):
-        raise say_damaged(folder, "it is no directory", RESUME)
     parts = check_parts(out, folder.name)
     tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
-    for part, table in zip(parts, tables, strict=True):
-        _check_ids(part, table, _IDS[name])
     tables = [table for table in tables if len(table)]
     if not tables:
         return None
@@ -276,53 +257,14 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
         raise say_damaged(folder, "a column of its parts differs in its type", RESUME) from None
 
 
-def read_drift_file(path: Path) -> pa.Table:
-    """Returns the table of drift scores.
-
-    Raises:
-        Damaged: it cannot be read, or holds a value that cannot be.
-    """
-    table = read_parquet_files([path], None, RESUME)[0]
-    _check_ids(path, table, DRIFT_IDS)
-    return table
-
-
-def _check_ids(path: Path, table: pa.Table, columns: dict[str, Column]) -> None:
-    """Refuses columns of whole numbers that are missing, have another type, or a value out of range."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for name, (_, _, _, most, needed) in columns.items():
-        if name not in table.column_names:
-            wrong = f"it has no column {name}" if needed else ""
-        elif not pa.types.is_integer(kind := table[name].type) and not pa.types.is_null(kind):
-            wrong = f"its column {name} holds no whole numbers"
-        elif needed and table[name].null_count:
-            wrong = f"its column {name} has empty cells"
-        else:
-            known = table[name].drop_null()
-            ends = pc.min_max(known).as_py().values() if len(known) else ()
-            out = next((end for end in ends if not 0 <= end <= most), None)
-            wrong = "" if out is None else f"its column {name} has the value {out}, out of 0 to {most}"
-        if wrong:
-            raise say_damaged(path, wrong, RESUME)
-
-
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
     """Returns the arrays of `pictures.npz` that are not empty; none where there is no file.
 
     Raises:
-        Damaged: it cannot be read, or an edge of the graph has no client.
+        Damaged: it cannot be read.
     """
-    if not is_present(path):
-        return {}
-    found = {name: array for name, array in read_array_archive(path, PICTURES, RESUME).items() if array.size}
-    edges = found.get("graph_edges")
-    if edges is not None and not (
-        edges.dtype.kind in "iu" and 0 <= edges.min() <= edges.max() < JOB_IDS["client"].most
-    ):
-        raise say_damaged(path, "graph_edges are not pairs of clients", RESUME)
-    return found
+    found = read_array_archive(path, PICTURES, RESUME) if path.exists() else {}
+    return {name: array for name, array in found.items() if array.size}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def describe_score(name: str) -> Column | None:
     kind: ColumnKind = "numbers" if listed or inner in _LISTS else "number"
     each = "of each member, a list: " if listed else ""
     found = scores.find_score(inner)
-    return None if found is None else Column(kind, found.unit, f"{each}{found.text}{where}", needed=False)
+    return None if found is None else Column(kind, found.unit, f"{each}{found.text}{where}")
 
 
 def is_fedrays(name: str) -> bool:

@@ -50,7 +50,12 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
     with rng.torch_scope(TEMPLATE_KEY):
         template = _separate_shared_layers(module_factory(), set())
     layout = layout_of(template, name)
-    _check_counters(template, name)
+    for counter, value in _counters(template):
+        if int(value) != 0:  # they are constants, and would be changed like counters
+            raise BadInput(
+                f"model.name = {name}: its integer buffer {counter} starts at {int(value)}, but counters start at 0: "
+                "register a constant with persistent=False"
+            )
 
     def init(seed_key: int) -> Tensor:
         with rng.torch_scope(int(seed_key)):
@@ -100,10 +105,6 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
         >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
         ('1.num_batches_tracked',)
     """
-    if any(nn.parameter.is_lazy(p) for p in module.parameters()):
-        raise BadInput(
-            f"model.name = {name}: it has lazy layers, whose sizes are not known; give every layer its sizes"
-        )
     if any(tensor.is_complex() for _, tensor in _in_row(module)):
         raise BadInput(f"model.name = {name}: it has complex parameters, which cannot be averaged: use real ones")
     trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
@@ -216,16 +217,6 @@ def _persistent(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of the buffers that a state dict has."""
     kept = module.state_dict().keys()
     yield from ((name, buffer) for name, buffer in module.named_buffers() if name in kept)
-
-
-def _check_counters(module: nn.Module, name: str) -> None:
-    """Refuses counters that do not start at zero: they are constants, and would be changed like counters."""
-    for counter, value in _counters(module):
-        if int(value) != 0:
-            raise BadInput(
-                f"model.name = {name}: its integer buffer {counter} starts at {int(value)}, but counters start at 0: "
-                "register a constant with persistent=False"
-            )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -32,9 +32,8 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
-    if norm == "group":
-        return nn.GroupNorm(math.gcd(NORM_GROUPS, channels), channels)
-    raise BadInput(f"model.norm = {norm}: choose batch or group")
+    assert norm == "group", norm
+    return nn.GroupNorm(math.gcd(NORM_GROUPS, channels), channels)
 
 
 def replace_norms(module: nn.Module, norm: str) -> nn.Module:
@@ -44,7 +43,6 @@ def replace_norms(module: nn.Module, norm: str) -> nn.Module:
         >>> type(replace_norms(nn.Sequential(nn.BatchNorm2d(4)), "group")[0]).__name__
         'GroupNorm'
     """
-    norm_layer(norm, NORM_GROUPS)  # refuses an unknown name
     if norm != "batch":
         for parent in list(module.modules()):
             for name, child in list(parent.named_children()):
@@ -101,11 +99,7 @@ def mlp(
         norm: Which normalization there is, batch or layer; None: none.
         weight_sd: As in `linear`.
     """
-    if norm is not None and norm not in NORMS_OF_ROWS:
-        raise BadInput(f"model.norm = {norm}: choose one of {', '.join(NORMS_OF_ROWS)}")
-    if activation not in ACTIVATIONS:
-        raise BadInput(f"model.activation = {activation}: choose one of {', '.join(ACTIVATIONS)}")
-    widths = [math.prod(input_shape), *check_widths("hidden", hidden)]
+    widths = [math.prod(input_shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for inside, outside in itertools.pairwise(widths):
         norms = [] if norm is None else [NORMS_OF_ROWS[norm](outside)]
@@ -161,19 +155,9 @@ def rbf(
         raise BadInput(
             f"model.name = rbf: inputs of shape {list(input_shape)} are not vectors; choose linear, mlp or cnn"
         )
-    if features < 1 or width <= 0:
-        raise BadInput(f"model.features = {features}, model.width = {width}: both must be above 0")
     drawn = 2.0 * rng.uniform(rng.keys(seed, "centres"), features * input_shape[0]) - 1.0
     centers = torch.from_numpy(drawn.reshape(features, input_shape[0])).float()
     return _normal(nn.Sequential(RBF(centers, width), nn.Linear(features, outputs, bias=bias)), weight_sd)
-
-
-def check_widths(key: str, value: Sequence[int]) -> list[int]:
-    """Returns a list of layer sizes from a scenario, checked."""
-    fine = isinstance(value, Sequence) and all(isinstance(v, int) and v > 0 for v in value)
-    if not fine:
-        raise BadInput(f"model.{key} = {value}: give a list of whole numbers above 0, such as [50]")
-    return list(value)
 
 
 def _normal(module: nn.Sequential, weight_sd: float | None) -> nn.Sequential:
@@ -220,33 +204,26 @@ def cnn(
         >>> sum(parameter.numel() for parameter in cnn((1, 28, 28), 10).parameters())
         21840
     """
-    small = min(read_image_shape("cnn", input_shape)[1:]) < SMALL_KERNEL_BELOW
+    depth, height, width = read_image_shape("cnn", input_shape)
+    small = min(height, width) < SMALL_KERNEL_BELOW
     kernel = kernel if kernel is not None else 3 if small else 5
     padding = padding if padding is not None else kernel // 2 if small else 0
-    layers, inside = _convolutions(input_shape, check_widths("channels", channels), kernel, padding)
-    if dropout and len(layers) > 1:
-        layers.insert(-1, nn.Dropout2d(dropout))  # before Flatten
-    for out in check_widths("hidden", hidden):
-        layers += [nn.Linear(inside, out), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
-        inside = out
-    return nn.Sequential(*layers, nn.Linear(inside, outputs))
-
-
-def _convolutions(
-    input_shape: tuple[int, ...], channels: list[int], kernel: int, padding: int
-) -> tuple[list[nn.Module], int]:
-    """Returns the convolutional part with its Flatten, and the length of its output."""
-    depth, height, width = read_image_shape("cnn", input_shape)
     layers: list[nn.Module] = []
     for out in channels:
         layers += [nn.Conv2d(depth, out, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
         depth, height, width = out, *((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
         if min(height, width) < 1:
             raise BadInput(
-                f"model.channels = {channels}: images of {list(input_shape)} are too small for so many poolings "
+                f"model.channels = {list(channels)}: images of {list(input_shape)} are too small for so many poolings "
                 f"with kernel {kernel} and padding {padding}: use fewer, or padding {kernel // 2}"
             )
-    return [*layers, nn.Flatten()], depth * height * width
+    if dropout and layers:
+        layers.append(nn.Dropout2d(dropout))
+    layers, inside = [*layers, nn.Flatten()], depth * height * width
+    for out in hidden:
+        layers += [nn.Linear(inside, out), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+        inside = out
+    return nn.Sequential(*layers, nn.Linear(inside, outputs))
 
 
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
@@ -579,19 +556,12 @@ def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options
         BadInput: There is no such network, or it has no such option.
     """
     if name not in _BUILDERS:
-        raise BadInput(f"model.name = {name} is not known: {_remedy(name, model_names())}")
+        known = suggest_nearest(name, _BUILDERS, f"choose one of {', '.join(_BUILDERS)}")
+        raise BadInput(f"model.name = {name} is not known: {known}")
     builder = _BUILDERS[name]
-    signature = list(inspect.signature(builder).parameters.values())[2:]
-    allowed = tuple(p.name for p in signature)
-    if not any(p.kind is p.VAR_KEYWORD for p in signature):
-        for option, value in options.items():
-            if option not in allowed:
-                raise BadInput(f"model.{option} = {value} is not an option of {name}: {_remedy(option, allowed)}")
-    for p in signature:
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in options:
-            raise BadInput(f"model.{p.name} is missing: {name} needs it: give it a value")
+    try:
+        inspect.signature(builder).bind(input_shape, outputs, **options)
+    except TypeError as error:  # an option that it does not have, or that it needs
+        allowed = ", ".join(list(inspect.signature(builder).parameters)[2:]) or "none"
+        raise BadInput(f"model.name = {name}: {error}: its options are {allowed}") from None
     return partial(builder, tuple(input_shape), outputs, **options)
-
-
-def _remedy(word: str, known: tuple[str, ...]) -> str:
-    return suggest_nearest(word, known, f"choose one of {', '.join(known)}" if known else "it has none")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError, warn_user
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Net
 from fedray.models.net import layout_of
 from fedray.own_code.contract import contract
@@ -23,18 +23,17 @@ _REMEDIES = {  # networks for each kind of inputs
     "features": "choose linear or mlp, or a network for such inputs",
     "images": "choose linear, mlp or cnn, or a network for such inputs",
 }
-_OF_THEIR_OWN = "make it a buffer (register_buffer), of which each model has its own"
+MIXES = "the rows of a batch see each other (batch statistics, say), so that no batch may be padded"
 _PLANES = "give pictures of real numbers as [n, 1, H, W], or "
 
 
-def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
+def try_network(net: Net, rows: Tensor, kind: str) -> None:
     """Refuses a network that cannot be trained on such rows, or that would be trained wrongly in silence.
 
     Args:
         net: The network.
         rows: Some network inputs, `[n, ...]`.
         kind: What they are: images, features or tokens.
-        targets: What the data ask for, in words: "2 classes".
 
     Raises:
         BadInput: The network fails on the rows, its outputs have another shape, or they are probabilities.
@@ -44,9 +43,9 @@ def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
         >>> from torch import nn
         >>> from fedray.models.net import net_of
         >>> net = net_of(lambda: nn.Linear(4, 5), "own", "cross_entropy", 2)
-        >>> try_network(net, torch.zeros(3, 4), "features", "2 classes")  # doctest: +ELLIPSIS
+        >>> try_network(net, torch.zeros(3, 4), "features")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        fedray.core.errors.BadInput: model.name = own puts out 5 numbers for a row, but the data have 2 classes: ...
+        fedray.core.errors.BadInput: model.name = own puts out shape [3, 5] for 3 rows: let it return 2 numbers for ...
     """
     module, training = net.module, net.module.training
     try:
@@ -60,15 +59,9 @@ def try_network(net: Net, rows: Tensor, kind: str, targets: str) -> None:
         ) from error
     finally:
         module.train(training)
-    if isinstance(out, Tensor) and out.shape != (len(rows), net.outputs):
-        made = (
-            f"{out.shape[1]:,} numbers" if out.dim() == 2 and len(out) == len(rows) else f"shape {list(out.shape[1:])}"
-        )
-        raise BadInput(
-            f"model.name = {net.name} puts out {made} for a row, but the data have {targets}: make it {net.outputs}"
-        )
     check_outputs(net, out, len(rows))
-    if net.objective == "cross_entropy" and _is_probability(out):
+    sums_to_one = bool(((out.double().sum(1) - 1.0).abs() < 1e-4).all() and (out >= 0).all())
+    if net.objective == "cross_entropy" and out.shape[1] > 1 and sums_to_one:
         raise BadInput(
             f"model.name = {net.name} ends in a softmax, but its outputs are read as logits, of which the loss takes "
             "the softmax itself: leave the last layer out"
@@ -96,14 +89,9 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool 
         raise BadInput(
             f"{where} shape {list(out.shape)}{when} for {rows} rows: let it return {net.outputs} numbers for each row"
         )
-    if not out.is_floating_point():
-        kind = str(out.dtype).removeprefix("torch.")
-        raise BadInput(f"{where} numbers of type {kind}{when}: let it return real numbers, logits or predictions")
     if out.dtype not in (torch.float32, torch.float64):
         kind = str(out.dtype).removeprefix("torch.")
-        raise BadInput(
-            f"{where} numbers of type {kind}{when}: let it return float32, with .float() behind mixed precision"
-        )
+        raise BadInput(f"{where} numbers of type {kind}{when}: let it return float32, logits or predictions")
 
 
 def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
@@ -152,25 +140,6 @@ def try_training(net: Net, rows: Tensor) -> None:
         torch.autograd.grad(out.double().sum(), [tensors[name] for name in trained], allow_unused=True)
 
 
-def _is_probability(out: Tensor) -> bool:
-    """Whether every row is a distribution over several classes."""
-    whole = bool(((out.double().sum(1) - 1.0).abs() < 1e-4).all())
-    return out.shape[1] > 1 and whole and bool((out >= 0).all())
-
-
-WRAPPED = {  # modules that run with no other parameters than their own
-    "ScriptModule": "of torch.jit",
-    "DataParallel": "inside of DataParallel",
-    "DistributedDataParallel": "inside of DistributedDataParallel",
-}
-
-
-def name_wrapper(module: nn.Module) -> str:
-    """Names what wraps a module, or a part of it, so that no other parameters can take the place of its own."""
-    kinds = {kind.__name__ for inner in module.modules() for kind in type(inner).__mro__}
-    return next((text for name, text in WRAPPED.items() if name in kinds), "")
-
-
 def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
     """Returns a user's function that makes modules, with a check of every call.
 
@@ -185,23 +154,18 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
     """
 
     def returns(module: Any) -> str | None:
-        if not isinstance(module, nn.Module):
-            return f"{name_type(module)}: let it return an nn.Module"
-        return f"a module {what}: return the module itself" if (what := name_wrapper(module)) else None
+        return None if isinstance(module, nn.Module) else f"{name_type(module)}: let it return an nn.Module"
 
     return contract(f"model.name = {name}: its function", make, returns)
 
 
-def try_factory(make: Callable[[], nn.Module], name: str, models: int, worlds: int = 1) -> None:
+def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
     """Refuses a function whose modules are not new, or whose first values are not drawn by address.
-
-    It warns where what is frozen is drawn anew in each call, because all models then have the values of one call.
 
     Args:
         make: The user's function.
         name: How messages call the network.
         models: How many models have first values of their own; a single one may begin at fixed values.
-        worlds: Replicates x folds, each with so many models.
 
     Raises:
         BadInput: Two calls share parameters, repeat nothing, or always give the same values.
@@ -218,12 +182,10 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int, worlds: i
             module = make()
         layout = layout_of(module, name)
         _check_first_values(module, name)
-        trained = [p for p in module.parameters() if p.requires_grad and not nn.parameter.is_lazy(p)]
-        calls.append((trained, *_split_untrained(module, layout.names)))
-    (first, buffers, frozen), (again, *_), (other, other_buffers, other_frozen) = calls
-    if {id(p) for p in first} & {id(p) for p in again} or any(
-        p.numel() and p.data_ptr() == q.data_ptr() for p, q in product(first, again)
-    ):
+        named = dict(module.named_parameters()) | dict(module.named_buffers())
+        calls.append([named[key] for key in layout.names])
+    first, again, other = calls
+    if any(p.numel() and p.data_ptr() == q.data_ptr() for p, q in product(first, again) if p.requires_grad):
         raise BadInput(
             f"model.name = {name}: its function returns parameters that an earlier call returned, so that all models "
             "would be one: make a new module in every call"
@@ -233,40 +195,11 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int, worlds: i
             f"model.name = {name}: its first values are drawn outside torch (numpy or random, say), so that no run "
             "could be repeated: draw them with torch's generator"
         )
-    drawn = [key for key, value in frozen.items() if not _same([value], [other_frozen.get(key, value)])]
-    if models > 1 and _same([*first, *buffers.values()], [*other, *other_buffers.values()]):
-        raise BadInput(_say_all_equal(name, models, drawn))
-    if drawn and models * worlds > 1:
-        warn_user(
-            f"model.name = {name}: every call draws {_list(drawn)} anew, but what is frozen has the values of one call "
-            f"in all {models * worlds} models: load its values in the function, or {_OF_THEIR_OWN}"
+    if models > 1 and _same(first, other):
+        raise BadInput(
+            f"model.name = {name}: every call gives the same first values (what is frozen is the same in all models), "
+            f"so that all {models} models begin as one: draw them with torch's generator, or set method.models to 1"
         )
-
-
-def _say_all_equal(name: str, models: int, drawn: list[str]) -> str:
-    """Says that all models begin as one; `drawn` is what differs and is frozen."""
-    if drawn:
-        return (
-            f"model.name = {name}: its calls differ in {_list(drawn)} only, and what is frozen has the values of one "
-            f"call in all {models} models, so that they begin as one: draw trained values too, or {_OF_THEIR_OWN}"
-        )
-    return (
-        f"model.name = {name}: every call gives the same first values, so that all {models} models begin as one: "
-        "draw them with torch's generator, or set method.models to 1"
-    )
-
-
-def _list(names: list[str]) -> str:
-    """Writes a few names, and that there are more."""
-    return ", ".join([*names[:3], *["..."][: max(0, len(names) - 3)]])
-
-
-def _split_untrained(module: nn.Module, in_row: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Splits what is not trained, by name: the float buffers of each model, and what is the same for all models."""
-    frozen = {key: p.detach() for key, p in module.named_parameters() if not p.requires_grad}
-    buffers = dict(module.named_buffers())
-    own = {key: value for key, value in buffers.items() if key in in_row}
-    return own, frozen | {key: value for key, value in buffers.items() if key not in in_row and value.dim()}
 
 
 def _check_first_values(module: nn.Module, name: str) -> None:
@@ -287,53 +220,72 @@ def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether the answer to a row depends on the rows beside it: batch statistics that are taken in evaluation too.
+# Whether what a network does with a row depends on the rows beside it, as batch statistics do.
 #
-# Such a network has no score of its own: it depends on how the test rows are cut into pieces, and on their order.
+# In evaluation such a network has no score of its own: it depends on how the test rows are cut into pieces, and on
+# their order. In training its batches must not be padded.
 
-FEW, ALL = 3, 8  # rows that are answered alone, and among others
-TOLERANCE = 1e-4  # of single precision
+_FEW, _ALL = 3, 8  # rows that are computed alone, and among others
 
 
-def mixes_rows(net: Net, example: Tensor) -> bool:
-    """Tries whether a network in evaluation answers three rows differently when they stand among further ones.
+def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
+    """Says why the rows of a network's batch do not stand alone; None if they do.
+
+    Outputs of three rows, and in training their gradients, are compared with those of the same rows among further ones,
+    for the first parameters and for others nearby (a gate that is closed at first hides what is behind it); in training
+    in double precision if the module takes it.
 
     Args:
-        net: The network; it is tried with its first parameters, and with others nearby.
+        net: The network.
         example: One network input; its values do not matter.
-
-    Returns:
-        Also False where the network cannot be tried.
+        training: Whether it trains, or answers.
 
     Example:
-        >>> from torch import nn
         >>> from fedray.models.net import net_of
         >>> norm = nn.BatchNorm1d(2, track_running_stats=False)
         >>> net = net_of(lambda: nn.Sequential(nn.Linear(4, 2), norm), "own", "cross_entropy", 2)
         >>> plain = net_of(lambda: nn.Linear(4, 2), "own", "mse", 2)
-        >>> mixes_rows(net, torch.zeros(4)), mixes_rows(plain, torch.zeros(4))
-        (True, False)
+        >>> find_mixing(net, torch.zeros(4), training=False) == MIXES, find_mixing(plain, torch.zeros(4), training=True)
+        (True, None)
     """
-    numbers = torch.from_numpy(rng.normal(rng.keys(1, "mixing"), ALL * max(1, example.numel())))
-    x = numbers.view(ALL, *example.shape).to(example.dtype if example.is_floating_point() else torch.float32)
-    if not example.is_floating_point():  # tokens 0 and 1: every vocabulary has them
-        x = (x > 0).to(example.dtype)
-    first = net.init(0)
-    moved = first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "mixing"), len(first))).to(first)
-    training = net.module.training
-    try:
-        net.module.eval()
-        return any(_differs(net, row, x) for row in (first, moved))
-    except Exception:  # what is wrong with the network is found where it is tried to train
-        return False
-    finally:
-        net.module.train(training)
+    place, failure, first = next(net.module.parameters()).device, "", net.init(0)
+    moved = first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "padding"), len(first))).to(first)
+    for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-4))[0 if training else 1 :]:
+        try:
+            module = copy.deepcopy(net.module).to(dtype).train(training)
+            for row in (first, moved):
+                few, among = (_answer_rows(net, module, row.to(place, dtype), example, n) for n in (_FEW, _ALL))
+                scale = 1.0 + torch.nan_to_num(few).abs().max()
+                if not torch.allclose(few, among, rtol=0.0, atol=float(tolerance * scale), equal_nan=True):
+                    return MIXES
+        except Exception as error:  # single precision is tried next; then nothing is known, and nothing is padded
+            failure = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        else:
+            return None
+    return f"it could not be tried on a padded batch ({failure})"
 
 
-def _differs(net: Net, row: Tensor, x: Tensor) -> bool:
-    views = net.layout.views(row)
-    with torch.no_grad(), rng.torch_scope(0):
-        few: Tensor = functional_call(net.module, views, (x[:FEW],))
-        among: Tensor = functional_call(net.module, views, (x,))[:FEW]
-    scale = 1.0 + float(torch.nan_to_num(few).abs().max())
-    return not torch.allclose(few, among, rtol=0.0, atol=TOLERANCE * scale, equal_nan=True)
+def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) -> Tensor:
+    """Returns random inputs `[number, ...]` for a trial, of the type and place of a tensor.
+
+    Args:
+        example: One network input; its values do not matter.
+        number: Of inputs.
+        like: Has their type; tokens have that of the example, and are 0 and 1, which every vocabulary has.
+        key: The address of their numbers.
+    """
+    numbers = torch.from_numpy(rng.normal(key, number * max(1, example.numel()))).view(number, *example.shape)
+    return numbers.to(like) if example.is_floating_point() else (numbers > 0).to(like.device, example.dtype)
+
+
+def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
+    """Returns outputs of the first three of n rows, in training with the gradient of their weighted sum: a vector."""
+    x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
+    tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
+    with rng.torch_scope(0, row.device):
+        out: Tensor = functional_call(module, tensors, (x[:n],))[:_FEW]
+    if not module.training:
+        return out.detach().flatten()
+    weighted = (out * torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)).sum()
+    grads = torch.autograd.grad(weighted, list(tensors.values()), allow_unused=True)
+    return torch.cat([out.detach().flatten(), *(g.flatten() for g in grads if g is not None)])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedray.core.errors import BadInput
 from fedray.core.text import name_score, show_line
 from fedray.core.types import FloatArray
-from fedray.files.bounded import RESTORE, check_final_file, is_present, name_file, read_sealed
+from fedray.files.bounded import RESTORE, check_final_file, read_sealed
 from fedray.files.tables import MEMBER_COLUMNS, SUMMARY_FILE, read_parts, read_pictures, read_summary
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.paired import BudgetScore, read_at_budget
@@ -175,17 +175,15 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         BadInput: the directory is not a run's, or a file of it is damaged.
     """
     path = folder / "scenario.yaml"
-    if not is_present(path):
-        raise BadInput(
-            f"report {name_file(folder)}: no scenario.yaml there: give run directories, as `fedray run` writes them"
-        )
+    if not path.exists():
+        raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
     text, scenario = read_mapping(path)
     began, manifest = (_read_json(folder / name) for name in (IDENTITY_FILE, "manifest.json"))
     if began:
-        refuse_edited_scenario(name_file(folder), began, scenario)
+        refuse_edited_scenario(str(folder), began, scenario)
     else:
         refuse_lost_identity(folder, manifest, RESTORE)
-    summary = read_summary(folder) if is_present(folder / SUMMARY_FILE) else {}
+    summary = read_summary(folder) if (folder / SUMMARY_FILE).exists() else {}
     check_final_file(folder, "pictures.npz", summary)
     table = read_parts(folder, "rounds")
     rounds, members = ({}, None) if table is None else _split_columns(table)
@@ -240,7 +238,7 @@ def _pad_rows(rows: pa.Array) -> FloatArray | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return read_sealed(path, RESTORE) if is_present(path) else {}
+    return read_sealed(path, RESTORE) if path.exists() else {}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

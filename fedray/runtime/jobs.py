@@ -23,17 +23,15 @@ from fedray.training.slices import for_slice
 # What a worker does for jobs of asynchronous training: where they start, which train together, how they are added up.
 
 
-def rows_of_state(plan: Plan, flight: Flight | None, models: int, held: IntArray | None = None) -> IntArray:
+def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
     """Returns the row of the broadcast that each job starts from, `[J]`.
 
     Args:
         plan: The jobs.
         flight: Of asynchronous training; None: in rounds.
         models: K.
-        held: Which rows of the state the broadcast has, ascending; None: all of them.
     """
-    row = plan.world * models + plan.model if flight is None else flight.row
-    return row if held is None else np.searchsorted(held, row)
+    return plan.world * models + plan.model if flight is None else flight.row
 
 
 def group_versions(phase: Phase, version: IntArray) -> IntArray:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import permutations
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +20,6 @@ from fedray.core.types import Clients, IntArray
 UNIT = 10_000  # of Ray's own arithmetic
 MEMORY = "GB of memory"  # of 10^9 bytes, as a resource beside Ray's names
 ACTOR_GB = 0.4  # that an actor takes which has imported torch and trains (measured 333 to 400 MB)
-MOST_PERMUTED = 4  # kinds of actors whose orders are all tried
 Needs = Mapping[str, float]
 
 
@@ -34,10 +31,10 @@ class Node(NamedTuple):
         has: Its resources by Ray's names: `CPU`, `GPU`, and custom ones; and `MEMORY`.
 
     Example:
-        >>> nodes = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})]
-        >>> find_seats([{"CPU": 0.8}], [5], nodes) is None  # 4 CPUs, but each node holds two
+        >>> nodes, actor = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})], ActorSpec(0, 0.8, 0.0, {})
+        >>> seat([actor], [5], [5], nodes) is None  # 4 CPUs, but each node holds two
         True
-        >>> find_seats([{"CPU": 0.8}], [3], nodes).tolist()
+        >>> seat([actor], [3], [3], nodes).tolist()
         [[2, 1]]
     """
 
@@ -83,132 +80,62 @@ class ActorSpec(NamedTuple):
         return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
-class _Table(NamedTuple):
-    """Needs and nodes in ten thousandths of the resources that somebody asks for: `[kinds, R]` and `[nodes, R]`."""
+def seat(
+    kinds: Sequence[ActorSpec], least: Sequence[int], most: Sequence[int], nodes: Sequence[Node]
+) -> IntArray | None:
+    """Seats actors of several kinds one by one: on the node with most room, or if that fails, on the first that fits.
 
-    needs: IntArray
-    nodes: IntArray
+    A node that has what only other kinds ask for is taken last. Of unequal actors there may be a packing that is not
+    found.
 
+    Args:
+        kinds: An actor of each kind.
+        least: How many of each are needed, all or none.
+        most: Up to how many more are seated, those next that have the fewest for their number.
+        nodes: The nodes, with what is free there.
 
-def _tabulate(needs: Sequence[Needs], nodes: Sequence[Node]) -> _Table:
-    names = sorted({name for need in needs for name, amount in need.items() if amount > 0})
-    rows = [[round(UNIT * each.get(name, 0.0)) for name in names] for each in (*needs, *(node.has for node in nodes))]
+    Returns:
+        How many of each kind are on each node, `[kinds, nodes]`; None where the least do not fit.
+    """
+    names = sorted({name for kind in kinds for name in kind.needs})
+    amounts = [*(kind.needs for kind in kinds), *(node.has for node in nodes)]
+    rows = [[round(UNIT * has.get(name, 0.0)) for name in names] for has in amounts]
     table = np.array(rows, np.int64).reshape(len(rows), len(names))
-    return _Table(table[: len(needs)], table[len(needs) :])
+    needs, whole = table[: len(kinds)], table[len(kinds) :]
 
+    def count_fitting(k: int, free: IntArray) -> IntArray:
+        asked = needs[k] > 0
+        fitting: IntArray = (free[:, asked] // needs[k][asked]).min(axis=1, initial=most[k])
+        return fitting
 
-def _count_fitting(need: IntArray, free: IntArray, most: int) -> IntArray:
-    """Returns how many actors that need `[R]` each node `[nodes, R]` holds, at most `most`."""
-    asked = need > 0
-    fitting: IntArray = np.full(len(free), most, np.int64)
-    if asked.any():
-        fitting = np.clip((free[:, asked] // need[asked]).min(axis=1), 0, most)
-    return fitting
-
-
-def find_seats(needs: Sequence[Needs], counts: Sequence[int], nodes: Sequence[Node]) -> IntArray | None:
-    """Seats actors of several kinds: evenly over the nodes where that works, otherwise node after node (first fit).
-
-    One kind is seated wherever that is possible, and so is one actor of each of up to four kinds. Else there may be a
-    packing that is not found.
-
-    Args:
-        needs: What one actor of each kind takes.
-        counts: How many actors of each kind.
-        nodes: The nodes, with what is free there.
-
-    Returns:
-        How many of each kind are on each node, `[kinds, nodes]`; None where they do not fit.
-    """
-    table = _tabulate(needs, nodes)
-    for evenly in (True, False):
-        for order in _list_orders(table):
-            free, seats = table.nodes.copy(), np.zeros((len(needs), len(nodes)), np.int64)
-            for k in order:
-                fitting = _count_fitting(table.needs[k], free, counts[k])
-                if fitting.sum() < counts[k]:
-                    break
-                seats[k] = _level(fitting, counts[k]) if evenly else _pour(fitting, counts[k])
-                free -= seats[k][:, None] * table.needs[k]
-            else:
-                return seats
-    return None
-
-
-def _list_orders(table: _Table) -> Iterator[Sequence[int]]:
-    """Orders in which kinds are seated; first the one that begins with those that the fewest nodes can hold."""
-    holding = [int(_count_fitting(need, table.nodes, 1).sum()) for need in table.needs]
-    first = sorted(range(len(holding)), key=holding.__getitem__)
-    return permutations(first) if len(first) <= MOST_PERMUTED else iter([first])
-
-
-def _pour(fitting: IntArray, count: int) -> IntArray:
-    """Fills node after node."""
-    before = np.cumsum(fitting) - fitting
-    poured: IntArray = np.clip(count - before, 0, fitting)
-    return poured
-
-
-def _level(fitting: IntArray, count: int) -> IntArray:
-    """As many on each node, as far as it holds them."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if np.minimum(fitting, middle).sum() <= count else (low, middle - 1)
-    seats = np.minimum(fitting, low)
-    seats[np.flatnonzero(fitting > low)[: count - int(seats.sum())]] += 1
-    return seats
-
-
-def fill_seats(
-    needs: Sequence[Needs], weights: Sequence[float], most: Sequence[int], nodes: Sequence[Node], seats: IntArray
-) -> IntArray:
-    """Seats further actors, one by one, until no other one fits.
-
-    The next one is of the kind that has the fewest actors for its weight. It goes to a node that has nothing which only
-    others ask for, and of these to the one with most room.
-
-    Args:
-        needs: What one actor of each kind takes.
-        weights: How the kinds share the cluster.
-        most: Actors of each kind, those of `seats` included.
-        nodes: The nodes, with what is free there.
-        seats: Actors whose seats are taken of that, `[kinds, nodes]`.
-
-    Returns:
-        The seats of all, `[kinds, nodes]`.
-    """
-    table, seats = _tabulate(needs, nodes), seats.copy()
-    free, counts = table.nodes - seats.T @ table.needs, seats.sum(axis=1)
-    spared = [((free > 0) & (need == 0)).sum(axis=1) for need in table.needs]  # nodes with what others need
-    left = set(range(len(needs)))
-    while left:
-        k = min(left, key=lambda one: (counts[one] / weights[one], one))
-        fitting = _count_fitting(table.needs[k], free, int(most[k] - counts[k]))
-        if not fitting.any():
-            left.remove(k)
-            continue
-        n = int(np.lexsort((-fitting, spared[k], fitting == 0))[0])
+    def put(k: int, free: IntArray, seats: IntArray, evenly: bool) -> bool:
+        fitting = count_fitting(k, free)
+        if not (fitting > 0).any():
+            return False
+        spared = ((free > 0) & (needs[k] == 0)).sum(axis=1)
+        order = (seats.sum(axis=0), -fitting, spared, fitting <= 0) if evenly else (fitting <= 0,)
+        n = int(np.lexsort(order)[0])
         seats[k, n] += 1
-        counts[k] += 1
-        free[n] -= table.needs[k]
+        free[n] -= needs[k]
+        return True
+
+    scarce = sorted(range(len(kinds)), key=lambda k: int(count_fitting(k, whole).sum()))
+    for evenly in (True, False):
+        free, seats = whole.copy(), np.zeros((len(kinds), len(nodes)), np.int64)
+        if all(put(k, free, seats, evenly) for k in scarce for _ in range(least[k])):
+            break
+    else:
+        return None
+    left = set(range(len(kinds)))
+    while left:
+        k = min(left, key=lambda one: (seats[one].sum() / most[one], one))
+        if seats[k].sum() >= most[k] or not put(k, free, seats, True):
+            left.remove(k)
     return seats
 
 
-def group_kinds(specs: list[ActorSpec]) -> tuple[list[ActorSpec], list[int]]:
-    """Returns the kinds of actors, without their nodes, and how many there are of each.
-
-    Example:
-        >>> group_kinds([ActorSpec(0, 1.0, 0.0, {}, "a"), ActorSpec(0, 1.0, 0.0, {}, "b")])
-        ([ActorSpec(tier=0, num_cpus=1.0, num_gpus=0.0, resources={}, node='', memory=0.0)], [2])
-    """
-    counts = Counter((one.tier, one.num_cpus) for one in specs)
-    first = {(one.tier, one.num_cpus): one._replace(node="") for one in reversed(specs)}
-    return [first[key] for key in counts], list(counts.values())
-
-
-def list_actors(kinds: list[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
-    """Returns the actors of `find_seats`, kind by kind.
+def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
+    """Returns the actors of `seat`, kind by kind.
 
     Example:
         >>> nodes, seats = [Node("a", {}), Node("b", {})], np.array([[1, 2]])
@@ -273,63 +200,31 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Errors where actors do not fit into a cluster: what they need, what it has, and the remedy. Nothing here uses Ray.
-
-LEAST_CPUS = 0.01  # of an actor: a hundred on one CPU are more than its memory holds
+# What is said where actors do not fit into a cluster: what they need, what it has, and the remedy.
 
 
-def explain_misfit(clients: Clients, kinds: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> BadInput:
-    """Returns the error if actors do not fit into a cluster: the resource that is short in all, or on every node.
+def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
+    """Returns the error if actors do not fit into a cluster: what is short in all, or that no nodes hold each of them.
 
     Args:
-        clients: The tiers.
-        kinds: An actor of each tier that has clients.
+        least: An actor of each tier that has clients, with the least share of a CPU.
         counts: How many actors of each.
         nodes: The nodes.
     """
-    least = [
-        kind._replace(num_cpus=LEAST_CPUS) if clients.tiers[kind.tier].num_cpus is None else kind for kind in kinds
-    ]
-    shortage = _explain_shortage(least, counts, nodes)
-    if shortage is not None:
-        return shortage
-    for kind in least:
-        if find_seats([kind.needs], [1], nodes) is None:
-            most = {name: max(node.has.get(name, 0.0) for node in nodes) for name in kind.needs}
-            short = {name: amount for name, amount in kind.needs.items() if amount > most[name]} or kind.needs
-            return BadInput(
-                f"clients.tiers.{clients.tiers[kind.tier].name}: an actor needs {describe_amounts(short)} on one "
-                "node, which no node has: lower its needs, or add larger nodes"
-            )
-    each = ", ".join(f"{count} of {describe_amounts(k.needs)}" for k, count in zip(least, counts, strict=True))
-    return BadInput(
-        f"clients.tiers: {len(nodes)} nodes do not hold all actors ({each}), each of which needs one node: lower "
-        "clients.actors or what an actor needs, or raise clients.per_actor"
-    )
-
-
-def _explain_shortage(least: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> BadInput | None:
-    """Returns the error if all nodes together have too little of a resource; None if they have enough."""
-    asked: Counter[str] = Counter()
+    asked, have = Counter[str](), add_up(nodes)
     for kind, count in zip(least, counts, strict=True):
         asked.update({name: count * amount for name, amount in kind.needs.items()})
-    have = add_up(nodes)
-    for name, amount in asked.items():
-        has = have.get(name, 0.0)
-        if round(UNIT * amount) <= round(UNIT * has):
-            continue
-        if name == MEMORY:
-            return BadInput(
-                f"clients.actors: {sum(counts)} actors need {amount:g} GB of memory, but Ray's nodes have {has:g}: "
-                "lower it, raise clients.per_actor, or add nodes (`ray start --memory` says what a node has)"
-            )
-        key = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources.{name}")
-        return BadInput(
-            f"clients.tiers: {sum(counts)} actors need {amount:g} {name}, but the cluster has {has:g}: lower "
-            f"clients.tiers.NAME.{key}, or raise clients.per_actor; --wait-for {name}={math.ceil(amount)} waits "
-            "for nodes that are still to come"
-        )
-    return None
+    short = {name: amount for name, amount in asked.items() if round(UNIT * (amount - have.get(name, 0.0))) > 0}
+    if short:
+        has = describe_amounts({name: have.get(name, 0.0) for name in short})
+        why = f"{sum(counts)} actors need {describe_amounts(short)}, but the cluster has {has}"
+    else:
+        each = ", ".join(f"{count} of {describe_amounts(k.needs)}" for k, count in zip(least, counts, strict=True))
+        why = f"{len(nodes)} nodes do not hold all actors ({each}), each of which needs one node"
+    return BadInput(
+        f"clients.tiers: {why}: lower what a tier needs (num_cpus, num_gpus, resources) or clients.actors, raise "
+        "clients.per_actor, or add nodes (--wait-for waits for those that are still to come)"
+    )
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
@@ -342,45 +237,23 @@ def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
     Example:
         >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 0.0})])
         >>> describe_wait([ActorSpec(0, 2.0, 0.0, {})] * 2, busy)
-        'waiting for 4 CPU: all are taken by other jobs'
+        'waiting for 4 CPU: other jobs leave 0 CPU'
     """
     asked: Counter[str] = Counter()
     for one in least:
         asked.update(one.needs)
     now, there = add_up(cluster.free), add_up(cluster.whole)
-    lacking = {name: amount for name, amount in asked.items() if amount > now.get(name, 0.0) + 0.5 / UNIT}
-    absent = {name: amount for name, amount in lacking.items() if amount > there.get(name, 0.0) + 0.5 / UNIT}
-    if absent:
-        has = describe_amounts({name: there.get(name, 0.0) for name in absent})
-        return f"waiting for {describe_amounts(absent)}: the cluster has {has}"
-    if lacking and not any(now.get(name, 0.0) for name in lacking):
-        return f"waiting for {describe_amounts(lacking)}: all are taken by other jobs"
-    wanted, place = (lacking, "") if lacking else (asked, ", each actor's on one node")
-    left = describe_amounts({name: now.get(name, 0.0) for name in wanted})
-    return f"waiting for {describe_amounts(wanted)}{place}: other jobs leave {left}"
-
-
-def describe_missing(spec: ActorSpec, tier: str, nodes: Sequence[Node]) -> str:
-    """Says what an actor that never started needs, and what the cluster has.
-
-    Args:
-        spec: The actor.
-        tier: Name of its tier.
-        nodes: The nodes of the cluster.
-
-    Example:
-        >>> describe_missing(ActorSpec(0, 2.0, 0.0, {}), "phones", [Node("a", {"CPU": 1.0})])
-        ' of tier phones (needs 2 CPU); the cluster has 1 CPU: add nodes, or lower what the tier needs'
-    """
-    needs, has = describe_amounts(spec.needs), describe_amounts(add_up(nodes))
-    return f" of tier {tier} (needs {needs}); the cluster has {has}: add nodes, or lower what the tier needs"
+    wanted = {name: amount for name, amount in asked.items() if amount > now.get(name, 0.0) + 0.5 / UNIT} or asked
+    absent = any(amount > there.get(name, 0.0) + 0.5 / UNIT for name, amount in wanted.items())
+    has = describe_amounts({name: (there if absent else now).get(name, 0.0) for name in wanted})
+    return f"waiting for {describe_amounts(wanted)}: {'the cluster has' if absent else 'other jobs leave'} {has}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Decides which actors there are, which clients live on which, and which actor trains which job. Nothing here uses
 # Ray.
 
-MOST_ACTORS = 100_000  # a Ray cluster holds tens of thousands
+LEAST_CPUS = 0.01  # of an actor: a hundred on one CPU are more than its memory holds
 
 
 def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str) -> list[ActorSpec]:
@@ -391,12 +264,12 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
         nodes: The nodes of the cluster.
         per_actor: Clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto` leaves this open.
         actors: Actors of the run, shared among the tiers by their clients. Where both are `auto`, the actors fill the
-            cluster: one for each tier, then further ones for the tier with the fewest CPUs a client, until no other
-            one fits on any node.
+            cluster: one for each tier, then further ones for the tier with the fewest a client, until no other one
+            fits on any node.
 
     Returns:
-        The actors, tier by tier. Where a tier leaves `num_cpus` open, an actor gets a CPU, or the largest share of one
-        with which all actors fit.
+        The actors, tier by tier. Where a tier leaves `num_cpus` open, an actor gets a CPU, or a half, a third, ... of
+        one: the largest share with which all actors fit.
 
     Raises:
         BadInput: The cluster cannot hold the actors. The message says what they need and what there is.
@@ -406,101 +279,60 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
         >>> clients = Clients((Tier("phones", 90), Tier("servers", 10)))
         >>> nodes = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})]
         >>> [(spec.tier, spec.num_cpus, spec.node) for spec in plan_actors(clients, nodes, "auto", "auto")]
-        [(0, 1.0, 'a'), (0, 1.0, 'b'), (0, 1.0, 'b'), (1, 1.0, 'a')]
+        [(0, 1.0, 'a'), (0, 1.0, 'a'), (0, 1.0, 'b'), (1, 1.0, 'b')]
         >>> specs = plan_actors(clients, nodes, per_actor="auto", actors=5)
-        >>> sorted({round(spec.num_cpus, 3) for spec in specs})  # three are on one node: a third of its two CPUs each
-        [0.667]
+        >>> [spec.num_cpus for spec in specs]
+        [0.5, 0.5, 0.5, 0.5, 1.0]
         >>> assign_homes(clients, specs, np.array([0, 1, 2, 3, 99])).tolist()
         [0, 1, 2, 3, 4]
     """
-    says = any(MEMORY in node.has for node in nodes)
-    kinds = _list_kinds(clients, memory=ACTOR_GB if says else 0.0)
-    counts = _count_actors(clients, kinds, per_actor, actors)
-    sized = _size_shares(clients, kinds, counts, nodes)
-    seats = find_seats([kind.needs for kind in sized], counts, nodes) if sized else None
-    if seats is None:
-        raise explain_misfit(clients, kinds, counts, nodes)
-    if per_actor == actors == "auto":
-        number = [clients.tiers[kind.tier].number for kind in kinds]
-        whole = [kind.needs for kind in kinds]
-        weights = [n / need.get("CPU", 1.0) for n, need in zip(number, whole, strict=True)]
-        seats = fill_seats(whole, weights, number, nodes, seats)
-    return list_actors(sized, seats, nodes)
+    return list_actors(*_plan(clients, nodes, per_actor, actors), nodes)
 
 
-def want_actors(clients: Clients, per_actor: int | str, actors: int | str) -> list[ActorSpec]:
-    """Returns the actors that a run asks for before its nodes come: one a tier, or as many as the scenario says.
-
-    They have no nodes yet. An actor of a tier that leaves `num_cpus` open wants a CPU.
-    """
-    kinds = _list_kinds(clients)
-    counts = _count_actors(clients, kinds, per_actor, actors)
-    return [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
-
-
-def _list_kinds(clients: Clients, memory: float = 0.0) -> list[ActorSpec]:
-    """Lists an actor of each tier that has clients; with a CPU if the tier leaves that open."""
-    cpus = [1.0 if tier.num_cpus is None else tier.num_cpus for tier in clients.tiers]
-    return [
-        ActorSpec(c, cpus[c], tier.num_gpus, dict(tier.resources), memory=memory)
-        for c, tier in enumerate(clients.tiers)
-        if tier.number > 0
-    ]
-
-
-def _count_actors(clients: Clients, kinds: list[ActorSpec], per_actor: int | str, actors: int | str) -> list[int]:
-    """Actors of each tier, at least one and at most its clients; one where the cluster will decide."""
-    number = [clients.tiers[kind.tier].number for kind in kinds]
-    if per_actor != "auto":
-        counts = [math.ceil(n / int(per_actor)) for n in number]
-    elif actors != "auto":
-        counts = [min(n, max(1, round(int(actors) * n / clients.number))) for n in number]
-    else:
-        counts = [1 for _ in number]
-    if sum(counts) > MOST_ACTORS:
-        raise BadInput(
-            f"clients.per_actor = {per_actor} makes {sum(counts):,} actors: {MOST_ACTORS:,} at most; raise it, or "
-            "write auto"
-        )
-    return counts
-
-
-def _size_shares(clients: Clients, kinds: list[ActorSpec], counts: list[int], nodes: Sequence[Node]) -> list[ActorSpec]:
-    """Gives actors whose tier leaves `num_cpus` open the largest share of a CPU with which all fit; none if none do.
-
-    First all such tiers get the same share, then each in turn as much more as fits: one that is pinned to scarce nodes
-    does not hold back the others.
-    """
+def _plan(
+    clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str
+) -> tuple[list[ActorSpec], IntArray]:
+    """Returns an actor of each tier that has clients, and the seats of `plan_actors`, `[kinds, nodes]`."""
+    kinds, counts = list_kinds(clients, per_actor, actors)
+    if any(MEMORY in node.has for node in nodes):
+        kinds = [kind._replace(memory=ACTOR_GB) for kind in kinds]
     open_ = [k for k, kind in enumerate(kinds) if clients.tiers[kind.tier].num_cpus is None]
-    sized = _give_share(kinds, open_, round(UNIT * LEAST_CPUS))
-    for group in (open_, *([k] for k in open_)):
-        least = [round(UNIT * sized[k].num_cpus) for k in group[:1]] or [UNIT]
-        found = _find_largest(least[0], UNIT, partial(_fits, sized, group, counts, nodes))
-        if found is None:
-            return []
-        sized = _give_share(sized, group, found)
-    return sized
+    asked, there = sum(counts[k] for k in open_), add_up(nodes).get("CPU", 0.0)
+
+    def share(kinds: list[ActorSpec], among: Sequence[int], parts: int) -> list[ActorSpec]:
+        cpus = UNIT // parts / UNIT
+        return [kind._replace(num_cpus=cpus) if k in among else kind for k, kind in enumerate(kinds)]
+
+    for parts in range(max(1, int(asked // max(there, LEAST_CPUS))), round(1 / LEAST_CPUS) + 1 if open_ else 2):
+        sized = share(kinds, open_, parts)
+        if seat(sized, counts, counts, nodes) is not None:
+            break
+    else:
+        raise explain_misfit(share(kinds, open_, round(1 / LEAST_CPUS)), counts, nodes)
+    for k in open_:  # a tier that is pinned to scarce nodes does not hold back the others
+        each = (share(sized, [k], more) for more in range(1, parts))
+        sized = next((one for one in each if seat(one, counts, counts, nodes) is not None), sized)
+    most = [clients.tiers[kind.tier].number for kind in kinds] if per_actor == actors == "auto" else counts
+    seats = seat(sized, counts, most, nodes)
+    assert seats is not None
+    return sized, seats
 
 
-def _give_share(kinds: list[ActorSpec], group: list[int], units: int) -> list[ActorSpec]:
-    """Gives the kinds of a group so many ten thousandths of a CPU."""
-    return [kind._replace(num_cpus=units / UNIT) if k in group else kind for k, kind in enumerate(kinds)]
+def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tuple[list[ActorSpec], list[int]]:
+    """Returns an actor of each tier that has clients, with a CPU if the tier leaves that open; and how many of each.
 
-
-def _fits(kinds: list[ActorSpec], group: list[int], counts: list[int], nodes: Sequence[Node], units: int) -> bool:
-    return find_seats([kind.needs for kind in _give_share(kinds, group, units)], counts, nodes) is not None
-
-
-def _find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
-    """Finds the largest number that fits; None if not even the lowest does."""
-    if fits(high):
-        return high
-    if not fits(low):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    They are at least one and at most its clients; one where the cluster will decide.
+    """
+    tiers = [(c, tier) for c, tier in enumerate(clients.tiers) if tier.number]
+    kinds = [
+        ActorSpec(c, 1.0 if tier.num_cpus is None else tier.num_cpus, tier.num_gpus, dict(tier.resources))
+        for c, tier in tiers
+    ]
+    if per_actor != "auto":
+        return kinds, [math.ceil(tier.number / int(per_actor)) for _, tier in tiers]
+    if actors == "auto":
+        return kinds, [1] * len(kinds)
+    return kinds, [min(t.number, max(1, round(int(actors) * t.number / clients.number))) for _, t in tiers]
 
 
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
@@ -561,30 +393,6 @@ class ActorKeys(NamedTuple):
     actors: int | str
     parts: int = 1
 
-    @property
-    def fixed(self) -> bool:
-        """Whether the number of actors is given; otherwise they fill the cluster."""
-        return (self.per_actor, self.actors) != ("auto", "auto")
-
-
-def seat_actors(planned: list[ActorSpec], free: Sequence[Node], *, all_of_them: bool) -> list[ActorSpec]:
-    """Seats planned actors on what is free now.
-
-    Args:
-        planned: As of `plan_actors`, for the whole cluster.
-        free: The nodes, with what no other job holds.
-        all_of_them: Whether every actor is needed; otherwise as many as fit, but one of each kind.
-
-    Returns:
-        The actors; none where they have to wait.
-    """
-    kinds, counts = group_kinds(planned)
-    needs = [kind.needs for kind in kinds]
-    seats = find_seats(needs, counts if all_of_them else [1] * len(kinds), free)
-    if seats is None:
-        return []
-    return list_actors(kinds, seats if all_of_them else fill_seats(needs, counts, counts, free, seats), free)
-
 
 class Choice(NamedTuple):
     """What a run does about its seats now.
@@ -622,26 +430,18 @@ def choose_seats(clients: Clients, cluster: Cluster, keys: ActorKeys, *, waits: 
         'waiting for 4 CPU: other jobs leave 1 CPU'
     """
     try:
-        fits = plan_actors(clients, cluster.whole, keys.per_actor, keys.actors)
-        planned = take_part(fits, 1 if keys.fixed else keys.parts)
+        kinds, planned = _plan(clients, cluster.whole, keys.per_actor, keys.actors)
     except BadInput:
         if not waits:
             raise
-        planned = want_actors(clients, keys.per_actor, keys.actors)
-    seated = seat_actors(planned, cluster.free, all_of_them=keys.fixed)
-    if seated:
-        return Choice(seated, "waiting for Ray to seat the actors", coming=False)
-    least = planned if keys.fixed else group_kinds(planned)[0]
-    coming = not seat_actors(least, cluster.whole, all_of_them=True)
-    return Choice(least if coming else [], describe_wait(least, cluster), coming)
-
-
-def take_part(planned: list[ActorSpec], parts: int) -> list[ActorSpec]:
-    """Returns a run's share of the actors if several runs share the cluster: of each kind a part, but at least one.
-
-    Example:
-        >>> len(take_part([ActorSpec(0, 1.0, 0.0, {})] * 5 + [ActorSpec(1, 1.0, 0.0, {})], parts=2))
-        3
-    """
-    kinds, counts = group_kinds(planned)
-    return [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(max(1, count // parts))]
+        kinds, least = list_kinds(clients, keys.per_actor, keys.actors)
+        wanted = [kind for kind, count in zip(kinds, least, strict=True) for _ in range(count)]
+        return Choice(wanted, describe_wait(wanted, cluster), coming=True)
+    fixed = (keys.per_actor, keys.actors) != ("auto", "auto")
+    most = [max(1, count // (1 if fixed else keys.parts)) for count in planned.sum(axis=1).tolist()]
+    least = most if fixed else [1] * len(kinds)
+    seats = seat(kinds, least, most, cluster.free)
+    if seats is not None:
+        return Choice(list_actors(kinds, seats, cluster.free), "waiting for Ray to seat the actors", coming=False)
+    wanted = [kind for kind, count in zip(kinds, least, strict=True) for _ in range(count)]
+    return Choice([], describe_wait(wanted, cluster), coming=False)

@@ -240,7 +240,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
             "evaluates": engine.evaluates,
         },
         "lanes_independent": check_invariance(
-            net, engine, phase.local, study.example, device=str(device), dtype=study.dtype, models=phase.models
+            net, engine, phase.local, study.example, dtype=study.dtype, models=phase.models
         ),
         "kernels": native.hash_library() or "none",
     }

@@ -24,7 +24,7 @@ from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
 from fedray.simulation.stacking import is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
-from fedray.training.choice import Engine, is_shareable
+from fedray.training.choice import SHAREABLE, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Bases of a stack that vote: each client fits a scikit-learn classifier on its own rows; a sub model is their vote.
@@ -184,7 +184,7 @@ class StackWorkers:
         self.workers = list(self._worker.values())
         for worker in self.workers:  # all parts read the same rows, which lie on a GPU once
             worker.resident = self.workers[0].resident
-        if not all(is_shareable(worker.engine) for worker in self.workers):
+        if not all(worker.engine.name in SHAREABLE for worker in self.workers):
             for worker in self.workers:  # the threads of one worker would use the networks of the others
                 worker.threads = 1
         self._votes = FittedVotes(self.bases)

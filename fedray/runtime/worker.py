@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,8 +30,11 @@ from fedray.runtime.jobs import batch_address
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
-from fedray.training.choice import Engine, gives_change, is_shareable
+from fedray.training.choice import COMPILED, SHAREABLE, Engine
 from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading, rows_of
+
+if TYPE_CHECKING:
+    from fedray.runtime.stacking import StackWorkers
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Copies of the clients' rows on a GPU: batches are gathered there, and only the places of their rows travel.
@@ -157,30 +160,6 @@ def deal_data(
 # worker answers questions is in `fedray.runtime.inline`.
 
 
-class StackWorker(Protocol):
-    """What a worker of a stack delegates to: the workers of its parts."""
-
-    @property
-    def workers(self) -> Sequence[Worker]:
-        """The worker of each part that is trained by descent."""
-
-    @property
-    def engine(self) -> Engine:
-        """The engine of the first part."""
-
-    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
-        """Trains the jobs of round t, part by part."""
-
-    def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Raw outputs of the stack and of its sub models on raw inputs `[n, ...]` of a world."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Returns the private vectors of all parts."""
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Replaces the private vectors of all parts."""
-
-
 class Worker:
     """Holds the data, the network and the engine of one process.
 
@@ -197,21 +176,21 @@ class Worker:
         store: All private vectors: `private`, or those of the parts of a stack.
     """
 
-    def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorker | None = None) -> None:
+    def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorkers | None = None) -> None:
         self.device, given = torch.device(device), study
         if parts is None and self.device.type != "cpu":  # report pictures and closed forms need the study's own on CPU
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
         self.tiers = tiers.choose_tier_engines(given, self.device)
-        shareable = all(is_shareable(one) for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
+        shareable = all(one.name in SHAREABLE for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
         calls_module = any(piece.calls_module for piece in study.method.phase.pieces)  # which holds one lane's weights
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
         self.resident = Resident(self.device)
         self.kept: dict[Any, Any] = {}
         self.private = Private(study.net.layout.d, study.dtype)
-        self.store: Private | StackWorker = parts or self.private
+        self.store: Private | StackWorkers = parts or self.private
 
     @property
     def net(self) -> Net:
@@ -242,9 +221,7 @@ class Worker:
         """Returns how the clients of a world train, with its own learning rate if it has one."""
         return self.study.local(local, world)
 
-    def train(
-        self, t: int, jobs: SizedPlan, state: State, phase: Phase, held: IntArray | None = None
-    ) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of a round.
 
         Args:
@@ -252,7 +229,6 @@ class Worker:
             jobs: The jobs, `[J]`, with samples and steps.
             state: The server's state that is broadcast.
             phase: The training that the jobs belong to.
-            held: Which rows of the server's state these are, ascending; None: all of them.
 
         Returns:
             The reduced statistics of all uploads, and the losses `[J]` and tracebacks in the order of the plan.
@@ -263,7 +239,7 @@ class Worker:
         plan, size, steps, flight, _ = jobs
         turn = t if flight is None else flight.turn
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, batch_address(phase, plan))
-        row = flights.rows_of_state(plan, flight, phase.models, held)
+        row = flights.rows_of_state(plan, flight, phase.models)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
         memo: dict[Any, Any] = {}
 
@@ -311,7 +287,7 @@ class Worker:
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.compress.own}
         update = Update(
             self, phase, t, jobs, real, state, local, engine, broadcast, broadcast, counters, memo, own,
-            gives_change=gives_change(engine),
+            gives_change=engine.name in COMPILED,
         )  # fmt: skip
         for piece in phase.chain:
             update = piece.begin(update)

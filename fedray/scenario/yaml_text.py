@@ -19,7 +19,7 @@ from yaml.resolver import Resolver
 
 from fedray.core.errors import BadInput
 from fedray.core.text import quote_value, show_line
-from fedray.files.bounded import RESTORE, name_file, read_or_explain, say_damaged, tell_apart
+from fedray.files.bounded import RESTORE, read_or_explain, say_damaged, tell_apart
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # after aliases are written out: bounds what "billion laughs" can ask for
@@ -199,7 +199,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
     """Returns the text of a YAML file of a run directory, and its keys.
 
     Args:
-        path: the file, which may not be a link.
+        path: the file.
 
     Raises:
         BadInput: it is no YAML.
@@ -210,7 +210,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise say_damaged(path, "it is not UTF-8 text") from None
-    tree = parse_yaml(text, name_file(path))
+    tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
         raise say_damaged(path, "no keys in it")
     return text, tree

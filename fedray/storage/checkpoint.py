@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,10 @@ from fedray.files.bounded import (
     STATE_FILE,
     TABLES,
     FileSums,
-    Vouched,
     check_file,
-    check_vouched_parts,
+    check_files,
     find_checkpoints,
-    find_strangers,
     list_parts,
-    name_file,
-    read_parquet_files,
     read_sealed,
     read_totals,
     say_damaged,
@@ -39,9 +33,8 @@ from fedray.files.bounded import (
     sum_file,
     tell_apart,
 )
-from fedray.files.plain import hash_tensors, name_kind, open_plain, sync_to_disk
+from fedray.files.plain import hash_tensors, sync_to_disk
 from fedray.simulation.study import Progress, Study
-from fedray.storage.directory import ASIDE, settle_replacements
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
@@ -107,7 +100,7 @@ def save_checkpoint(
 
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:
     """Writes the two files of a checkpoint into a temporary folder, syncs and renames it; the list gets its state."""
-    part, aside = final.with_name(f".{secrets.token_hex(12)}.part"), final.with_name(f".{final.name}{ASIDE}")
+    part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:
         final.parent.mkdir(exist_ok=True)
         part.mkdir()
@@ -119,8 +112,7 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
             sync_to_disk(file)
         sync_to_disk(part)
         if final.exists():
-            shutil.rmtree(aside, ignore_errors=True)
-            final.rename(aside)
+            shutil.rmtree(final)
         part.replace(final)
         sync_to_disk(final.parent)
     except FileNotFoundError:
@@ -132,7 +124,6 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
         ) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-        settle_replacements(final.parent)
 
 
 def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
@@ -144,77 +135,47 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     """
     known = find_checkpoints(folder)
     if not known:
-        kept = any(folder.glob(f".round-*{ASIDE}"))  # a process was killed while it wrote the same round again
-        remedy = f"`fedray resume {folder.parent}` goes on" if kept else "start the run again with `fedray run`"
-        raise FedrayError(f"{folder} holds no checkpoint{' at its place' if kept else ''}: {remedy}")
+        raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
     totals = read_totals(path, remedy)
-    tensors = _load_tensors(path / STATE_FILE, totals.get(FILES_KEY), remedy)
-    private = {n[8:]: v for n, v in tensors.items() if n.startswith("private/")}
+    tensors = _load_tensors(path / STATE_FILE, totals.get(FILES_KEY, {}), remedy)
+    parts: dict[str, dict[str, torch.Tensor]] = {"extra": {}, "private": {}, "flight": {}}
+    for name, value in tensors.items():
+        kind, _, inner = name.partition("/")
+        if inner:
+            parts[kind][inner] = value
     try:
-        state = _make_state(tensors)
-    except (KeyError, ValueError) as error:
-        raise say_damaged(path / STATE_FILE, error, remedy) from None
-    try:
-        flight = {n[7:]: v for n, v in tensors.items() if n.startswith("flight/")}
-        return replace(_make_progress(totals, state), flight=lambda: flight), private
+        state = State(tensors["models"], tensors["counters"], parts["extra"])
+        progress = Progress(
+            totals["round"],
+            state,
+            np.array(totals["up_bytes"], dtype=np.int64),
+            np.array(totals["down_bytes"], dtype=np.int64),
+            np.array([float.fromhex(s) for s in totals["sim_seconds"]]),
+            totals["wall_seconds"],
+            totals["metrics"],
+            totals.get("failed", 0),
+            totals.get("courses", {}),
+            totals.get("stopped", ""),
+            flight=lambda: parts["flight"],
+        )
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise say_damaged(path / "progress.json", error, remedy) from None
+    return progress, parts["private"]
 
 
-def _make_state(tensors: dict[str, torch.Tensor]) -> State:
-    """Makes the state from the tensors of a checkpoint.
-
-    Raises:
-        ValueError: they have other types or shapes than those of models; KeyError where one is missing.
-    """
-    models, counters = tensors["models"], tensors["counters"]
-    if models.ndim != 2 or not models.is_floating_point():
-        raise ValueError(f"its models are {models.dtype} of shape {list(models.shape)}")
-    if counters.ndim != 2 or counters.is_floating_point() or len(counters) != len(models):
-        raise ValueError(f"its counters are {counters.dtype} of shape {list(counters.shape)}")
-    return State(models, counters, {n[6:]: v for n, v in tensors.items() if n.startswith("extra/")})
-
-
-def _read_best(entry: Any) -> list[float]:
-    """Value and round of an entry of a course; empty for a world without a value so far."""
-    if not entry:
-        return []
-    value, at = entry
-    return [float(value), float(at)]
-
-
-def _make_progress(totals: dict[str, Any], state: State) -> Progress:
-    """Reads where a run stood from the entries of `progress.json`.
-
-    Raises:
-        ValueError: an entry cannot be what it should be; KeyError, OverflowError or TypeError likewise.
-    """
-    seconds = np.array([float.fromhex(s) for s in totals["sim_seconds"]])
-    up, down = (np.array(totals[k], dtype=np.int64) for k in ("up_bytes", "down_bytes"))
-    if up.shape != seconds.shape or down.shape != seconds.shape:
-        raise ValueError("its totals are not those of the same worlds")
-    metrics = totals["metrics"]
-    if not isinstance(metrics, list) or not all(isinstance(row, dict) for row in metrics):
-        raise ValueError("its metrics are no rows")
-    last = (float(totals["wall_seconds"]), metrics, int(totals.get("failed", 0)))
-    courses = {str(key): list(map(_read_best, entries)) for key, entries in totals.get("courses", {}).items()}
-    return Progress(int(totals["round"]), state, up, down, seconds, *last, courses, str(totals.get("stopped", "")))
-
-
-def _load_tensors(file: Path, files: FileSums | None, remedy: str) -> dict[str, torch.Tensor]:
+def _load_tensors(file: Path, files: FileSums, remedy: str) -> dict[str, torch.Tensor]:
     """Returns the tensors of a checkpoint, compared with its list if it has one."""
-    if files and STATE_FILE in files:
+    if STATE_FILE in files:
         check_file(file, files[STATE_FILE], remedy)
     try:
-        with open_plain(file):  # the loader cannot tell why a file may not be read, and waits for a pipe
+        with file.open("rb"):  # the loader cannot tell why a file may not be read
             return load_file(file)
     except OSError as error:
         raise tell_apart(file, error, remedy) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise Damaged(f"{file} is damaged ({why[:200]})", remedy) from None
+        raise say_damaged(file, str(error) or type(error).__name__, remedy) from None
 
 
 def hash_model(study: Study, state: State) -> str:
@@ -279,13 +240,13 @@ def load_study_checkpoint(
         if found != shape:
             what = "numbers" if name == "models" else "counters"
             raise FedrayError(
-                f"{name_file(out / 'scenario.yaml')} wants {shape[0]} models of {shape[1]:,} {what}, but the "
+                f"{out / 'scenario.yaml'} wants {shape[0]} models of {shape[1]:,} {what}, but the "
                 f"checkpoint of round {progress.round} holds {found[0]} of {found[1]:,}: "
                 "restore the scenario the run began with"
             )
     if worlds != study.worlds:
         raise FedrayError(
-            f"{name_file(out / 'scenario.yaml')} wants {study.worlds} replicates and folds, but progress.json of the "
+            f"{out / 'scenario.yaml'} wants {study.worlds} replicates and folds, but progress.json of the "
             f"checkpoint of round {progress.round} has {worlds}: restore the scenario the run began with"
         )
     return progress, private
@@ -300,9 +261,7 @@ def load_study_checkpoint(
 # reason, such as its permissions, ends the resumption in one line.
 
 SET_ASIDE = "set-aside"
-CHECKPOINTS, SUMMARY, RATES = "checkpoints", "summary.json", "learning_rates.json"
-FILES = (SUMMARY, RATES, "manifest.json", "pictures.npz", "drift.parquet", "report.html", "failure.json")
-FOLDERS = (CHECKPOINTS, *TABLES)
+CHECKPOINTS, RATES = "checkpoints", "learning_rates.json"
 
 
 def warn_of_damage(out: Path) -> None:
@@ -331,81 +290,44 @@ def mend_run_directory(out: Path) -> list[str]:
         ...     print(mend_run_directory(out)[0].replace(folder, "RUN"))  # doctest: +ELLIPSIS
         RUN/checkpoints/round-000002/progress.json is missing: ... is in RUN/set-aside/1, and the run goes on from ...
     """
-    found = _find_misplaced(out)
-    trusted, reasons = _find_trusted(out)
-    aside = [path for _, path in found]
-    if reasons:  # what was made after a damaged file is made again too
-        rounds = find_checkpoints(out / CHECKPOINTS)
-        aside += [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted.round]
-        aside += [path for table in TABLES for round, path in list_parts(out, table).items() if round > trusted.round]
-    strange = [path for table in TABLES for path in find_strangers(out, table, trusted)]
-    found += [(f"{path} is not a part that the run wrote", path) for path in strange]
-    found += _find_changed(out / RATES)
-    reasons = [reason for reason, _ in found] + reasons
-    if not reasons:
-        return []
-    place = _move_aside(out, list(dict.fromkeys([*aside, *(path for _, path in found)])))
-    start = f"the checkpoint of round {trusted.round}" if trusted.round >= 0 else "the first round"
-    return [f"{reason}: what cannot be trusted is in {place}, and the run goes on from {start}" for reason in reasons]
-
-
-def _find_misplaced(out: Path) -> list[tuple[str, Path]]:
-    """Directories or devices where the run keeps files, and files where it keeps directories, and why."""
-    found = []
-    for name in (*FILES, *FOLDERS):
-        path, wanted = out / name, "a directory" if name in FOLDERS else "a plain file"
-        if os.path.lexists(path) and not (path.is_dir() if name in FOLDERS else path.is_file()):
-            found.append((f"{path} is {name_kind(path.lstat().st_mode)} and not {wanted}", path))
-    return found
-
-
-def _find_trusted(out: Path) -> tuple[Vouched, list[str]]:
-    """Finds the newest whole checkpoint with whole tables, of round -1 if none is, and why no newer one is."""
-    rounds, reasons = find_checkpoints(out / CHECKPOINTS), []
+    trusted, reasons = -1, list[str]()
+    rounds = find_checkpoints(out / CHECKPOINTS)
     for round in reversed(rounds):
         try:
             load_checkpoint(out / CHECKPOINTS, round)
-            vouched = Vouched(round, read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(FILES_KEY))
-            for table in TABLES:
-                check_vouched_parts(out, table, vouched)
-                if vouched.files is None:
-                    _check_unsummed_parts(out, table, round)
+            files = read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(FILES_KEY, {})
+            check_files(out, {name: sums for name, sums in files.items() if name != STATE_FILE})
         except Damaged as error:
             reasons.append(error.reason)
         else:
-            return vouched, reasons
-    if not rounds and (out / SUMMARY).is_file() and any(list_parts(out, table) for table in TABLES):
-        reasons.append(f"{out / CHECKPOINTS} holds no checkpoint, though the run was finished")
-    return Vouched(-1, None), list(dict.fromkeys(reasons))
-
-
-def _check_unsummed_parts(out: Path, table: str, last: int) -> None:
-    """Raises `Damaged` where a part that was written before there were checksums is no table, or there is none."""
-    parts = [path for round, path in list_parts(out, table).items() if round <= last]
-    if last and not parts and table != "client_scores.parquet":  # which only some runs have
-        raise Damaged(f"{out / table} holds nothing up to round {last}", "")
-    read_parquet_files(parts, remedy="")
-
-
-def _find_changed(path: Path) -> list[tuple[str, Path]]:
-    """Returns a sealed file that is there and is damaged, and why."""
+            trusted = round
+            break
+    aside: list[Path] = []
+    if reasons:  # what was made after a damaged file is made again too
+        aside += [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted]
+        aside += [path for table in TABLES for round, path in list_parts(out, table).items() if round > trusted]
     try:
-        if path.is_file():
-            read_sealed(path)
+        if (out / RATES).is_file():
+            read_sealed(out / RATES)
     except Damaged as error:
-        return [(error.reason, path)]
-    return []
+        reasons.insert(0, error.reason)
+        aside.append(out / RATES)
+    if not reasons:
+        return []
+    place = _move_aside(out, aside)
+    start = f"the checkpoint of round {trusted}" if trusted >= 0 else "the first round"
+    each = dict.fromkeys(reasons)
+    return [f"{reason}: what cannot be trusted is in {place}, and the run goes on from {start}" for reason in each]
 
 
 def _move_aside(out: Path, paths: list[Path]) -> Path:
     """Moves files and folders of a run directory into a new folder of it, under the names they have."""
-    place = next(out / SET_ASIDE / str(n) for n in count(1) if not os.path.lexists(out / SET_ASIDE / str(n)))
+    place = next(out / SET_ASIDE / str(n) for n in count(1) if not (out / SET_ASIDE / str(n)).exists())
     try:
         for path in paths:
-            if os.path.lexists(path):
-                target = place / path.relative_to(out)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                path.rename(target)
+            target = place / path.relative_to(out)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
     except OSError as error:
         raise Unwritable(f"cannot move {path} to {place} ({error.strerror}): make {out} writable first") from None
     return place

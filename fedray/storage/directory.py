@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -20,18 +18,14 @@ from fedray.files.bounded import (
     TABLES,
     find_checkpoints,
     has_file,
-    is_present,
     list_parts,
     read_sealed,
-    refuse_links,
 )
 from fedray.files.plain import hold_lock, is_locked, write_json
 from fedray.files.tables import FAILURE_FILE, SUMMARY_FILE
 from fedray.scenario.identity import IDENTITY_FILE
 
 LOCK = ".lock"
-ASIDE = ".old"  # ends the name of a checkpoint while another of the same round takes its place
-_UNFINISHED = re.compile(r"\.([0-9a-f]{24}|round-\d+)\.part")
 
 
 def make_run_directory(out: Path, scenario_text: str) -> None:
@@ -48,13 +42,13 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
         ...         sorted(path.name for path in (Path(folder) / "run").iterdir())
         ['.lock', 'checkpoints', 'scenario.yaml']
     """
-    _refuse_taken(out)
+    refuse_taken(out)
     try:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
     with hold_lock(out / LOCK, say_written(out)):
-        _refuse_taken(out)  # another process may have been faster
+        refuse_taken(out)  # another process may have been faster
         plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
 
 
@@ -74,13 +68,6 @@ def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
     plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
 
 
-def _refuse_taken(out: Path) -> None:
-    """Refuses a directory that holds more than what is left of a run that was never made."""
-    if out.exists() and (not out.is_dir() or not all(map(is_unborn, out.iterdir()))):
-        what = "another run" if (out / "scenario.yaml").exists() else "other files"
-        raise BadInput(f"--out {out} holds {what}: choose another directory, or `fedray resume {out}`")
-
-
 def say_written(out: Path) -> BadInput:
     """Says that another process writes a run directory."""
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
@@ -89,10 +76,8 @@ def say_written(out: Path) -> BadInput:
 def is_unborn(path: Path) -> bool:
     """Whether an entry of a directory is all that is left of a run that was ended before it had a scenario."""
     if path.name == "checkpoints":
-        return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
-    if path.name == LOCK:
-        return path.is_file() and not path.is_symlink()
-    return _UNFINISHED.fullmatch(path.name) is not None
+        return path.is_dir() and not any(path.iterdir())
+    return path.name == LOCK or path.suffix == ".part"
 
 
 def discard_run_directory(out: Path, fresh: bool) -> None:
@@ -124,16 +109,16 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
         A function to call before each write: it raises `Unwritable` where the directory was moved or deleted.
 
     Raises:
-        BadInput: another process writes it, or it holds symbolic links.
+        BadInput: another process writes it.
         Unwritable: it cannot be written.
     """
-    refuse_links(out)
     try:
         confirm_place = watch_place(out)
     except OSError as error:
         raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
     with hold_lock(out / LOCK, say_written(out), wait=wait):
-        _drop_unfinished_files(out)
+        for path in out.glob("*/.*.part"):  # of a process that was killed
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         yield confirm_place
 
 
@@ -143,42 +128,20 @@ def watch_place(out: Path) -> Callable[[], None]:
     Raises:
         OSError: it is not there.
     """
-    now = out.stat()
-    return partial(_confirm_place, out, (now.st_dev, now.st_ino))
+    began = out.stat()
 
+    def confirm_place() -> None:
+        try:
+            now = out.stat()
+        except OSError:
+            now = None
+        if now is None or (now.st_dev, now.st_ino) != (began.st_dev, began.st_ino):
+            raise Unwritable(
+                f"{out} was moved or deleted while it was written: nothing more is written there; go on where it is "
+                "now (`fedray resume` for a run)"
+            )
 
-def _confirm_place(out: Path, began: tuple[int, int]) -> None:
-    """Raises `Unwritable` where a path no longer leads to the directory that it led to."""
-    try:
-        now = out.stat()
-    except OSError:
-        now = None
-    if now is None or (now.st_dev, now.st_ino) != began:
-        raise Unwritable(
-            f"{out} was moved or deleted while it was written: nothing more is written there; go on where it is now "
-            "(`fedray resume` for a run)"
-        )
-
-
-def _drop_unfinished_files(out: Path) -> None:
-    """Removes temporary files and folders that a killed process left where only the holder of the lock writes."""
-    for folder in ("checkpoints", BEST_FOLDER, *TABLES):
-        for path in (out / folder).glob(".*.part"):
-            if _UNFINISHED.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        settle_replacements(out / folder)
-
-
-def settle_replacements(folder: Path) -> None:
-    """Removes the checkpoints that others have replaced; where this was interrupted, the old one is back at its place.
-
-    Args:
-        folder: holds checkpoints; it may be missing.
-    """
-    for aside in folder.glob(f".round-*{ASIDE}"):
-        final = aside.with_name(aside.name.removeprefix(".").removesuffix(ASIDE))
-        with suppress(OSError):  # nothing can be written: it stays for the next time
-            shutil.rmtree(aside) if final.exists() else aside.rename(final)
+    return confirm_place
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
@@ -318,7 +281,7 @@ def record_failure(out: Path, error: Exception) -> None:
         >>> print(str(read_failure(out)).replace(str(out), "RUN"))
         RUN is not finished: it stopped before its first checkpoint; `fedray resume RUN` goes on
     """
-    if not is_present(out / "scenario.yaml"):  # the run was moved or deleted: nothing is written at its old place
+    if not (out / "scenario.yaml").exists():  # the run was moved or deleted: nothing is written at its old place
         return
     text = str(error) if isinstance(error, FedrayError) else f"{type(error).__name__}: {error}"
     with suppress(FedrayError, OSError):
@@ -340,10 +303,10 @@ def read_failure(out: Path) -> FedrayError | None:
     Raises:
         Damaged: the file that says so cannot be read.
     """
-    if is_present(out / FAILURE_FILE):
+    if (out / FAILURE_FILE).exists():
         found = read_sealed(out / FAILURE_FILE, f"`fedray resume {out}`")
         return FedrayError(str(found.get("error", "unknown")))
-    if is_present(out / SUMMARY_FILE) or is_locked(out / ".lock"):
+    if (out / SUMMARY_FILE).exists() or is_locked(out / ".lock"):
         return None
     rounds = find_checkpoints(out / "checkpoints")
     where = f"after the checkpoint of round {rounds[-1]}" if rounds else "before its first checkpoint"

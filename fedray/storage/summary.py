@@ -10,7 +10,6 @@ Example:
 
 from __future__ import annotations
 
-import errno
 import importlib
 import math
 import platform
@@ -30,15 +29,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, warn_user
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
 from fedray.core.text import show_line
 from fedray.core.types import IntArray, State
 from fedray.data.partition_file import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain
-from fedray.files.bounded import check_final_file, list_parts, read_parquet_files, read_sealed, say_damaged, tell_apart
+from fedray.files.bounded import (
+    check_final_file,
+    list_parts,
+    read_or_explain,
+    read_parquet_files,
+    read_sealed,
+    say_damaged,
+)
 from fedray.files.plain import expand_user_path
-from fedray.files.tables import make_table, read_drift_file
+from fedray.files.tables import make_table
 from fedray.metrics.unknown import Drift
 from fedray.scenario.names import is_own
 from fedray.simulation.rounds import (
@@ -266,24 +272,8 @@ def write_partition(out: Path, study: Study) -> None:
     clusters = [shards.clusters(world) for world in range(study.worlds)]
     data = pack_partition(shards.data, shards.dealt, [int(fold) for fold in study.folds], clusters)
     path = out / FILE_NAME
-    if _read_present(path) != data:
+    if not path.is_file() or read_or_explain(path, "") != data:
         plain.write_atomically(path, data)
-
-
-def _read_present(path: Path) -> bytes | None:
-    """Reads the bytes of the file that is there; None if there is none, or if something else is to be replaced.
-
-    Raises:
-        BadInput: This user may not read it.
-        FedrayError: It cannot be read for another reason, such as a fault of the disk.
-    """
-    try:
-        return plain.read_file(path)
-    except OSError as error:
-        told = tell_apart(path, error, "")
-        if isinstance(told, Damaged) or error.errno == errno.EFBIG:
-            return None
-        raise told from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -343,7 +333,7 @@ def read_drift(out: Path) -> pa.Table:
         raise FedrayError(
             f"{out} has no {DRIFT_FILE}: only a finished run with several models and at most 2,000 clients has one"
         )
-    return read_drift_file(path)
+    return read_parquet_files([path])[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

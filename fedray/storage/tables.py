@@ -60,7 +60,7 @@ class RunRecorder:
         self.out, self.study = out, study
         self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_place, saved
         vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-        self._files: FileSums = (None if vouched is None else vouched.files) or sum_parts(out)
+        self._files: FileSums = vouched or sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []
         self._scores: list[dict[str, Any]] = []

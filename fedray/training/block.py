@@ -266,6 +266,34 @@ def find_active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
     return [(int(a), int(b), int((steps >= b).sum())) for a, b in zip(starts, edges, strict=True)]
 
 
+def train_lanes(
+    block: Block,
+    take_step: Callable[[Tensor, Tensor, Tensor, int, int], Tensor],
+    write: Callable[[Tensor, int, int, int], None],
+    prepare: Callable[[Tensor, int], Tensor] = lambda x, lanes: x[:, :lanes],
+) -> Trained:
+    """Trains every lane of a block side by side, step after step; lanes whose steps are over leave from the end.
+
+    Args:
+        block: The lanes, `[W, d]`.
+        take_step: (inputs `[lanes, B, ...]`, targets, weights, number of the step, lanes) -> losses `[lanes]`.
+        write: (models `[W, d]`, a, b, lanes): writes what lanes a to b (exclusive) have become into their rows; a lane
+            that is computed beside a last one goes on, and its row stays.
+        prepare: (inputs of some steps `[s, W, B, ...]`, lanes) -> what a step gets of them, `[s, ...]`.
+    """
+    final = torch.empty_like(block.start)
+    loss = torch.zeros(len(final), dtype=final.dtype, device=final.device)
+    for lo, hi, real in find_active_lanes(block.steps):
+        lanes = max(real, block.min_lanes)
+        for a, b in block.pieces(lo, hi):
+            x, y = block.read(a, b)
+            x = prepare(x, lanes)
+            for s in range(a, b):
+                loss[:real] += take_step(x[s - a], y[s - a, :lanes], block.weight[s, :lanes], s, lanes)[:real]
+        write(final, int((block.steps > hi).sum()), real, lanes)
+    return Trained(final, block.counters, loss)
+
+
 def to_channels_last(x: Tensor) -> Tensor:
     """Lays images and convolution weights out with channels last in memory, also where there is only one channel."""
     if x.dim() != 4:
@@ -282,8 +310,6 @@ def to_channels_last(x: Tensor) -> Tensor:
 
 _AUGMENTED = -5  # the part of an address that augmentations have and permutations have not
 _GENERATORS = threading.Lock()  # those from which functions draw are one for all threads
-_MIXED = "for mixed labels write a loss (local.loss), which can ask the network about mixed inputs"
-_INFINITE = "numbers that are NaN or infinite: look for a division, a logarithm or a root"
 _PICTURES = 6  # axes of the pictures of some steps and lanes, `[s, W, B, C, H, W]`
 
 
@@ -343,14 +369,16 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
             if n and rule.form == "batch":
                 start(int(keys[lane]))
                 found = rule.function(x[lane][:n].clone(), y[lane][:n].clone())
-                inputs, targets[lane][:n] = _read_batch(where, found, x[lane][:n], y[lane][:n], steps.classes)
-                changed = _put(changed, (*lane, slice(n)), inputs)
+                inputs, told = found if isinstance(found, tuple) else (found, y[lane][:n])
+                targets[lane][:n] = _check_targets(where, told, y[lane][:n], steps.classes)
+                changed = _put(changed, (*lane, slice(n)), _check_inputs(where, inputs, x[lane][:n], x.dim()))
                 continue
             for b, key in enumerate(rng.fresh(keys[lane], np.arange(n)).tolist()):
                 start(key)
-                row = _check_inputs(where, rule.function(x[s, w, b].clone()), x[s, w, b], x.dim() == _PICTURES)
+                row = _check_inputs(where, rule.function(x[s, w, b].clone()), x[s, w, b], x.dim())
                 changed = _put(changed, (s, w, b), row)
-    _refuse_infinite(where, changed, x)
+    if changed.is_floating_point() and not bool((torch.isfinite(changed) | ~torch.isfinite(x)).all()):
+        raise BadInput(f"{where} returned numbers that are NaN or infinite: look for a division, a logarithm or a root")
     return changed, targets
 
 
@@ -361,67 +389,40 @@ def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
     return rows
 
 
-def _read_batch(where: str, found: Any, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Reads inputs and targets from what a function of a batch returned."""
-    pictures = x.dim() == _PICTURES - 2
-    if not isinstance(found, tuple):
-        return _check_inputs(where, found, x, pictures), y
-    if len(found) != 2 or not isinstance(found[1], Tensor):
-        raise BadInput(f"{where} returned a tuple that is not (inputs, targets): return one target for each row")
-    _check_targets(where, found[1], y, classes)
-    return _check_inputs(where, found[0], x, pictures), found[1]
-
-
-def _check_targets(where: str, found: Tensor, y: Tensor, classes: int) -> None:
+def _check_targets(where: str, found: Any, y: Tensor, classes: int) -> Tensor:
     """Refuses targets that are not one class, or the numbers of one row of a regression, for each row."""
-    mixed = not y.is_floating_point() and found.is_floating_point()
-    if found.shape != y.shape:
+    if (
+        not isinstance(found, Tensor)
+        or found.shape != y.shape
+        or (found.is_floating_point() and not y.is_floating_point())
+        or not torch.isfinite(found).all()
+        or (classes and ((found < 0) | (found >= classes)).any())
+    ):
         raise BadInput(
-            f"{where} returned targets of shape {list(found.shape)} for {list(y.shape)}: "
-            f"{_MIXED if mixed else 'return one target for each row'}"
+            f"{where} returned other targets than one for each row (classes from 0): for mixed labels write a loss "
+            "(local.loss), which can ask the network about mixed inputs"
         )
-    if mixed:
-        raise BadInput(f"{where} returned targets of {found.dtype} for the numbers of classes: {_MIXED}")
-    if classes and bool(wrong := found[(found < 0) | (found >= classes)].tolist()):
-        raise BadInput(f"{where} returned class {wrong[0]}: return classes from 0 to {classes - 1}")
-    if not bool(torch.isfinite(found).all()):
-        raise BadInput(f"{where} returned targets with {_INFINITE}")
+    return found
 
 
-def _check_inputs(where: str, found: Any, x: Tensor, pictures: bool) -> Tensor:
+def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
     """Checks the form of inputs that a function returned; gives them the type of `x`, or numbers for pictures.
 
     Args:
         where: What messages begin with.
         found: What it returned.
         x: What it was given.
-        pictures: Whether these are pictures, whose bytes may become numbers.
+        axes: Of all inputs; those of pictures, whose bytes may become numbers, have six.
     """
-    if not isinstance(found, Tensor):
-        raise BadInput(f"{where} returned {name_type(found)}: return a tensor of the same shape")
-    if found.shape != x.shape:
-        raise BadInput(f"{where} returned shape {list(found.shape)} for {list(x.shape)}: return the same shape")
-    if found.is_floating_point() and x.dtype == torch.uint8 and pictures:
+    if not isinstance(found, Tensor) or found.shape != x.shape:
+        what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
+        raise BadInput(f"{where} returned {what} for {list(x.shape)}: return a tensor of the same shape")
+    if found.is_floating_point() and x.dtype == torch.uint8 and axes == _PICTURES:
         return found.float()
-    if found.dtype != x.dtype and not (found.is_floating_point() and x.is_floating_point()):
-        _refuse_other_type(where, found, x, pictures)
-    return found.to(x.dtype)
-
-
-def _refuse_other_type(where: str, found: Tensor, x: Tensor, pictures: bool) -> None:
-    """Refuses inputs of another type, unless they are tokens that the type of the data can hold."""
-    whole = not found.is_floating_point() and not found.is_complex() and found.dtype != torch.bool
-    if whole and not x.is_floating_point() and not pictures:
-        most = torch.iinfo(x.dtype)
-        if not found.numel() or (most.min <= int(found.min()) and int(found.max()) <= most.max):
-            return
-    raise BadInput(f"{where} returned {found.dtype} for {x.dtype}: return the same type")
-
-
-def _refuse_infinite(where: str, found: Tensor, x: Tensor) -> None:
-    """Refuses inputs that became NaN or infinite."""
-    if found.is_floating_point() and not bool((torch.isfinite(found) | ~torch.isfinite(x)).all()):
-        raise BadInput(f"{where} returned {_INFINITE}")
+    changed = found.to(x.dtype)
+    if not (found.is_floating_point() and x.is_floating_point()) and not torch.equal(changed.to(found.dtype), found):
+        raise BadInput(f"{where} returned {found.dtype} that {x.dtype} cannot hold: return the same type")
+    return changed
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -64,25 +64,18 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
     """
     if (changed := find_changed_call(module)) is not None:
         raise Unread(changed)
-    shared: dict[int, Any] = {id(p): p for p in module.parameters()}
     try:
-        twin, before = copy.deepcopy(module).train(), copy.deepcopy(module, shared).train()
+        reader = _Reader(copy.deepcopy(module).train(), sample)
     except Exception as error:
         raise Unread(f"belongs to a module that cannot be copied ({type(error).__name__})") from None
-    reader = _Reader(twin, sample)
-    with rng.watch_generators() as have_changed, warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+    with rng.watch_generators(), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            chain = reader.read()
+            return reader.read()
         except Unread:
             raise
         except Exception as error:  # whatever a module does: if it is broken, training meets the same error
             raise Unread(f"cannot be traced ({' '.join(str(error).split())[:100]})") from None
-        if have_changed():
-            raise Unread("draws random numbers")
-    if has_changed(before, twin):
-        raise Unread("changes the module")
-    return chain
 
 
 class _Reader(TorchDispatchMode):

@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.core import native, rng
+from fedray.core import native
 from fedray.core.errors import BadInput
 from fedray.core.method import Local
 from fedray.core.types import Lanes, Net
+from fedray.models.trial import find_mixing
 from fedray.training import client_code, compiled, layers, loop
-from fedray.training.block import MIN_LANES, Block, Trained, count_steps, deal_batches
-from fedray.training.client_code import make_reading, train_client_lanes, train_client_loop
+from fedray.training.block import MIN_LANES, Block, Trained
+from fedray.training.client_code import make_trial, train_client_lanes, train_client_loop
 from fedray.training.compiled import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
 from fedray.training.recognition import Recognized, recognize
@@ -31,7 +31,11 @@ LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: abou
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
 LOOP_NUMBERS = 1 << 20  # inputs that the loop reads at once for several jobs: about 4 MB
 MOST_LANES = {"cpu": 256, "cuda": 4096}
-COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels
+COMPILED = (
+    "mlp-c",
+    "conv-c",
+)  # engines of compiled kernels; they give a model's change where a block wants it
+SHAREABLE = ("mlp", "conv", *COMPILED)  # engines that never write into their module: several threads may train with it
 SLOWER = "times slower than"  # in the reason of an engine where the same layers, written otherwise, have a faster one
 VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
 MLP_FLOATS = 400_000
@@ -131,10 +135,10 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
     if not has_plain_layers(net):
         return None
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and native.is_available()
-    if may_compile and compiled.is_covered(net):
+    if may_compile and compiled.find_mlp_kernel(net) is not None:
         why = f"linear layers only, {d:,} parameters, compiled"
         width = _choose_width(d, device, KERNEL_FLOATS)
-        return Engine("mlp-c", width, why, compiled.train_compiled_mlp, layers.mlp_outputs, 1)
+        return Engine("mlp-c", width, why, compiled.train_compiled, layers.mlp_outputs, 1)
     if read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         width = _choose_width(d, device)
         return Engine("mlp", width, f"linear layers only, {d:,} parameters", layers.train_mlp, layers.mlp_outputs)
@@ -143,9 +147,8 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
         stages = compiled.find_stages(net.module)
         if may_compile and not isinstance(stages, str):
             why = f"plain convolutions of at most {channels} channels, compiled"
-            train = compiled.train_compiled_conv
             width = _choose_width(d, device, KERNEL_FLOATS)
-            return Engine("conv-c", width, why, train, _compute_conv_outputs, 1, evaluates="compiled")
+            return Engine("conv-c", width, why, compiled.train_compiled, run_kernel, 1, evaluates="compiled")
         width, why = layers.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
@@ -153,11 +156,6 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
             why += f"; the compiled kernel does not have {stages}"
         return Engine("conv", width, why, layers.train_conv, layers.conv_outputs)
     return None
-
-
-def _compute_conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs by the compiled kernel, as `Engine.outputs`."""
-    return run_kernel(compiled.CONV_KERNEL, net, rows, x)
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
@@ -190,7 +188,7 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
     refused = None if example is None else loop.find_refusal(net, example)
     if refused is not None:
         return _loop_engine(d, f"it cannot be mapped over lanes ({refused}){unread}")
-    mixing = None if example is None else loop.find_mixing(net, example)
+    mixing = None if example is None else find_mixing(net, example, training=True)
     if mixing is not None:
         return _loop_engine(d, mixing + unread)
     why = f"a functional module of {d:,} parameters{unread}"
@@ -222,16 +220,6 @@ def _choose_for_code(
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
     """Returns how many lanes of d parameters a device trains side by side; `floats` limits their parameters in all."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
-
-
-def is_shareable(engine: Engine) -> bool:
-    """Whether several threads may train with one network at once: the engine never writes into its module."""
-    return engine.name in ("mlp", "conv", *COMPILED)
-
-
-def gives_change(engine: Engine) -> bool:
-    """Whether the engine returns the change of the models, where a block wants it."""
-    return engine.name in COMPILED
 
 
 def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
@@ -291,12 +279,11 @@ def _find_obstacle(net: Net, device: str) -> str | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The start-up check that a lane's bits do not depend on its neighbors, on this machine, with this network.
 
-_LANES, _ROWS = 5, 11
 _RATE = 0.001  # at this rate wide networks with large weights stay finite
 
 
 def check_invariance(
-    net: Net, engine: Engine, local: Local, example: Tensor, *, device: str, dtype: torch.dtype, models: int = 1
+    net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
     """Whether five small lanes get the same bits when they train together as when two or three train at a time.
 
@@ -305,9 +292,8 @@ def check_invariance(
     Args:
         net: The network.
         engine: What trains it.
-        local: How the clients train; one epoch of it is run.
+        local: How the clients train.
         example: One network input.
-        device: Kind of the device, "cpu" or "cuda".
         dtype: Type of the models' numbers.
         models: K.
 
@@ -315,48 +301,16 @@ def check_invariance(
         >>> from fedray.models.nets import build_net
         >>> from fedray.training.choice import choose_engine
         >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
-        >>> check_invariance(net, choose_engine(net), Local(), torch.zeros(4), device="cpu", dtype=torch.float32)
+        >>> check_invariance(net, choose_engine(net), Local(), torch.zeros(4), dtype=torch.float32)
         True
     """
     if engine.width == 1:
         return True
 
-    starts = torch.stack([net.init(int(key)) for key in rng.keys(0, "selftest", np.arange(_LANES))]).to(device, dtype)
-
     def train(lanes: list[int]) -> Tensor:
-        block, lane = _make_block(net, local, example, lanes, starts), torch.tensor(lanes)
-        return engine.train(net, block._replace(reading=make_reading(net, local.loss, block.start, lane, models))).final
+        block = make_trial(net, example, local, lanes, models, dtype=dtype)
+        final = engine.train(net, block._replace(lr=_RATE)).final
+        return final.view(torch.int64 if dtype == torch.float64 else torch.int32)  # NaN equals itself
 
-    whole = train(list(range(_LANES)))
-    groups = ([0, 1], [2, 3, 4], [1, 4])
-    return all(torch.equal(_bits(train(group)), _bits(whole[group])) for group in groups)
-
-
-def _bits(rows: Tensor) -> Tensor:
-    """Returns numbers as integers, so that NaN equals itself."""
-    return rows.view(torch.int64 if rows.dtype == torch.float64 else torch.int32)
-
-
-def _make_block(net: Net, local: Local, example: Tensor, lanes: list[int], starts: Tensor) -> Block:
-    """Makes a block of some of the five lanes; inputs, targets and first model of a lane depend on its number alone."""
-    device, dtype = starts.device, starts.dtype
-    lane, batch = np.array(lanes), min(local.batch_size or _ROWS, _ROWS)
-    size = np.full(len(lane), _ROWS)
-    one_epoch = replace(local, epochs=1, steps=None, batch_size=batch)
-    steps = count_steps(size, one_epoch)
-    key = rng.keys(0, "selftest", lane)
-    index, weight = deal_batches(lane[:, None] * _ROWS + np.arange(_ROWS), size, steps, batch, key)
-    n, shape = _LANES * _ROWS, example.shape
-    numbers = torch.from_numpy(rng.normal(rng.keys(1, "selftest"), n * int(np.prod(shape)))).view(n, *shape).to(dtype)
-    classes = torch.arange(n) % net.outputs
-    targets = numbers.flatten(1)[:, :1].expand(n, net.outputs // (2 if net.objective == "gaussian_nll" else 1))
-    inputs = numbers if example.is_floating_point() else example.expand(n, *shape)
-    x, y = inputs.to(device), (classes if net.objective == "cross_entropy" else targets).to(device)
-
-    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
-        return x[index[lo:hi].to(device)], y[index[lo:hi].to(device)]
-
-    counters = torch.zeros(len(lane), 0, dtype=torch.int64)
-    return Block(
-        starts[lane], counters, read, weight.to(device, dtype), steps, one_epoch, _RATE, key, int(np.prod(shape))
-    )
+    whole = train(list(range(5)))
+    return all(torch.equal(train(group), whole[group]) for group in ([0, 1], [2, 3, 4], [1, 4]))

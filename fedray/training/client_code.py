@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -30,16 +30,16 @@ from fedray.core.local import (
 from fedray.core.method import Local
 from fedray.core.types import Layout, Net
 from fedray.models.net import per_sample
-from fedray.models.trial import check_outputs
-from fedray.own_code.user_code import name_type, takes_positional
+from fedray.models.trial import check_outputs, make_inputs
+from fedray.own_code.user_code import name_type
 from fedray.training.block import (
     Block,
     Complete,
     Step,
     Trained,
-    find_active_lanes,
     make_complete,
     make_optimizer,
+    train_lanes,
 )
 from fedray.training.loop import DRAWS, quiet_fallbacks
 
@@ -222,32 +222,12 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
         shared=None if loss.shared is None else batch.shared,
     )
     each = loss.function(out, batch.y, context)
-    _check_loss(loss, each, len(out))
-    return (each * batch.weight).sum()
-
-
-def refuse_detached(code: LaneCode) -> None:
-    """Refuses the loss that was computed last: it has no gradient.
-
-    Raises:
-        BadInput: Names the loss.
-    """
-    loss = code.block.local.loss
-    name = "the network's" if loss is None else loss.name
-    raise BadInput(
-        f"local.loss = {name} has no gradient: compute it from the outputs, without detach(), item() or numpy()"
-    )
-
-
-def _check_loss(loss: LocalLoss, each: Any, rows: int) -> None:
-    """Refuses what a loss returned, if it is not one real number for each row."""
-    if not isinstance(each, Tensor):
-        raise BadInput(f"local.loss = {loss.name} returned {name_type(each)}: return a tensor, one number for each row")
-    if each.shape != (rows,) or not each.is_floating_point():
+    if not isinstance(each, Tensor) or each.shape != (len(out),) or not each.is_floating_point():
         raise BadInput(
-            f"local.loss = {loss.name} returned shape {list(each.shape)} of {str(each.dtype).removeprefix('torch.')} "
-            f"for {rows} rows: return one number for each row, without their mean"
+            f"local.loss = {loss.name} returned {_name_form(each)} for {len(out)} rows: return one real number for "
+            "each row, without their mean"
         )
+    return (each * batch.weight).sum()
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
@@ -292,7 +272,11 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
     couple = code.block.couple
     placing = find_placing(_rules(local))
-    place = None if placing is None or placing.at is None else _check_place(placing.name, placing.at)
+
+    def place(now: Tensor, noise: Tensor) -> Tensor:
+        assert placing is not None and placing.at is not None
+        return _check_vector(placing.name, placing.at(now, noise), len(now))
+
     if local.step is None:
         optimize = make_optimizer(local, lr, *terms)
     elif not isinstance(local.step, Transform):
@@ -301,7 +285,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     def advance(rows: Tensor, batch: LaneBatch, step: int) -> Tensor:
         lanes = len(batch.weight)
         now = rows[:lanes]
-        g, loss = over(gradients.step)(now if place is None else over(place)(now, batch.noise), batch)
+        g, loss = over(gradients.step)(now if placing is None else over(place)(now, batch.noise), batch)
         if local.gradient is not None:
             g = transform(local.gradient, g, now, batch, step)
         if couple is not None:
@@ -335,7 +319,8 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
                 noise=batch.noise[: _count_noise(rule, len(now))] if rule.noise else None,
                 size=batch.size,
             )
-            return _check_update(rule.name, rule.update(g, state, now, context), now)
+            g, state = rule.update(g, state, now, context)
+            return _check_vector(rule.name, g, len(now)), () if state is None else state
 
         if id(rule) not in states:
             states[id(rule)] = over(rule.init)(now)
@@ -346,30 +331,20 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
     return transform
 
 
-def _check_update(name: str, found: Any, now: Tensor) -> tuple[Tensor, Any]:
-    """Refuses what a transformation returned, if it is not a gradient and a state."""
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise BadInput(f"local.optimizer = {name} returned {name_type(found)}: return (gradient, state)")
-    g, state = found
-    if not isinstance(g, Tensor) or g.shape != now.shape:
-        made = f"a gradient of shape {list(g.shape)}" if isinstance(g, Tensor) else f"{name_type(g)} as its gradient"
+def _check_vector(name: str, found: Any, p: int) -> Tensor:
+    """Refuses what is not one number for each parameter: torch would spread it over all of them in silence."""
+    if not isinstance(found, Tensor) or found.shape != (p,):
         raise BadInput(
-            f"local.optimizer = {name} returned {made}: return one number for each of {len(now):,} parameters"
+            f"local.optimizer = {name} returned {_name_form(found)}: return one number for each of {p:,} parameters"
         )
-    return g, () if state is None else state
+    return found
 
 
-def _check_place(name: str, at: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns where a step takes its gradient, and refuses parameters that the network does not have."""
-
-    def place(now: Tensor, noise: Tensor) -> Tensor:
-        found: Any = at(now, noise)
-        if not isinstance(found, Tensor) or found.shape != now.shape:
-            made = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
-            raise BadInput(f"local.optimizer = {name}: its at returned {made}: return {len(now):,} parameters")
-        return found
-
-    return place
+def _name_form(found: Any) -> str:
+    """Names what a function returned: the shape and type of a tensor, or a type of Python."""
+    if not isinstance(found, Tensor):
+        return name_type(found)
+    return f"shape {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
@@ -380,16 +355,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
         (g,) = complete(rows, grads, lanes)
         if not held:
             parts = [part.clone().requires_grad_() for part in name_parameters(layout, rows[0][0]).values()]
-            made = factory(parts, lr=lr)
-            if not isinstance(made, torch.optim.Optimizer):
-                raise BadInput(f"local.optimizer returned {name_type(made)}: return a torch.optim.Optimizer")
-            if not takes_positional(made.step, 0):
-                kind = type(made).__name__
-                raise BadInput(
-                    f"local.optimizer = {kind}: its step needs a closure, which clients do not have: choose an "
-                    "optimizer that steps by the gradients alone"
-                )
-            held.append((made, parts))
+            held.append((factory(parts, lr=lr), parts))
         optimizer, parts = held[0]
         for part, change in zip(parts, name_parameters(layout, g[0]).values(), strict=True):
             part.grad = change.clone()
@@ -435,14 +401,6 @@ def _count_noise(rule: Transform, p: int) -> int:
 Buffers = dict[str, Tensor]
 
 
-class _TrainedLane(NamedTuple):
-    """What a lane becomes: its model `[d]`, its counters `[c]` and the sum of its losses."""
-
-    final: Tensor
-    counters: Tensor
-    loss: Tensor
-
-
 def train_client_loop(net: Net, block: Block) -> Trained:
     """Trains every lane of a block, one after another.
 
@@ -479,8 +437,8 @@ def train_client_loop(net: Net, block: Block) -> Trained:
     return Trained(*(torch.stack(column) for column in zip(*done, strict=True)))
 
 
-def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> _TrainedLane:
-    """Trains one lane."""
+def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Tensor, Tensor, Tensor]:
+    """Trains one lane: returns its model `[d]`, its counters `[c]` and the sum of its losses."""
     layout, p = net.layout, net.layout.trainable
     views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
     buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}
@@ -510,21 +468,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> _Trained
     kept = [buffers[name].reshape(-1) for name in layout.names if name in buffers]
     counters = [buffers[name] for name in layout.counters]
     counted = torch.stack(counters) if counters else block.counters[lane]
-    return _TrainedLane(torch.cat([rows[0], *kept]), counted, loss)
-
-
-def _answer(written: LaneCode, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Returns outputs of the network with these parameters and buffers."""
-    try:
-        out: Tensor = functional_call(written.net.module, dict(tensors), (x,))
-    except RuntimeError as error:
-        if "mutate a captured Tensor" not in str(error) or written.block.local.loss is None:
-            raise
-        raise BadInput(
-            f"local.loss = {written.block.local.loss.name}: torch.func cannot go through a network that keeps "
-            "statistics of its batches (batch normalization): take the gradient by torch.autograd.grad"
-        ) from error
-    return out
+    return torch.cat([rows[0], *kept]), counted, loss
 
 
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -545,9 +489,7 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
         with torch.enable_grad():
             leaf = p.detach().clone().requires_grad_()
             tensors = {**name_parameters(net.layout, leaf), **held}
-            loss = lose(written, lambda x: _answer(written, tensors, x), batch)
-            if not loss.requires_grad:
-                refuse_detached(written)
+            loss = lose(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
             (g,) = torch.autograd.grad(loss, leaf, materialize_grads=True)
         return g, loss.detach()
 
@@ -600,7 +542,19 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
     loss_reads = () if block.local.loss is None else block.local.loss.reads
     with torch.no_grad(), quiet_fallbacks(), watching_features(net, "features" in loss_reads) as watched:
         net.module.train()
-        return _train(write_code(net, block, watched))
+        rows, anchor = block.start.clone(), block.anchor if block.anchor is not None else block.start
+        written = write_code(net, block, watched)
+        advance = make_advance(written, _differentiate_lanes(written), vmap, anchor, block.offset)
+        read, steps = read_lanes(block), torch.from_numpy(block.steps).to(rows.device)
+
+        def take_step(x: Tensor, y: Tensor, weight: Tensor, s: int, lanes: int) -> Tensor:
+            noise = draw_noise(block.local, block.keys[:lanes], s, rows)
+            return advance(rows, LaneBatch(x, y, weight, steps[:lanes], noise, *(part[:lanes] for part in read)), s)
+
+        def write(final: Tensor, a: int, b: int, _lanes: int) -> None:
+            final[a:b] = rows[a:b]
+
+        return train_lanes(block, take_step, write)
 
 
 def _differentiate_lanes(written: LaneCode) -> Gradients:
@@ -621,38 +575,11 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
     return Gradients(grad_and_value(cost), grad_and_value(cost), samples)
 
 
-def _train(written: LaneCode) -> Trained:
-    """Trains every lane of a block."""
-    block = written.block
-    rows, anchor = block.start.clone(), block.anchor if block.anchor is not None else block.start
-    advance = make_advance(written, _differentiate_lanes(written), vmap, anchor, block.offset)
-    read = read_lanes(block)
-    final = torch.empty_like(rows)
-    steps = torch.from_numpy(block.steps).to(rows.device)
-    loss = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)
-    for lo, hi, real in find_active_lanes(block.steps):
-        lanes = max(real, block.min_lanes)
-        for a, b in block.pieces(lo, hi):
-            x, y = block.read(a, b)
-            for s in range(a, b):
-                batch = LaneBatch(
-                    x[s - a, :lanes],
-                    y[s - a, :lanes],
-                    block.weight[s, :lanes],
-                    steps[:lanes],
-                    draw_noise(block.local, block.keys[:lanes], s, rows),
-                    *(part[:lanes] for part in read),
-                )
-                loss[:real] += advance(rows, batch, s)[:real]
-        done = int((block.steps > hi).sum())
-        final[done:real] = rows[done:real]  # a lane that is computed beside a last one goes on
-    return Trained(final, block.counters, loss)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Whether code in local training can be mapped over lanes: it is tried on two lanes, and one after the other.
 
 _ROWS, _WIDTH, _STEPS = 3, 8, 2  # real rows of a batch, its width with padding, steps
+_EVERY = 5  # lanes of a trial, of which some are trained
 _TOLERANCE = 1e-3  # of the change of the parameters
 
 
@@ -665,7 +592,7 @@ def try_code(net: Net, example: Tensor, local: Local, models: int) -> None:
         local: Has code.
         models: K.
     """
-    train_client_loop(net, _make_block(net, example, local, lanes=1, models=models))
+    train_client_loop(net, make_trial(net, example, local, [0], models))
 
 
 def mixes_targets(net: Net, local: Local) -> bool:
@@ -709,19 +636,7 @@ def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) 
     """
     if local.step is not None and not isinstance(local.step, Transform):
         return "an optimizer of torch has no form over lanes"
-    try:
-        return _find_known_refusal(net, tuple(example.shape), example.dtype, local, models)
-    except TypeError:  # an object of the user's that cannot be a key
-        return _find_refusal(net, example, local, models)
-
-
-@lru_cache(maxsize=8)  # a run asks several times
-def _find_known_refusal(net: Net, shape: tuple[int, ...], dtype: torch.dtype, local: Local, models: int) -> str | None:
-    return _find_refusal(net, torch.zeros(shape, dtype=dtype), local, models)
-
-
-def _find_refusal(net: Net, example: Tensor, local: Local, models: int) -> str | None:
-    block = _make_block(net, example, local, lanes=2, models=models)
+    block = make_trial(net, example, local, [0, 1], models)
     try:
         with rng.watch_generators() as have_changed:
             lanes = train_client_lanes(net, block).final
@@ -738,34 +653,50 @@ def _find_refusal(net: Net, example: Tensor, local: Local, models: int) -> str |
     return None
 
 
-def _make_block(net: Net, example: Tensor, local: Local, *, lanes: int, models: int) -> Block:
-    """Makes lanes of two steps, with batches padded by other rows; lane w trains model w of K."""
-    place, dtype = next(net.module.parameters()).device, torch.float32
-    start = torch.stack([net.init(lane) for lane in range(lanes)]).to(place, dtype)
-    shape = (_STEPS, lanes, _WIDTH)
-    numbers = torch.from_numpy(rng.normal(rng.keys(0, "code"), int(np.prod((*shape, *example.shape)))))
-    x = numbers.view(*shape, *example.shape).to(place, dtype)
-    if not example.is_floating_point():  # tokens 0 and 1: every vocabulary has them
-        x = (x > 0).to(place, example.dtype)
-    y = torch.zeros(shape, dtype=torch.int64, device=place)
+def make_trial(
+    net: Net,
+    example: Tensor,
+    local: Local,
+    lanes: list[int],
+    models: int = 1,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Block:
+    """Makes some of five lanes of two steps, with batches padded by other rows; lane w trains model w of K.
+
+    What a lane sees depends on its number alone.
+
+    Args:
+        net: The network; the lanes are where it is.
+        example: One network input; its values do not matter.
+        local: How they train.
+        lanes: Numbers of the lanes.
+        models: K.
+        dtype: Type of the models' numbers.
+    """
+    place, lane = next(net.module.parameters()).device, np.array(lanes)
+    start = torch.stack([net.init(number) for number in lanes]).to(place, dtype)
+    shape = (_STEPS, _EVERY, _WIDTH)
+    inputs = make_inputs(example, int(np.prod(shape)), like=start, key=rng.keys(0, "code"))
+    x = inputs.view(*shape, *example.shape)[:, lanes]
     if net.objective == "cross_entropy":
-        y[..., ::2] = min(1, net.outputs - 1)
+        y = torch.arange(_WIDTH, device=place).remainder(min(2, net.outputs)).expand(_STEPS, len(lanes), _WIDTH)
     else:
         targets = net.outputs // 2 if net.objective == "gaussian_nll" else net.outputs
-        y = 0.1 * torch.ones(*shape, targets, device=place)
-    weight = torch.zeros(shape, device=place)
+        y = 0.1 * torch.ones(_STEPS, len(lanes), _WIDTH, targets, device=place, dtype=dtype)
+    weight = torch.zeros(_STEPS, len(lanes), _WIDTH, device=place, dtype=dtype)
     weight[..., :_ROWS] = 1.0 / _ROWS
     return Block(
         start=start,
-        counters=torch.zeros(lanes, len(net.layout.counters), dtype=torch.int64, device=place),
+        counters=torch.zeros(len(lanes), len(net.layout.counters), dtype=torch.int64, device=place),
         read=lambda lo, hi: (x[lo:hi], y[lo:hi]),
         weight=weight,
-        steps=np.full(lanes, _STEPS),
+        steps=np.full(len(lanes), _STEPS),
         local=local,
         lr=local.lr_at(0),
-        keys=rng.keys(0, "code", np.arange(lanes)),
+        keys=rng.keys(0, "code", lane),
         sample=int(np.prod(example.shape)),
-        reading=make_reading(net, local.loss, start, torch.arange(lanes), models),
+        reading=make_reading(net, local.loss, start, torch.from_numpy(lane), models),
     )
 
 

@@ -153,11 +153,6 @@ class _Piece(NamedTuple):
     source: BatchSource
 
 
-def is_covered(net: Net) -> bool:
-    """Whether the kernel computes what a network of plain layers computes."""
-    return find_mlp_kernel(net) is not None
-
-
 def find_mlp_kernel(net: Net) -> Kernel | None:
     """Returns the kernel of linear layers for a network of plain layers; None if it does not cover the network."""
     shape = read_shape(net.module)
@@ -166,11 +161,11 @@ def find_mlp_kernel(net: Net) -> Kernel | None:
     return Kernel("mlp", shape.prefix, not any(type(part) is RBF for part in shape.prefix), _describe_perceptron)
 
 
-def train_compiled_mlp(net: Net, block: Block) -> Trained:
+def train_compiled(net: Net, block: Block) -> Trained:
     """Trains every lane of a block.
 
     Args:
-        net: A network that is covered.
+        net: A network that a kernel covers.
         block: The lanes, `[W, d]`, in main memory.
 
     Example:
@@ -187,27 +182,16 @@ def train_compiled_mlp(net: Net, block: Block) -> Trained:
         ...         steps[a:b], Local(lr=0.1), 0.1, steps[a:b], 3,
         ...     )
         >>> if native.is_available():
-        ...     both, alone = train_compiled_mlp(net, lanes(0, 2)).final, train_compiled_mlp(net, lanes(1, 2)).final
+        ...     both, alone = train_compiled(net, lanes(0, 2)).final, train_compiled(net, lanes(1, 2)).final
         ...     assert torch.equal(both[1:], alone)
     """
-    kernel = find_mlp_kernel(net)
-    assert kernel is not None
-    return train_compiled(kernel, net, block)
-
-
-def train_compiled(kernel: Kernel, net: Net, block: Block) -> Trained:
-    """Trains every lane of a block by a kernel.
-
-    Args:
-        kernel: The kernel.
-        net: A network that it covers.
-        block: The lanes, `[W, d]`, in main memory.
-    """
-    task = LaneTask()
+    task, kernel, kept = LaneTask(), find_mlp_kernel(net) or CONV_KERNEL, _Kept([])
     with torch.no_grad():
         if block.source is None:
             block = block._replace(read=lru_cache(maxsize=1)(block.read))
-        sample = _read_first(block).shape[3:] if block.source is None else block.source.x.shape[1:]
+            sample = block.read(*block.pieces(0, len(block.weight))[0])[0].shape[3:]
+        else:
+            sample = block.source.x.shape[1:]
         operations = kernel.describe(task, net, tuple(sample))
         may_be_still = kernel.name == "mlp" and not block.drops
         still = find_still_steps(block, *task.width[:2]) if may_be_still else 0
@@ -215,28 +199,39 @@ def train_compiled(kernel: Kernel, net: Net, block: Block) -> Trained:
         task.still_from = 0 if direct is None else still  # where `read` gives them, steps come in pieces
         pieces = iter(direct) if direct is not None else _read_pieces(kernel, block)
         task.keeps_state = direct is None or len(direct) > 1
-        return _train(kernel, task, net, block, pieces)
+        final, loss = block.start.new_empty(block.start.shape), np.zeros(len(block.start))
+        _describe_training(task, kept, block, final, loss)
+        memory = None
+        for piece in pieces:
+            own = _Kept([])
+            _describe_data(task, own, net, block, piece)
+            if memory is None:
+                memory = _reserve_memory(kernel, task, block.start.dtype, again=True)
+            problem = _load(f"{kernel.name}_train", block.start.dtype)(ctypes.byref(task))
+            if problem:
+                raise IndexError(f"the data of a block has {_ERRORS[problem]}")
+        return Trained(final, block.counters, torch.from_numpy(loss).to(final))
 
 
-def _train(kernel: Kernel, task: LaneTask, net: Net, block: Block, pieces: Iterator[_Piece]) -> Trained:
-    """Calls the kernel for one piece after another."""
-    library, kept = native.load_library(), _Kept([])
+def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
+    """Returns a function of the library, for one type of number."""
+    library = native.load_library()
     assert isinstance(library, native.Library)
-    final, loss = block.start.new_empty(block.start.shape), np.zeros(len(block.start))
-    _describe_training(task, kept, block, final, loss)
-    memory = None
-    for piece in pieces:
-        own = _Kept([])
-        _describe_data(task, own, net, block, piece)
-        if memory is None:
-            sizes = (ctypes.c_int64 * 2)()
-            library.function(f"{kernel.name}_sizes", block.start.dtype)(ctypes.byref(task), sizes)
-            memory = _reserve_memory(sum(sizes), block.start.dtype)
-            task.scratch, task.state = (memory.data_ptr() + at * memory.element_size() for at in (0, sizes[0]))
-        problem = library.function(f"{kernel.name}_train", block.start.dtype)(ctypes.byref(task))
-        if problem:
-            raise IndexError(f"the data of a block has {_ERRORS[problem]}")
-    return Trained(final, block.counters, torch.from_numpy(loss).to(final))
+    return library.function(name, dtype)
+
+
+def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again: bool = False) -> Tensor:
+    """Reserves the memory that a task needs, and tells it; with `again` this thread's next call uses the same."""
+    sizes = (ctypes.c_int64 * 2)()
+    _load(f"{kernel.name}_sizes", dtype)(ctypes.byref(task), sizes)
+    size = sum(sizes) * dtype.itemsize
+    found: Tensor | None = getattr(_scratch, "memory", None) if again else None
+    if found is None or len(found) < size:
+        found = torch.empty(size, dtype=torch.uint8)
+        if again:
+            _scratch.memory = found if size <= _KEPT_BYTES else None
+    task.scratch, task.state = (found.data_ptr() + at * dtype.itemsize for at in (0, sizes[0]))
+    return found
 
 
 class _Kept(NamedTuple):
@@ -324,16 +319,6 @@ def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _
     task.weight, (task.weight_step, task.weight_lane, task.weight_sample) = weight.data_ptr(), weight.stride()
 
 
-def _reserve_memory(numbers: int, dtype: torch.dtype) -> Tensor:
-    """Reserves memory for this thread, which its next call uses again."""
-    found: Tensor | None = getattr(_scratch, "memory", None)
-    size = numbers * dtype.itemsize
-    if found is None or len(found) < size:
-        found = torch.empty(size, dtype=torch.uint8)
-        _scratch.memory = found if size <= _KEPT_BYTES else None
-    return found[:size].view(dtype)
-
-
 def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_Piece] | None:
     """Cuts the steps into pieces of a fraction of a second (one without `operations`), if the kernel can read the data.
 
@@ -351,11 +336,6 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
     size = total if operations is None else int(MOST_OPERATIONS / max(1.0, operations * lanes * batch))
     ends = [(a, min(a + max(1, size), total)) for a in range(0, max(1, total), max(1, size))]
     return [_Piece(a, b, source._replace(index=source.index[a:b])) for a, b in ends]
-
-
-def _read_first(block: Block) -> Tensor:
-    """Reads the inputs of the first piece of the steps."""
-    return block.read(*block.pieces(0, len(block.weight))[0])[0]
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
@@ -417,8 +397,9 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
     stages: list[ConvStage] = []
     for part in cut.features:
         if isinstance(part, nn.Conv2d):
-            if (problem := _find_unusual(part)) is not None:
-                return problem
+            for name in ("stride", "dilation"):
+                if getattr(part, name) != (1, 1):
+                    return f"a convolution with {name} {getattr(part, name)}"
             stages.append(ConvStage(part, None, None, (1, 1), activation_first=False))
             continue
         last = stages[-1]
@@ -438,14 +419,6 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
     return tuple(stages)
 
 
-def _find_unusual(conv: nn.Conv2d) -> str | None:
-    """Names what the kernel does not support in a convolution."""
-    for name in ("stride", "dilation"):
-        if getattr(conv, name) != (1, 1):
-            return f"a convolution with {name} {getattr(conv, name)}"
-    return None
-
-
 def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
     """Names what the kernel does not support in a pooling."""
     plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
@@ -456,16 +429,6 @@ def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
     """Returns height and width."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-def train_compiled_conv(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block.
-
-    Args:
-        net: A network that `find_stages` can read.
-        block: The lanes, `[W, d]`, in main memory.
-    """
-    return train_compiled(CONV_KERNEL, net, block)
 
 
 def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> float:
@@ -511,27 +474,24 @@ BATCH = 16  # samples that pass through a model at a time; their activations sta
 _OUTPUT_KINDS = {torch.float32: 0, torch.float64: 2}
 
 
-def run_kernel(kernel: Kernel, net: Net, rows: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs.
+def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
+    """Returns raw outputs `[M, n, C]` of M models with convolutions, each on its own inputs.
 
     Args:
-        kernel: The kernel.
-        net: A network that it covers.
+        net: A network that the kernel covers.
         rows: The models, `[M, d]`, in main memory.
+        _counters: Their integer buffers, `[M, 0]`: such networks have none.
         x: Inputs of each model, `[M, n, ...]`; expanded ones are read once.
 
     Example:
         >>> from fedray.models.nets import build_net
-        >>> from fedray.training.compiled import CONV_KERNEL
         >>> net = build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4])
         >>> rows, images = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 5, 1, 8, 8)
         >>> if native.is_available():
-        ...     assert run_kernel(CONV_KERNEL, net, rows, images.expand(2, -1, -1, -1, -1)).shape == (2, 5, 2)
+        ...     assert run_kernel(net, rows, torch.zeros(2, 0), images.expand(2, -1, -1, -1, -1)).shape == (2, 5, 2)
     """
-    library, task = native.load_library(), LaneTask()
-    assert isinstance(library, native.Library)
-    models, n = x.shape[:2]
-    operations = kernel.describe(task, net, tuple(x.shape[2:]))
+    task, (models, n) = LaneTask(), x.shape[:2]
+    operations = CONV_KERNEL.describe(task, net, tuple(x.shape[2:]))
     shared = x.stride(0) == 0
     data = (x[:1] if shared else x).flatten(0, 1).to(rows.dtype).contiguous()
     rows, first = rows.contiguous(), np.arange(models) * (0 if shared else n)
@@ -539,16 +499,13 @@ def run_kernel(kernel: Kernel, net: Net, rows: Tensor, x: Tensor) -> Tensor:
     assert rows.shape == (models, task.d) and data[0].numel() == task.inputs
     task.batch, task.end_step, task.start_row = BATCH, n, task.d
     task.x, task.x_rows, task.x_kind = address(data), len(data), _OUTPUT_KINDS[rows.dtype]
-    sizes = (ctypes.c_int64 * 2)()
-    library.function(f"{kernel.name}_sizes", rows.dtype)(ctypes.byref(task), sizes)
-    memory = rows.new_empty(sum(sizes))
-    task.scratch, task.state = (memory.data_ptr() + at * memory.element_size() for at in (0, sizes[0]))
+    _memory = _reserve_memory(CONV_KERNEL, task, rows.dtype)
     size = max(1, int(MOST_OPERATIONS / max(1.0, operations * n)))
     for a in range(0, models, size):  # a signal (Ctrl-C, `client_timeout`) waits for the end of a call
         part = np.ascontiguousarray(first[a : a + size])
         task.lanes, task.first = len(part), address(part)
         task.start, task.final = address(rows[a : a + size]), address(outputs[a : a + size])
-        problem = library.function(f"{kernel.name}_outputs", rows.dtype)(ctypes.byref(task))
+        problem = _load("conv_outputs", rows.dtype)(ctypes.byref(task))
         assert not problem
     return outputs
 
@@ -575,7 +532,7 @@ def find_student_kernel(net: Net) -> Kernel | None:
 
 def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[n, C]`, float64, of one model `[d]` of convolutions on inputs `[n, ...]`."""
-    return run_kernel(CONV_KERNEL, net, row[None], x[None])[0].double()
+    return run_kernel(net, row[None], row[None, :0], x[None])[0].double()
 
 
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
@@ -619,13 +576,8 @@ class _Student:
         task.x, task.x_rows, task.y, task.y_rows = address(self.x), len(x), address(self.target), len(x)
         task.targets, task.start, task.final = net.outputs, address(self.row), address(self.row)
         task.rate, task.decay, task.pull, task.loss = *[address(self.zeros)] * 3, address(self.loss)
-        library, sizes = native.load_library(), (ctypes.c_int64 * 2)()
-        assert isinstance(library, native.Library)
-        library.function(f"{kernel.name}_sizes", start.dtype)(ctypes.byref(task), sizes)
-        self.memory = start.new_empty(sum(sizes))
-        size = self.memory.element_size()
-        task.scratch, task.state = (self.memory.data_ptr() + at * size for at in (0, sizes[0]))
-        self.call = library.function(f"{kernel.name}_train", start.dtype)
+        self.memory = _reserve_memory(kernel, task, start.dtype)
+        self.call = _load(f"{kernel.name}_train", start.dtype)
         self.most = max(1, int(MOST_OPERATIONS / max(1.0, operations * task.batch)))  # a signal waits for the end
 
     def train(self, batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
@@ -636,8 +588,7 @@ class _Student:
             index[s, : len(batch)], weight[s, : len(batch)] = batch.numpy(), 1.0 / len(batch)
         by = np.array(rates)
         for a in range(0, len(batches), self.most):
-            b = min(a + self.most, len(batches))
-            self._take(index[a:b], weight[a:b], by[a:b])
+            self._take(index[a : a + self.most], weight[a : a + self.most], by[a : a + self.most])
         return self.row.clone()
 
     def _take(self, index: np.ndarray[tuple[int, int], np.dtype[np.int64]], weight: Tensor, by: FloatArray) -> None:

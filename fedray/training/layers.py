@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -19,10 +19,10 @@ from fedray.training.block import (
     Block,
     Step,
     Trained,
-    find_active_lanes,
     is_plain_sgd,
     join_rows,
     make_optimizer,
+    train_lanes,
 )
 from fedray.training.chain import find_changed_call
 
@@ -144,14 +144,10 @@ def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> l
     """
     activations = [x]
     for (activation, _), w, b in zip(shape.layers, *stack, strict=True):
-        z = _apply_layer(activations[-1], w[:lanes], None if b is None else b[:lanes])
+        x = activations[-1]
+        z = torch.bmm(x, w[:lanes]) if b is None else torch.baddbmm(b[:lanes], x, w[:lanes])
         activations.append(z.relu_() if activation is nn.ReLU else z.tanh_() if activation is nn.Tanh else z)
     return activations
-
-
-def _apply_layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """Computes `x w + b`, `[W, B, out]`."""
-    return torch.bmm(x, w) if b is None else torch.baddbmm(b, x, w)
 
 
 def has_plain_layers(net: Net) -> bool:
@@ -268,17 +264,21 @@ def _make_folded(
         for k in reversed(range(len(stack.weights))):
             w, bias, h = stack.weights[k][:lanes], stack.biases[k], activations[k]
             below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None  # before the weight changes
-            _scale(w, beta)
+            if beta is not None:
+                w.mul_(beta)
             if w.is_contiguous():
                 w.baddbmm_(h.transpose(1, 2), g, alpha=-lr)
             else:
                 w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, alpha=-lr)
-            _add_shift(w, None if shift is None else shift.weights[k])
+            if shift is not None:
+                w += shift.weights[k][:lanes]
             if bias is not None:
                 b = bias[:lanes]
-                _scale(b, beta)
+                if beta is not None:
+                    b.mul_(beta)
                 b.add_(g.sum(1, keepdim=True), alpha=-lr)
-                _add_shift(b, None if shift is None else shift.biases[k])
+                if shift is not None and (constant := shift.biases[k]) is not None:
+                    b += constant[:lanes]
             if not k:
                 return below
             assert below is not None
@@ -286,18 +286,6 @@ def _make_folded(
         return None
 
     return descend
-
-
-def _scale(parameter: Tensor, factor: float | None) -> None:
-    """Multiplies the lanes of a parameter by beta, if it is not 1."""
-    if factor is not None:
-        parameter.mul_(factor)
-
-
-def _add_shift(parameter: Tensor, shift: Tensor | None) -> None:
-    """Adds the constant terms of the local gradient to the lanes of a parameter, if there are any."""
-    if shift is not None:
-        parameter += shift[: len(parameter)]
 
 
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
@@ -357,35 +345,30 @@ def train_mlp(net: Net, block: Block) -> Trained:
     """
     shape = read_shape(net.module)
     assert shape is not None
-    with torch.no_grad():
-        return _train(net, shape, block)
-
-
-def _train(net: Net, shape: LayerShape, block: Block) -> Trained:
-    """Trains every lane of a block of networks of a known shape."""
 
     def to_stack(rows: Tensor) -> LayerStack:
         return stack_layers(shape, net.layout.views(rows).values())
 
     scaled = is_plain_sgd(block.local) and block.lr != 0  # by a rate of 0 the losses would be lost
-    stack, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
     lr = block.lr if scaled else 1.0
-    weight = block.weight * lr if scaled else block.weight  # [S, W, B]
-    final = torch.empty_like(block.start)
-    loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
-    for lo, hi, real in find_active_lanes(block.steps):
-        lanes = max(real, block.min_lanes)
-        for a, b in block.pieces(lo, hi):
-            x, y = block.read(a, b)
-            for part in shape.prefix:
-                x = part(x.flatten(0, 2)).unflatten(0, x.shape[:3])
-            for s in range(a, b):
-                activations = run_layers(shape, stack, x[s - a, :lanes], lanes)
-                g, cost = output_gradient(net.objective, activations[-1], y[s - a, :lanes], weight[s, :lanes])
-                loss[:real] += cost[:real]
-                descend(stack, activations, g, lanes)
-        write_rows(stack, final, int((block.steps > hi).sum()), real)
-    return Trained(final, block.counters, loss / torch.full_like(loss, lr))  # division by a number rounds otherwise
+
+    def prepare(x: Tensor, lanes: int) -> Tensor:
+        for part in shape.prefix:
+            x = part(x.flatten(0, 2)).unflatten(0, x.shape[:3])
+        return x[:, :lanes]
+
+    def take_step(x: Tensor, y: Tensor, weight: Tensor, _step: int, lanes: int) -> Tensor:
+        activations = run_layers(shape, stack, x, lanes)
+        g, cost = output_gradient(net.objective, activations[-1], y, weight)
+        descend(stack, activations, g, lanes)
+        return cost
+
+    with torch.no_grad():
+        stack, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
+        weighted = block._replace(weight=block.weight * lr) if scaled else block
+        trained = train_lanes(weighted, take_step, lambda final, a, b, _: write_rows(stack, final, a, b), prepare)
+        # division by a number rounds otherwise than by a tensor
+        return trained._replace(loss=trained.loss / torch.full_like(trained.loss, lr))
 
 
 def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
@@ -416,35 +399,8 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 # process, so it stays off until the last thread that needs it has left.
 
 
-class _Switch:
-    """Whether oneDNN may be used, for all threads of the process.
-
-    Attributes:
-        inside: Blocks that run without it now.
-    """
-
-    def __init__(self) -> None:
-        self.inside = 0
-        self._before = True
-        self._lock = threading.Lock()
-
-    def enter(self) -> None:
-        """Turns it off, if this is the first block."""
-        with self._lock:
-            if self.inside == 0:
-                self._before = bool(torch._C._get_mkldnn_enabled())
-                torch._C._set_mkldnn_enabled(False)
-            self.inside += 1
-
-    def leave(self) -> None:
-        """Turns it back, if this was the last block."""
-        with self._lock:
-            self.inside -= 1
-            if self.inside == 0:
-                torch._C._set_mkldnn_enabled(self._before)
-
-
-_SWITCH = _Switch()
+_LOCK = threading.Lock()
+_inside, _before = 0, True  # blocks that run without oneDNN now, and whether it may be used outside
 
 
 @contextmanager
@@ -462,11 +418,19 @@ def invariant_convolutions(device: torch.device) -> Iterator[None]:
     if device.type != "cpu" or torch.backends.cpu.get_cpu_capability() == "AVX512":
         yield
         return
-    _SWITCH.enter()
+    global _inside, _before
+    with _LOCK:
+        if _inside == 0:
+            _before = bool(torch._C._get_mkldnn_enabled())
+            torch._C._set_mkldnn_enabled(False)
+        _inside += 1
     try:
         yield
     finally:
-        _SWITCH.leave()
+        with _LOCK:
+            _inside -= 1
+            if _inside == 0:
+                torch._C._set_mkldnn_enabled(_before)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -475,17 +439,12 @@ def invariant_convolutions(device: torch.device) -> Iterator[None]:
 # Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are trained as
 # in the `mlp` engine, with its hand-written backward pass; autograd differentiates the convolutions alone.
 
-POINTWISE = (nn.ReLU, nn.Tanh)
-POOLING = (nn.MaxPool2d, nn.AvgPool2d)
 NARROW_CHANNELS = 32  # wider convolutions fill a core by themselves (measured, docs/design.md)
 CONV_LANES = {"cpu": 12, "cuda": 256}
 _EVALUATED_NUMBERS = {
     "cpu": 1 << 22,
     "cuda": 1 << 26,
 }  # activations of one layer at a time in evaluation: near the caches
-
-# (kernels, linear layers, (images `[B, W * C, H, V]`, labels, weights), lanes) -> loss of each lane
-ConvStep = Callable[[list[Tensor], LayerStack, tuple[Tensor, Tensor, Tensor], int], Tensor]
 
 
 class SplitNet(NamedTuple):
@@ -510,8 +469,14 @@ def split_net(module: nn.Module) -> SplitNet | None:
     flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
     features = tuple(module)[: flat[0]] if flat else ()
     dense = read_shape(nn.Sequential(*tuple(module)[flat[0] + 1 :])) if flat else None
-    if dense is None or dense.prefix or not all(map(_is_supported, features)):
+    if dense is None or dense.prefix:
         return None
+    for part in features:  # only what this engine computes exactly
+        if type(part) is nn.Conv2d:
+            if part.groups != 1 or part.padding_mode != "zeros" or isinstance(part.padding, str):
+                return None
+        elif type(part) not in (nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d):
+            return None
     return SplitNet(_move_relu(features), dense, sum(1 for part in features for _ in part.parameters()))
 
 
@@ -530,13 +495,6 @@ def choose_lanes(channels: int, device: str) -> int:
     return CONV_LANES[device] if channels <= NARROW_CHANNELS or device == "cuda" else 1
 
 
-def _is_supported(part: nn.Module) -> bool:
-    """Whether this engine computes exactly what a module computes."""
-    if type(part) is nn.Conv2d:
-        return part.groups == 1 and part.padding_mode == "zeros" and not isinstance(part.padding, str)
-    return type(part) in POINTWISE + POOLING
-
-
 def train_conv(net: Net, block: Block) -> Trained:
     """Trains every lane of a block.
 
@@ -544,64 +502,44 @@ def train_conv(net: Net, block: Block) -> Trained:
         net: A network that `split_net` can cut.
         block: The lanes, `[W, d]`.
     """
-    with invariant_convolutions(block.start.device):
-        return _train_lanes(net, block)
-
-
-def _train_lanes(net: Net, block: Block) -> Trained:
-    """Trains the lanes, as in `train_conv`."""
     cut = split_net(net.module)
     assert cut is not None
-    kernels, stack = _read_kernels(net, cut, block.start), _read_stack(net, cut, block.start)
-    step = _make_step(net, cut, block)
-    final = torch.empty_like(block.start)
-    loss = torch.zeros(len(block.start), dtype=block.start.dtype, device=block.start.device)
-    for lo, hi, real in find_active_lanes(block.steps):
-        lanes = max(real, block.min_lanes)
-        kernels = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
-        for a, b in block.pieces(lo, hi):
-            x, y = block.read(a, b)
-            folded = _fold(x[:, :lanes])
-            for s in range(a, b):
-                cost = step(kernels, stack, (folded[s - a], y[s - a, :lanes], block.weight[s, :lanes]), lanes)
-                loss[:real] += cost[:real]
-        done = int((block.steps > hi).sum())
-        width = sum(net.layout.sizes[: cut.tensors])
-        final[done:real, :width] = join_rows([t.detach() for t in kernels], lanes)[done:real]
-        write_rows(stack, final[:, width:], done, real)
-    return Trained(final, block.counters, loss)
 
+    def read_kernels(rows: Tensor | None) -> list[Tensor]:
+        return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[: cut.tensors]]
 
-def _read_kernels(net: Net, cut: SplitNet, rows: Tensor | None) -> list[Tensor]:
-    """Reads weights and biases of the convolutions from rows `[W, d]`, copied."""
-    return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[: cut.tensors]]
+    def read_stack(rows: Tensor) -> LayerStack:
+        return stack_layers(cut.dense, list(net.layout.views(rows).values())[cut.tensors :])
 
-
-def _read_stack(net: Net, cut: SplitNet, rows: Tensor) -> LayerStack:
-    """Reads the linear layers from rows `[W, d]`, copied."""
-    return stack_layers(cut.dense, list(net.layout.views(rows).values())[cut.tensors :])
-
-
-def _make_step(net: Net, cut: SplitNet, block: Block) -> ConvStep:
-    """Makes one optimizer step on convolutions and linear layers, in place; returns each lane's loss, `[lanes]`."""
     anchor = block.anchor if block.anchor is not None else block.start
-    pulled = _read_kernels(net, cut, anchor if block.local.pull else None)
-    move = make_optimizer(block.local, block.lr, pulled, _read_kernels(net, cut, block.offset))
-    descend = make_descent(cut.dense, block, partial(_read_stack, net, cut), inputs=True)
+    pulled = read_kernels(anchor if block.local.pull else None)
+    move = make_optimizer(block.local, block.lr, pulled, read_kernels(block.offset))
+    descend = make_descent(cut.dense, block, read_stack, inputs=True)
+    kernels, stack = read_kernels(block.start), read_stack(block.start)
+    width = sum(net.layout.sizes[: cut.tensors])
 
-    def step(kernels: list[Tensor], stack: LayerStack, batch: tuple[Tensor, Tensor, Tensor], lanes: int) -> Tensor:
-        x, y, weight = batch
+    def take_step(x: Tensor, y: Tensor, weight: Tensor, _step: int, lanes: int) -> Tensor:
+        if len(kernels[0]) > lanes or not kernels[0].requires_grad:
+            kernels[:] = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
         z = conv_features(cut, kernels, x, lanes)
         with torch.no_grad():
             activations = run_layers(cut.dense, stack, _flat(z, lanes), lanes)
             g, cost = output_gradient(net.objective, activations[-1], y, weight)
-            below = _unflat(descend(stack, activations, g, lanes), z)
-        grads = torch.autograd.grad(z, kernels, below)
+            below = descend(stack, activations, g, lanes)
+            assert below is not None
+            b, _, h, v = z.shape
+            below = below.view(lanes, b, -1, h, v).transpose(0, 1).flatten(1, 2)  # as z, whose channels are last
+        grads = torch.autograd.grad(z, kernels, below.contiguous(memory_format=torch.channels_last))
         with torch.no_grad():
             move(kernels, grads, lanes)
         return cost
 
-    return step
+    def write(final: Tensor, a: int, b: int, lanes: int) -> None:
+        final[a:b, :width] = join_rows([t.detach() for t in kernels], lanes)[a:b]
+        write_rows(stack, final[:, width:], a, b)
+
+    with invariant_convolutions(block.start.device):
+        return train_lanes(block, take_step, write, lambda x, lanes: _fold(x[:, :lanes]))
 
 
 def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
@@ -643,14 +581,6 @@ def _flat(z: Tensor, lanes: int) -> Tensor:
     """Reshapes `[B, W * C, H, V]` to `[W, B, C * H * V]`."""
     b, _, h, v = z.shape
     return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
-
-
-def _unflat(below: Tensor | None, z: Tensor) -> Tensor:
-    """Inverts `_flat`, in the shape and memory order of z."""
-    assert below is not None
-    b, _, h, v = z.shape
-    whole = below.view(len(below), b, -1, h, v).transpose(0, 1).flatten(1, 2)
-    return whole.contiguous(memory_format=torch.channels_last)
 
 
 def _fold(x: Tensor) -> Tensor:

@@ -46,7 +46,6 @@ from fedray.training.block import Block, Trained
 from fedray.training.chain import Chain, Drop, Unread, has_changed, split_drops, trace_chain
 
 _TOLERANCE = 1e-9  # relative, in double precision
-_SINGLE = 1e-4  # the same in single precision; bfloat16 rounds by 4e-3
 
 
 class Recognized(NamedTuple):
@@ -98,29 +97,20 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
     try:
         if not dtype.is_floating_point:
             raise Unread("reads tokens")
-        chain = trace_chain(net.module, sample)
-        _check_parameters(net.layout, chain)
+        chain, layout = trace_chain(net.module, sample), net.layout
+        if layout.counters or layout.trainable < layout.d:
+            raise Unread("belongs to a module with buffers")
+        if len(set(chain.names)) < len(chain.names):
+            raise Unread("uses a layer twice")
+        if other := set(chain.names) ^ set(layout.names):  # frozen or shared, or a layer that is never called
+            raise Unread(f"does not read each trained parameter once: {min(other)}")
         if chain.log_softmax and net.objective != "cross_entropy":
             raise Unread("ends in a log-softmax")
         found = _make_plain_net(net, chain)
-        _compare(net, found, _hold_all_layers(found, chain), sample)
+        _compare(net, found, chain, sample)
     except Unread as reason:
         return str(reason)
     return found
-
-
-def _check_parameters(layout: Layout, chain: Chain) -> None:
-    """Refuses chains whose parameters are not exactly the numbers of a row, each used once."""
-    if layout.counters or layout.trainable < layout.d:
-        raise Unread("belongs to a module with buffers")
-    if len(set(chain.names)) < len(chain.names):
-        raise Unread("uses a layer twice")
-    for name in chain.names:
-        if name not in layout.names:
-            raise Unread(f"reads {name}, which is frozen or shared")
-    for name in layout.names:
-        if name not in chain.names:
-            raise Unread(f"does not read {name}")
 
 
 def _make_plain_net(net: Net, chain: Chain) -> Recognized:
@@ -140,33 +130,27 @@ def _make_plain_net(net: Net, chain: Chain) -> Recognized:
     return Recognized(plain, None if chain.names == net.layout.names else order, chain.log_softmax, drops)
 
 
-def _hold_all_layers(found: Recognized, chain: Chain) -> tuple[nn.Module, Layout]:
-    """Returns the chain as a module, with its dropout layers, and the layout of its parameters."""
-    module, plain = nn.Sequential(*chain.layers), found.net.layout
-    return module, Layout(tuple(name for name, _ in module.named_parameters()), plain.shapes, plain.trainable)
-
-
-def _compare(net: Net, found: Recognized, whole: tuple[nn.Module, Layout], sample: tuple[int, ...]) -> None:
+def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...]) -> None:
     """Refuses a chain that does not give the module's outputs and gradients, in training and in evaluation."""
     place = next(net.module.parameters()).device
     first = net.init(0).double()
     row = (first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "recognize"), len(first)))).to(place)
-    try:
-        module, untouched = (copy.deepcopy(net.module).double() for _ in range(2))
-    except Exception as error:
-        raise Unread(f"belongs to a module that cannot be copied ({type(error).__name__})") from None
-    with rng.watch_generators() as have_changed:
+    module, untouched = (copy.deepcopy(net.module).double() for _ in range(2))
+    layers, plain = nn.Sequential(*chain.layers), found.net.layout
+    layout = Layout(tuple(name for name, _ in layers.named_parameters()), plain.shapes, plain.trainable)
+    with rng.watch_generators() as have_changed, warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
         for number, (n, training) in enumerate(((5, True), (1, False), (3, False), (8, True))):
             x = torch.from_numpy(rng.normal(rng.keys(number, "recognize"), n * max(1, torch.Size(sample).numel())))
             x = x.view(n, *sample).to(place)
-            module.train(training)
-            untouched.train(training)
-            whole[0].train(training)
-            keys = rng.keys(number, "dropout", np.arange(n))
-            want = _answer(module, net.layout, row, x.clone(), keys=keys if training else None)
-            outputs, gradient = _answer(
-                *whole, found.to_plain(row), x, keys=keys if training else None, log_softmax=found.log_softmax
-            )
+            for one in (module, untouched, layers):
+                one.train(training)
+            keys = rng.keys(number, "dropout", np.arange(n)) if training else None
+            try:
+                want = _answer(module, net.layout, row, x.clone(), keys)
+                outputs, gradient = _answer(layers, layout, found.to_plain(row), x, keys, finish=found.finish_outputs)
+            except Exception as error:
+                raise Unread(f"could not be compared with its layers ({' '.join(str(error).split())[:100]})") from None
             for ours, theirs in ((outputs, want[0]), (found.from_plain(gradient), want[1])):
                 scale = 1.0 + float(theirs.abs().max())
                 if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=0.0, atol=_TOLERANCE * scale):
@@ -175,37 +159,21 @@ def _compare(net: Net, found: Recognized, whole: tuple[nn.Module, Layout], sampl
             raise Unread("draws random numbers")
     if has_changed(untouched, module):
         raise Unread("changes the module")
-    _compare_single(net, found, row.float(), x.float())
-
-
-def _compare_single(net: Net, found: Recognized, row: Tensor, x: Tensor) -> None:
-    """Refuses a chain whose module rounds more than single precision, as mixed precision (`torch.autocast`) does."""
-    try:
-        single = copy.deepcopy(net.module).float().eval()
-        with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            theirs: Tensor = functional_call(single, net.layout.views(row), (x,)).float()
-            plain = functional_call(found.net.module.eval(), found.net.layout.views(found.to_plain(row)), (x,))
-    except Exception as error:
-        raise Unread(f"could not be compared with its layers ({' '.join(str(error).split())[:100]})") from None
-    ours = found.finish_outputs(plain)
-    if not torch.allclose(ours, theirs, rtol=0.0, atol=_SINGLE * (1.0 + float(theirs.abs().max()))):
-        raise Unread("rounds more than its layers do (mixed precision, say)")
 
 
 def _answer(
-    module: nn.Module, layout: Layout, row: Tensor, x: Tensor, *, keys: rng.Keys | None, log_softmax: bool = False
+    module: nn.Module,
+    layout: Layout,
+    row: Tensor,
+    x: Tensor,
+    keys: rng.Keys | None,
+    *,
+    finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[Tensor, Tensor]:
     """Returns outputs `[n, C]` of a module that drops by some keys, and the gradient `[d]` of their weighted sum."""
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            with nullcontext() if keys is None else dropping(module, keys):
-                out: Tensor = functional_call(module, tensors, (x,))
-            out = F.log_softmax(out, dim=-1) if log_softmax else out
-            weights = torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)
-            grads = torch.autograd.grad((out * weights).sum(), list(tensors.values()))
-    except Exception as error:
-        raise Unread(f"could not be compared with its layers ({' '.join(str(error).split())[:100]})") from None
+    with nullcontext() if keys is None else dropping(module, keys):
+        out = finish(functional_call(module, tensors, (x,)))
+    weights = torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)
+    grads = torch.autograd.grad((out * weights).sum(), list(tensors.values()))
     return out.detach(), torch.cat([g.flatten() for g in grads])

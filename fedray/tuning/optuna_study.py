@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.text import show_line
-from fedray.files.bounded import name_file, read_or_explain
+from fedray.files.bounded import read_or_explain
 from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
@@ -34,7 +34,7 @@ _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql",
 def name_storage(storage: str) -> str:
     """A storage for messages: a file's path, or the kind of a URL, which may hold a password."""
     kind, is_url, _ = storage.partition("://")
-    return f"{kind}://..." if is_url else name_file(Path(storage))
+    return f"{kind}://..." if is_url else storage
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def watch_storage(storage: str) -> Callable[[], None]:
 
     def confirm() -> None:
         if path is not None and began is not None and _identify_file(path) != began:
-            raise Unwritable(f"the storage of the sweep, {name_file(path)}, was deleted or replaced: {REMEDY}")
+            raise Unwritable(f"the storage of the sweep, {path}, was deleted or replaced: {REMEDY}")
 
     return confirm
 
@@ -125,7 +125,7 @@ def mend_journal(journal: Path) -> None:
             file.truncate(data.rfind(b"\n") + 1)
     for number, line in enumerate(data.splitlines(keepends=True), 1):
         if line.endswith(b"\n") and not _is_entry(line):
-            raise BadInput(f"{name_file(journal)}, line {number} is damaged: restore the file, or start a new sweep")
+            raise BadInput(f"{journal}, line {number} is damaged: restore the file, or start a new sweep")
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
 
 
@@ -276,7 +276,7 @@ def _refuse_lost_study(storage: Any, location: StudyLocation, begun: bool) -> No
     if not (begun or has_entries) or location.name in optuna.get_all_study_names(storage):
         return
     if journal is not None:
-        raise BadInput(f"{name_file(journal)} is damaged (it has no study {location.name}): restore it")
+        raise BadInput(f"{journal} is damaged (it has no study {location.name}): restore it")
     raise BadInput(
         f"--storage {name_storage(location.storage)} has no study {location.name}, of which trials were trained: give "
         "the storage that the sweep began with (a relative path of SQLite begins where the command is given)"

@@ -25,7 +25,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
-from fedray.files.bounded import RESTORE, is_present, read_parquet_files, read_sealed, refuse_links, say_damaged
+from fedray.files.bounded import RESTORE, read_parquet_files, read_sealed, say_damaged
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_code import import_modules
 from fedray.scenario.yaml_text import read_mapping
@@ -99,8 +99,7 @@ class SweepResult:
         """
         if not has_sweep(path):
             raise BadInput(f"{path} is no sweep (it has no {COPY}): give the --out of a sweep")
-        refuse_links(path)
-        if not is_present(path / TRIALS_FILE):
+        if not (path / TRIALS_FILE).exists():
             raise BadInput(f"{path} has no {TRIALS_FILE}: the sweep has not ended: `fedray tune ... --resume`")
         self.path = path
         sweep = read_mapping(path / COPY)[1]

@@ -17,7 +17,6 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.bounded import refuse_links
 from fedray.files.tables import table_schema
 from fedray.own_code.user_code import import_modules
 from fedray.process.session import current_ending
@@ -290,7 +289,6 @@ def run_sweep(
     limit, points = count_planned_trials(sweep, trials)
     journal = folder.absolute() / JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
-    refuse_links(folder)
     given = {"storage": storage and "...", "address": address, "trials": trials}  # a URL may hold a password
     current_ending().advise(_describe_resume(source, folder, modules, given), needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)

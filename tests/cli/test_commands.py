@@ -182,13 +182,10 @@ def test_plot_draws_a_picture_of_the_report(run: fedray.Run, tmp_path: Path) -> 
 
 
 def test_a_picture_was_written_in_place(run: fedray.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through a link too, and what was there before was lost where the disk was full."""
-    there, link = tmp_path / "new" / "folder" / "a.png", tmp_path / "link.png"
+    """What was there before was lost where the disk was full."""
+    there = tmp_path / "new" / "folder" / "a.png"
     assert run_command("plot", run.path, "accuracy", "--out", there, "--dpi", "40").status == 0
     before = there.read_bytes()
-    link.symlink_to(there)
-    through = run_command("plot", run.path, "bytes", "--out", link, "--dpi", "40")
-    assert (through.status, "it is a symbolic link" in through.err) == (1, True)
 
     def fill(_handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -88,7 +88,7 @@ def test_what_is_said_of_files_helps(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_bytes(UMLAUTS.encode("latin-1"))
     pd.read_csv(file, encoding="cp1252").to_parquet(tmp_path / "t.parquet")
-    with pytest.warns(UserWarning, match="city is text"):
+    with pytest.warns(UserWarning, match="text, read as categories .*: city"):
         assert "city=M\u00fcnchen" in adapt(tmp_path / "t.parquet", target="kind").features
     for encoding in ("utf-16", "utf-8-sig"):  # which say so themselves
         file.write_bytes(make_text().encode(encoding))
@@ -97,31 +97,6 @@ def test_what_is_said_of_files_helps(tmp_path: Path) -> None:
     with pa.ipc.new_stream(str(tmp_path / "t.arrow"), table.schema) as stream:
         stream.write_table(table)
     assert adapt(tmp_path / "t.arrow", target="kind").features == ("a", "b")
-
-
-@pytest.mark.parametrize(
-    ("texts", "remedy"),
-    [
-        (["60,928", "1,234,567"], {"thousands": ","}),
-        (["60,928.5", "999"], {"thousands": ","}),
-        (["60,92", "1,5"], {"decimal": ","}),
-        (["0,928", "1,234"], {"decimal": ","}),
-        (["1.234,5", "2,25"], {"thousands": ".", "decimal": ","}),
-        (["60 928", "1 234"], {"thousands": " "}),
-    ],
-)
-def test_numbers_with_commas_between_thousands_were_told_to_be_decimals(
-    texts: list[str], remedy: dict[str, Any], tmp_path: Path
-) -> None:
-    """`60,928` was told `decimal=','`, which makes 60.928 of it; what is said now makes numbers of the column."""
-    more = (one if one[0] == "0" else f"{i + 1}{one[1:]}" for i, one in enumerate(texts * 30))
-    frame = make_table(price=[texts[0], *more][:N])
-    with pytest.warns(UserWarning, match="^data: column price ") as said:
-        assert adapt(frame, target="kind").features == ("a", "b")
-    told = ", ".join(f"{key}='{value}'" for key, value in remedy.items())
-    assert any(told in str(one.message) for one in said)
-    frame.to_csv(tmp_path / "t.csv", index=False, sep=";")
-    assert pd.read_csv(tmp_path / "t.csv", sep=";", **remedy)["price"].dtype.kind in "if"
 
 
 def test_a_column_of_numbers_that_are_objects_was_text_of_too_many_values() -> None:
@@ -148,7 +123,7 @@ def test_a_column_of_numbers_that_are_objects_was_text_of_too_many_values() -> N
     assert run.predict(frames["objects"][:3]).mean.shape == (3, 2)
     pa_table = pa.table({"a": pa.array([Decimal(i) / 8 for i in range(N)]), "kind": ["no", "yes"] * 30})
     assert adapt(pa_table, target="kind").features == ("a",)
-    with pytest.warns(UserWarning, match="column a is text of numbers, read as numbers"):
+    with pytest.warns(UserWarning, match="text of numbers, read as numbers: a"):
         adapt(frames["texts"], target="kind")
     texts = np.array([str(i / 7) for i in range(N)])
     with pytest.warns(UserWarning, match="the labels are text of numbers, read as targets of a regression"):
@@ -284,7 +259,7 @@ def test_text_beside_folders_of_classes_made_tables_of_them(tmp_path: Path) -> N
     for name in ("Rome", "Oslo"):
         make_table().to_csv(tmp_path / "tables" / f"{name}.csv", index=False)
     (tmp_path / "tables" / "README.txt").write_text("Made in 2020, by us\n")
-    with pytest.warns(UserWarning, match="1 file of tables left out: 1 .txt"):
+    with pytest.warns(UserWarning, match="files of tables left out: 1 .txt"):
         assert len(np.unique(adapt(tmp_path / "tables", target="kind").columns["client"])) == 2
     places = {"Rome": tmp_path / "pictures", "Oslo": tmp_path / "pictures"}
     with pytest.warns(UserWarning, match="Oslo, Rome are clients with the classes cat, dog"):

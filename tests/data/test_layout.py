@@ -219,7 +219,7 @@ def test_empty_folders_and_hidden_ones_were_classes(tmp_path: Path) -> None:
         "__MACOSX/cat/._1.png",
     ]
     folder = write_files(tmp_path, *list_pictures("cat", "dog", "cat/more"), "bird/", *hidden)
-    with hearing("data: __MACOSX, bird in rows hold no pictures and are left out"):
+    with hearing():
         for data in open_both(folder):
             assert (data.class_names, len(data.train.y) + len(data.test.y)) == (("cat", "dog"), 18)
     wards = write_files(tmp_path / "wards", "Rome.csv", "Oslo.csv", "._Rome.csv", ".old/Bonn.csv")

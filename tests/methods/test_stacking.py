@@ -273,7 +273,7 @@ def test_pooled_rows_are_those_of_all_clients_with_their_labels() -> None:
 
     worker = Inline(made).worker
     assert worker.parts is not None
-    worker.parts._use_state(state)  # type: ignore[attr-defined]  # of a stack
+    worker.parts._use_state(state)
     shards = worker.parts.workers[-1].study.shards
     got = shards.fetch(np.array([0, 1]), np.array([0, 0]))
     rows = got.rows[0, : int(got.size[0])]

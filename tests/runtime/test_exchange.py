@@ -16,23 +16,19 @@ from small import of_method
 
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.core.method import JobRows
 from fedray.core.sums import ExactSum, Totals, exact_sum, merge_stats, sum_bytes, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import exchange as messages
-from fedray.runtime.exchange import Chunk, Queue, Task, cut_chunks, exchange, share_nodes
+from fedray.runtime.exchange import Queue, cut_chunks, exchange
 from fedray.runtime.inline import Inline
 from fedray.runtime.placement import ActorSpec, assign_homes
-from fedray.runtime.ray import actors as ray_exchange
-from fedray.runtime.ray.actors import Calls, ClientActor, Round
-from fedray.runtime.ray.runtime import reads_all_rows
+from fedray.runtime.ray.actors import Calls, ClientActor
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round
 from fedray.simulation.study import Study
 
-Actors = dict[str, Any]
 UNEVEN = (1.0, 7.0, 40.0)  # how long three actors take for the same work
 NONE: dict[str, Any] = {"model": {"name": None, "hidden": None}}
 CASES: dict[str, dict[str, Any]] = {
@@ -49,25 +45,18 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Pretended:
-    """Client actors in this process, each with a speed; some calls kill the actor that gets them.
+    """Client actors in this process, each with a speed; some calls kill the actor that gets them."""
 
-    Where `nodes` are given, an actor's node for each speed, their sums are added up there.
-    """
-
-    def __init__(
-        self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0, nodes: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, scenario: dict[str, Any], speeds: tuple[float, ...], *, laps: int, deaths: float = 0.0) -> None:
         self.scenario, self.laps, self.deaths = read_scenario(scenario), laps, deaths
         self.study = build_study(self.scenario)
         self.has_private = bool(self.study.method.phase.own)
         tiers = range(len(self.study.clients.tiers))
-        self.specs = [ActorSpec(c, 1.0, 0.0, {}, node) for c in tiers for node in (nodes or " " * len(speeds))]
-        self.nodes = share_nodes(self.specs, here="h") if nodes else []
+        self.specs = [ActorSpec(c, 1.0, 0.0, {}) for c in tiers for _ in speeds]
         self.speeds = [speed for _ in tiers for speed in speeds]
         self.free, self.dice = [0.0] * len(self.specs), np.random.default_rng(0)
         self.actors = [self.make(a) for a in range(len(self.specs))]
         self.died, self.chunks, self.posted = 0, 0, list[Any]()
-        self.sums, self.adder_deaths = 0, 0  # bytes that came to the coordinator; how often adders will die
 
     def make(self, a: int) -> ClientActor:
         actor = ClientActor(self.scenario, UserObjects(), a, 0, 1)
@@ -75,26 +64,18 @@ class Pretended:
         return actor
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Any) -> Any:
-        handles = [self.handle(a) for a in range(len(self.actors))]
-        round_ = Round(t, jobs, state, reads_all_rows(self.study, phase, state))
+        handles = [SimpleNamespace(train=SimpleNamespace(remote=self.post(a))) for a in range(len(self.actors))]
         queues = cut_chunks(
             self.study.clients, self.specs, jobs, phase.models, at_home=self.has_private, laps=self.laps
         )
         self.chunks = max(self.chunks, *(len(queue.chunks) - len(queue.actors) for queue in queues))
-        apart = {a for actors in self.nodes for a in actors}
-        return exchange(queues, Calls(handles, lambda _a: None, round_, apart).post, self.wait, self.nodes)
+        return exchange(queues, Calls(handles, lambda _a: None, t, jobs, state).post, self.wait)
 
-    def handle(self, a: int) -> Any:
-        """An actor as Ray shows it."""
-        calls = {name: SimpleNamespace(remote=self.post(a, name)) for name in ("train", "add")}
-        apart = SimpleNamespace(remote=lambda *call: (self.post(a, "train_apart")(*call), None))
-        return SimpleNamespace(**calls, train_apart=SimpleNamespace(options=lambda **_: apart))
-
-    def post(self, a: int, name: str) -> Callable[..., int]:
+    def post(self, a: int) -> Callable[..., int]:
         def remote(*call: Any) -> int:
-            jobs = None if name == "add" else call[0].jobs
+            jobs = call[0].jobs
             self.free[a] += self.speeds[a] * (1.0 if jobs is None else float(jobs.steps.sum()))
-            self.posted.append((self.free[a], a, name, pickle.dumps(call)))
+            self.posted.append((self.free[a], a, pickle.dumps(call)))
             return len(self.posted)
 
         return remote
@@ -102,19 +83,12 @@ class Pretended:
     def wait(self) -> Any:
         first = min(self.posted, key=lambda one: one[:2])
         self.posted.remove(first)
-        _, a, name, message = first
-        if self.dice.random() < self.deaths or (name == "add" and self.adder_deaths > 0):
+        _, a, message = first
+        if self.dice.random() < self.deaths:
             self.actors[a] = self.make(a)
             self.died += 1
-            self.adder_deaths -= name == "add"
             return a, None
-        found = pickle.loads(pickle.dumps(getattr(self.actors[a], name)(*pickle.loads(message))))
-        if name == "train_apart":
-            reply, stored = found
-            return a, reply if reply is None else reply._replace(stored=stored)
-        if found is not None and found.stats is not None:
-            self.sums += sum_bytes({"sum": found.stats["sum"]}) if "sum" in found.stats else 0
-        return a, found
+        return a, pickle.loads(pickle.dumps(self.actors[a].train(*pickle.loads(message))))
 
 
 def hash_rounds(study: Study, runtime: Any, rounds: int = 2) -> list[bytes]:
@@ -130,13 +104,11 @@ def hash_rounds(study: Study, runtime: Any, rounds: int = 2) -> list[bytes]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_inline_dealt_and_pulled_have_the_same_bits(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models travel one a page, then two a page."""
+def test_inline_dealt_and_pulled_have_the_same_bits(case: str) -> None:
     scenario = merge_keys(CASES[case], {"clients": {"number": 14}})
     study = build_study(read_scenario(scenario))
     alone = hash_rounds(study, Inline(study))
     for laps in (1, 3):
-        monkeypatch.setattr(ray_exchange, "PAGE_BYTES", 4 * laps * study.net.layout.d - 1)
         actors = Pretended(scenario, UNEVEN, laps=laps)
         assert hash_rounds(actors.study, actors) == alone
         assert (actors.chunks > 0) == (laps > 1 and not actors.has_private)
@@ -150,87 +122,11 @@ def test_what_a_dead_actor_had_kept_is_trained_again(laps: int) -> None:
     assert actors.died > 2
 
 
-NODES = "aab"  # of three actors; the coordinator is elsewhere
-ADDED = [("replicates", 1), ("tiers", 3), ("every upload", 3), ("private vectors", 1)]
-
-
-@pytest.mark.parametrize(("case", "laps"), ADDED)
-def test_sums_that_are_added_on_their_nodes_have_the_same_bits_and_are_fewer(case: str, laps: int) -> None:
-    """Fewer numbers come to the coordinator; where uploads are kept there is nothing to add."""
-    scenario = merge_keys(CASES[case], {"clients": {"number": 14}})
-    dealt, apart, added = (Pretended(scenario, (1.0,) * 3, laps=laps, nodes=nodes) for nodes in ("", NODES, "aaa"))
-    assert hash_rounds(dealt.study, dealt) == hash_rounds(apart.study, apart) == hash_rounds(added.study, added)
-    assert dealt.sums >= apart.sums >= added.sums
-    assert (added.sums < dealt.sums) == (not added.study.method.phase.server.keeps)
-
-
-def test_an_actor_without_jobs_adds_nothing() -> None:
-    """It was asked to add what its neighbors had stored, and then for its queue, which it does not have."""
-    tiers = {"spare": {"number": 0, "num_gpus": 0.5}, "all": {}}
-    scenario = merge_keys(CASES["replicates"], {"clients": {"tiers": tiers}})
-    study = build_study(read_scenario(scenario))
-    actors = Pretended(scenario, (1.0, 1.0), laps=1)
-    actors.nodes = [[0, 1, 2, 3]]
-    assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
-
-
-@pytest.mark.parametrize("laps", [1, 3])
-def test_an_adder_that_dies_changes_no_bit(laps: int) -> None:
-    """It is asked once more; where what is stored on its node is gone, all of it is trained again."""
-    study = build_study(read_scenario(CASES["replicates"]))
-    actors = Pretended(CASES["replicates"], UNEVEN, laps=laps, deaths=0.1, nodes=NODES)
-    actors.adder_deaths = 3
-    assert hash_rounds(actors.study, actors) == hash_rounds(study, Inline(study))
-    assert actors.died >= 3 and actors.adder_deaths <= 0
-
-
-DIED = 10
-
-
-class Scripted:
-    """Actors that train job j to 10 ** j, and answer in a written order; `DIED + a` means that actor a has died."""
-
-    def __init__(self, actors: int, order: list[int]) -> None:
-        self.order, self.sums, self.doing = order, dict.fromkeys(range(actors), 0.0), dict[int, Task]()
-
-    def wait(self) -> tuple[int, Any]:
-        died, a = divmod(next(n for n in self.order if n % DIED in self.doing), DIED)
-        self.order.remove(DIED * died + a)
-        task = self.doing.pop(a)
-        if died:
-            self.sums[a] = 0.0
-            return a, None
-        if task.sums:
-            totals = Totals()
-            for one in task.sums:
-                totals.add(one)
-            return a, messages.Reply(thin(totals.stats), None)
-        self.sums[a] += 0.0 if task.chunk is None else 10.0 ** task.chunk.places[0]
-        rows = None if task.chunk is None else JobRows(np.zeros(1))
-        if not task.sends:
-            return a, messages.Reply(None, rows)
-        stored = thin({"sum": ExactSum({0: torch.full((1, 4), self.sums[a], dtype=torch.float64)})})
-        self.sums[a] = 0.0
-        return a, messages.Reply(None, rows, stored)
-
-
-def test_what_is_laid_down_while_another_adds_is_added_later() -> None:
-    """Actor 0 adds for its node when actor 2 dies; actor 1 trains the lost job and stores it before 0 has answered.
-
-    The new sums were dropped, and their job counted.
-    """
-    actors = Scripted(3, [0, 1, DIED + 2, 1, 2, 2, 0, 0, 0, 1, 1, 2])
-    queue = Queue([0, 1, 2], [Chunk(np.array([j]), np.array([0])) for j in range(3)])
-    stats, rows = exchange([queue], actors.doing.__setitem__, actors.wait, [[0, 1], [2]])
-    assert stats["sum"].value().tolist() == [[111.0] * 4]
-    assert len(rows.loss) == 3
-
-
 COUNTS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(0, 60), st.integers(1, 4))
 
 
-@given(COUNTS, st.booleans(), st.data())
-def test_every_job_is_in_one_chunk(counts: tuple[int, int, int, int], mixed: bool, data: st.DataObject) -> None:
+@given(COUNTS, st.data())
+def test_every_job_is_in_one_chunk(counts: tuple[int, int, int, int], data: st.DataObject) -> None:
     """Chunks of a tier are for its actors and name the rows that their jobs start from; few actors share a row."""
     actors, models, number, laps = counts
     draw = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -238,7 +134,7 @@ def test_every_job_is_in_one_chunk(counts: tuple[int, int, int, int], mixed: boo
     specs = [ActorSpec(a % 2, 1.0, 0.0, {}) for a in range(2 * actors)]
     plan = Plan(draw.integers(0, 40, number), draw.integers(0, models, number), draw.integers(0, 2, number))
     jobs = SizedPlan(plan, np.ones(number, np.int64), draw.integers(0, 9, number))
-    queues: list[Queue] = cut_chunks(clients, specs, jobs, models, laps=laps, mixed=mixed)
+    queues: list[Queue] = cut_chunks(clients, specs, jobs, models, laps=laps)
     places = [chunk.places for queue in queues for chunk in queue.chunks]
     assert sorted(np.concatenate([*places, np.zeros(0, np.int64)]).tolist()) == list(range(number))
     row = plan.world * models + plan.model
@@ -247,7 +143,6 @@ def test_every_job_is_in_one_chunk(counts: tuple[int, int, int, int], mixed: boo
         for chunk in queue.chunks:
             assert len(chunk.places) > 0
             assert set(row[chunk.places].tolist()) == set(chunk.rows.tolist())
-            assert mixed or len(chunk.rows) == 1
         sent = sum(len(chunk.rows) for chunk in queue.chunks)
         different = len(np.unique(row[np.concatenate([chunk.places for chunk in queue.chunks])]))
         assert sent < different + actors * laps
@@ -304,11 +199,9 @@ def test_a_reply_has_the_rows_of_its_jobs_only() -> None:
     progress = begin_progress(actor.study, actor.study.method.phase)
     plan = Plan(np.array([0, 1]), np.array([2, 2]), np.array([1, 1]))
     size = actor.study.shards.sizes(plan.world, plan.client)
-    page = messages.to_page(progress.state, slice(5, 6))
-    order = messages.Order(0, 0, SizedPlan(plan, size, size), np.array([5]), 0, sends=True)
-    reply = actor.actors[0].train(order, page)
+    order = messages.Order(0, 0, SizedPlan(plan, size, size), 0, sends=True)
+    reply = actor.actors[0].train(order, messages.to_page(progress.state))
     assert reply is not None and reply.stats is not None
-    assert messages.page_bytes(page) == 4 * actor.study.net.layout.d
     sums = {name: value for name, value in reply.stats.items() if isinstance(value, ExactSum)}
     assert sum_bytes(sums) == 8 * actor.study.net.layout.d
 

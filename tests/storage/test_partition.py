@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -45,24 +44,6 @@ def test_a_partition_is_read_back_with_the_same_bits(changes: dict[str, Any], tm
     assert (again.path / "partition.parquet").read_bytes() == (run.path / "partition.parquet").read_bytes()
 
 
-def test_a_partition_that_may_not_be_read_ended_a_resumption_with_a_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = fedray.run(scenario(PLAIN), out=tmp_path / "run")
-    before = (run.path / "partition.parquet").read_bytes()
-
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    with monkeypatch.context() as patched:
-        patched.setattr("fedray.storage.summary.plain.read_file", refuse)
-        with pytest.raises(BadInput, match=r"partition\.parquet cannot be read \(permission denied"):
-            fedray.resume(run.path)
-    (run.path / "partition.parquet").write_bytes(before[:-1])
-    fedray.resume(run.path)
-    assert (run.path / "partition.parquet").read_bytes() == before
-
-
 def test_folds_have_rows_of_their_own(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 3)).astype(np.float32)
@@ -83,14 +64,17 @@ def test_folds_have_rows_of_their_own(tmp_path: Path) -> None:
 def test_a_file_of_another_data_set_or_fold_is_refused(tmp_path: Path) -> None:
     path = fedray.run(scenario(PLAIN), out=tmp_path / "one").path / "partition.parquet"
     for other, line in (
-        ({"data": {"limit": 239}}, "with 240 rows, and digits has 239 rows"),
-        ({"data": {"name": "sine", "clients": 6, "samples": 40, "limit": None}}, "'digits' with other labels"),
+        ({"data": {"limit": 239}}, "digits with other rows than digits"),
+        (
+            {"data": {"name": "sine", "clients": 6, "samples": 40, "limit": None}},
+            "digits with other .* than sine",
+        ),
     ):
         with pytest.raises(BadInput, match=line):
             fedray.run(by_file(path, other))
     rows = Split(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32))
     for column, world, line in (
-        ({"fold": [3, 3]}, (0, 1), "no rows of fold 1, but of 3"),
+        ({"fold": [3, 3]}, (0, 1), "no rows of replicate 0 and fold 1, but of 1 replicates and fold 3"),
         ({"replicate": [0, 1]}, (2, 0), "but of 2 replicates"),
     ):
         pq.write_table(pa.table({"row": [0, 1], "client": [0, 1], **column}), tmp_path / "dealt.parquet")

@@ -39,9 +39,10 @@ from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import draw_first_state, size_jobs
 from fedray.simulation.study import Study
-from fedray.training import choice, layers, loop
+from fedray.training import layers, loop
 from fedray.training.block import Block, Trained
 from fedray.training.choice import choose_engine
+from fedray.training.client_code import make_trial
 from fedray.training.layers import invariant_convolutions
 
 
@@ -223,27 +224,10 @@ def three_classes() -> Dataset:
     return classification("mine", Split(x[:150], y[:150]), Split(x[150:], y[150:]), ("a", "b", "c", "d"))
 
 
-@pytest.mark.parametrize(("module", "engine"), [(Two, "vmap"), (Branching, "loop")])
-def test_the_manifest_says_which_engine_ran_how_wide_and_why(module: type, engine: str, tmp_path: Path) -> None:
-    scenario = {"rounds": 1, "clients": {"number": 5}, "runtime": "inline"}
-    fedray.run(scenario, data=three_classes(), model=module, out=tmp_path / "run")
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["engine"]["name"] == engine
-    assert manifest["engine"]["width"] == (1 if engine == "loop" else 256)
-    assert manifest["engine"]["why"]
-    assert manifest["lanes_independent"] is True
-
-
 def test_a_layer_that_is_used_twice_leaves_the_template_as_it_was() -> None:
     run = fedray.run({"rounds": 1, "clients": {"number": 5}, "runtime": "inline"}, data=three_classes(), model=shared)
     assert all(type(p) is nn.Parameter and p.is_leaf for p in run.study.net.module.parameters())
     assert run.predict(three_classes().test.x).mean.shape == (50, 4)
-
-
-def words(n: int = 60) -> Dataset:
-    x = np.random.default_rng(0).integers(0, 9, (n, 5))
-    half = n // 2
-    return classification("words", Split(x[:half], x[:half, 0] % 2), Split(x[half:], x[half:, 0] % 2), ("a", "b"))
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -261,14 +245,6 @@ def test_a_constant_is_in_the_way_of_lanes_only_where_it_is_sent(persistent: boo
     assert net.layout.d - net.layout.trainable == persistent
     assert engine.name == ("loop" if persistent else "vmap")
     assert ("the buffer scale; a constant of persistent=False is not sent" in engine.why) == persistent
-
-
-def test_a_network_on_tokens_of_ones_own_is_mapped_over_lanes() -> None:
-    def bag() -> nn.Module:
-        return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 2))
-
-    run = fedray.run({"rounds": 1, "clients": {"number": 3}, "runtime": "inline"}, data=words(), model=bag)
-    assert run.summary["rounds"] == 1
 
 
 def test_models_evaluated_together_give_the_outputs_of_models_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +274,7 @@ def test_a_network_that_draws_in_evaluation_answers_alike_in_every_run() -> None
     keys = {"rounds": 2, "method": {"name": "ifca", "models": 2}, "clients": {"number": 3}, "data": {"limit": 90}}
     found = []
     for _ in range(2):
-        with pytest.warns(UserWarning, match="depends on the rows beside it"):
+        with pytest.warns(UserWarning, match="calls dropout as a function"):
             found.append(fedray.run({**keys, "runtime": "inline", "report": False}, model=Drawing))
     assert torch.equal(*(run.progress.state.models for run in found))
     assert found[0].summary["metrics"] == found[1].summary["metrics"]
@@ -426,7 +402,7 @@ def test_threads_never_share_a_network_that_an_engine_writes_into(engine: str) -
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataObject) -> None:
     batch_size = data.draw(st.sampled_from([1, 3, 8, "full"]))
@@ -466,22 +442,17 @@ def test_a_replicate_of_a_module_of_ones_own_is_its_single_run(engine: str) -> N
         assert rows(mine, "replicate") == rows(alone.rounds, "replicate")
 
 
-@pytest.mark.parametrize("batch", [3, 8])
-def test_a_lane_has_the_same_bits_in_blocks_of_any_width(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_has_the_same_bits_in_blocks_of_any_width() -> None:
     """Without AVX-512 blocks of three lanes differed from blocks of two in the last bit of some kernels."""
-    monkeypatch.setattr(choice, "_LANES", 8)
     net = build_net("cnn", (1, 12, 12), 3, "cross_entropy", channels=[10, 20], hidden=[8], kernel=5, padding=2)
     engine, example = choose_engine(net, lanes="torch"), torch.zeros(1, 12, 12)
     assert engine.name == "conv"
-    starts = torch.stack([net.init(lane) for lane in range(8)])
 
     def train(lanes: list[int]) -> torch.Tensor:
-        local = Local(batch_size=batch)
-        block = choice._make_block(net, local, example, lanes, starts)
-        return engine.train(net, block).final
+        return engine.train(net, make_trial(net, example, Local(lr=0.01), lanes)).final
 
-    pairs = [train([k, k])[0] for k in range(6)]
-    for width in range(2, 7):
+    pairs = [train([k, k])[0] for k in range(5)]
+    for width in range(2, 6):
         assert all(torch.equal(one, pairs[k]) for k, one in enumerate(train(list(range(width))))), width
 
 
@@ -558,7 +529,7 @@ MIXING: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     parts=st.lists(st.sampled_from([*ROWWISE, *MIXING]), min_size=1, max_size=5),
     sizes=st.lists(st.integers(4, 23).filter(lambda n: n % 4 != 1), min_size=2, max_size=5),

@@ -42,8 +42,6 @@ def run(change: Callable[[Local], Local], *changes: dict[str, Any], model: Any =
 
 
 def engine_of(run: fedray.Run) -> Any:
-    import json
-
     return json.loads((run.path / "manifest.json").read_text())["engine"]
 
 
@@ -132,8 +130,6 @@ def test_adversarial_training_is_the_same_in_lanes_and_one_after_another() -> No
 
 
 def test_adversarial_training_of_a_network_with_statistics_goes_by_autograd() -> None:
-    with pytest.raises(BadInput, match=r"torch\.func cannot go .* take the gradient by torch\.autograd\.grad"):
-        run(with_network(adversarial), TERMS, model=batch_norm)
     assert models(run(with_network(adversarial_by_autograd), TERMS, model=batch_norm)).isfinite().all()
 
 
@@ -222,7 +218,7 @@ def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> 
 
 def test_a_wrong_place_of_the_gradient_is_one_line() -> None:
     step = Transform(start_empty, same_gradient, at=lambda parameters, _noise: parameters[:-1], name="short")
-    with pytest.raises(FedrayError, match=r"local\.optimizer = short: its at returned a tensor of shape .* parameters"):
+    with pytest.raises(FedrayError, match=r"local\.optimizer = short returned shape .* parameters"):
         run(lambda local: replace(local, step=step))
 
 
@@ -287,8 +283,6 @@ def test_lanes_do_not_see_each_other() -> None:
 
     wide = run(change)
     assert engine_of(wide)["name"] == "vmap"
-    from fedray.training import choice
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(choice.MOST_LANES, "cpu", 2)
         narrow = run(change)
@@ -316,10 +310,6 @@ def ensemble_run(loss: Any, *changes: dict[str, Any], **options: Any) -> fedray.
     return fedray.run(scenario(FEW, *changes), loss=loss, **options)
 
 
-def ensemble_engine_of(ensemble_run: fedray.Run) -> str:
-    return str(json.loads((ensemble_run.path / "manifest.json").read_text())["engine"]["name"])
-
-
 def repel(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
     """Negative-correlation learning (Liu and Yao 1999), with the other models as the round began."""
     says = context.ensemble.softmax(-1)
@@ -328,12 +318,8 @@ def repel(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
     return context.objective(outputs, targets) + 0.5 * far
 
 
-def plain(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
-    return context.objective(outputs, targets)
-
-
 REPEL = LocalLoss(repel, reads=("ensemble",))
-IGNORES = LocalLoss(plain, reads=("ensemble",))
+IGNORES = LocalLoss(same_loss, reads=("ensemble",))
 
 
 def test_an_ensemble_of_one_is_the_broadcast_model() -> None:
@@ -344,7 +330,7 @@ def test_an_ensemble_of_one_is_the_broadcast_model() -> None:
 
     one = {"method": {"name": "fedavg", "models": 1}}
     broadcast, ensemble = (ensemble_run(LocalLoss(distil, reads=(name,)), one) for name in ("broadcast", "ensemble"))
-    assert ensemble_engine_of(ensemble) == "vmap"
+    assert engine_of(ensemble)["name"] == "vmap"
     assert torch.equal(models(broadcast), models(ensemble))
     assert broadcast.summary["totals"]["down_bytes"] == ensemble.summary["totals"]["down_bytes"]
 
@@ -352,8 +338,8 @@ def test_an_ensemble_of_one_is_the_broadcast_model() -> None:
 @pytest.mark.parametrize(("model", "engine"), [(None, "vmap"), (batch_norm, "loop")])
 def test_a_loss_that_reads_all_models_and_ignores_them_changes_no_bit(model: Any, engine: str) -> None:
     full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
-    reads, without = ensemble_run(IGNORES, full, model=model), ensemble_run(LocalLoss(plain), full, model=model)
-    assert ensemble_engine_of(reads) == engine
+    reads, without = ensemble_run(IGNORES, full, model=model), ensemble_run(LocalLoss(same_loss), full, model=model)
+    assert engine_of(reads)["name"] == engine
     assert reads.summary["model_hash"] == without.summary["model_hash"]
 
 
@@ -373,7 +359,7 @@ def test_each_lane_sees_the_models_of_its_own_world_and_which_it_trains() -> Non
 
     tiers = {"clients": {"tiers": TIERS}}
     found = ensemble_run(LocalLoss(look, reads=("ensemble", "broadcast", "features")), tiers, TWO_WORLDS)
-    assert ensemble_engine_of(found) == "loop"
+    assert engine_of(found)["name"] == "loop"
     assert set(seen) == {0, 1, 2}
 
 
@@ -384,7 +370,7 @@ def test_lanes_and_the_loop_train_alike_and_no_packing_shows() -> None:
 
     changes = {"clients": {"tiers": TIERS}}, TWO_WORLDS
     lanes, loop = (ensemble_run(LocalLoss(one, reads=("ensemble",)), *changes) for one in (repel, repel_one_by_one))
-    assert (ensemble_engine_of(lanes), ensemble_engine_of(loop)) == ("vmap", "loop")
+    assert (engine_of(lanes)["name"], engine_of(loop)["name"]) == ("vmap", "loop")
     torch.testing.assert_close(models(lanes), models(loop), rtol=1e-4, atol=1e-5)
     assert (models(lanes) - models(ensemble_run(IGNORES, *changes))).abs().max() > 1e-4
     with pytest.MonkeyPatch.context() as patch:
@@ -405,14 +391,14 @@ def test_a_client_downloads_every_model_once_a_round() -> None:
         return dict(total)
 
     tiers = {"clients": {"tiers": TIERS}, "rounds": 2}
-    reads, without = ensemble_run(IGNORES, tiers), ensemble_run(LocalLoss(plain), tiers)
+    reads, without = ensemble_run(IGNORES, tiers), ensemble_run(LocalLoss(same_loss), tiers)
     model = 4 * reads.study.net.layout.d
     assert set(bytes_a_client(reads, "down_bytes").values()) == {3 * model}
     assert set(bytes_a_client(without, "down_bytes").values()) == {model, 3 * model}
     assert bytes_a_client(reads, "up_bytes") == bytes_a_client(without, "up_bytes")
     asked = {"method": {"name": "ifca"}, "clients": {"number": 4}}  # whose clients have them all anyway
     assert ensemble_run(IGNORES, asked).summary["totals"] | {"wall_seconds": 0} == ensemble_run(
-        LocalLoss(plain), asked
+        LocalLoss(same_loss), asked
     ).summary["totals"] | {"wall_seconds": 0}
 
 

@@ -49,14 +49,14 @@ PAIRS = [
     if kind in FEW or name not in list(COMPILED)[2:]
 ]
 ALL = pytest.mark.parametrize("engine", of(CASES))
-REFERENCES: dict[object, blocks.Trained] = {}  # what the loop trains; engines of one network share it
+REFERENCES: dict[object, tuple[Net, blocks.Trained]] = {}  # what the loop trains; engines of one network share it
 
 
 def compare(case: Case, block: blocks.Block, *address: object) -> None:
     key = (id(case.net), *address)
     if key not in REFERENCES:
-        REFERENCES[key] = loop.train_loop(case.net, block)
-    reference, found = REFERENCES[key], case.train(case.net, block)
+        REFERENCES[key] = case.net, loop.train_loop(case.net, block)  # the network is held: its id is not given again
+    (_, reference), found = REFERENCES[key], case.train(case.net, block)
     assert (reference.final - block.start).abs().max() > 1e-4 and reference.final.isfinite().all()
     assert (found.final - reference.final).abs().max() < 1e-10
     assert (found.loss - reference.loss).abs().max() < 1e-9

@@ -308,7 +308,7 @@ class Subclassed(TwoLayers):
 
 REFUSED: dict[type[nn.Module], str] = {
     Gelu: "calls gelu", Residual: "calls add", Twice: "uses a layer twice", Tied: "uses a layer twice",
-    Unused: "does not read c.weight", Frozen: "frozen or shared", Buffered: "calls mul", Hooked: "has hooks",
+    Unused: "once: c.bias", Frozen: "once: a.weight", Buffered: "calls mul", Hooked: "has hooks",
     Patched: "replaced on an object", Branching: "calls sum", Dropping: "calls dropout as a function",
     Modal: "gives other numbers", Throwing: "draws random numbers", Counting: "changes the module",
     Keeping: "changes the module", Stopped: "", Clamping: "", Mixing: "fixed number of samples",

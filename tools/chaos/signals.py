@@ -118,7 +118,7 @@ def disturb_once(
     said = watch(words, disturb, fork=fork)
     length = said.seconds
     fault = judge(said, kind, sent=bool(sent), complete=read_results(out) == want)
-    fault = fault or find_leftovers(bench.folder, raylets, killed=said.status == -signal.SIGKILL)
+    fault = fault or find_leftovers(bench.folder, killed=said.status == -signal.SIGKILL)
     silence = said.silence
     for _ in range(5):
         if fault or (said.status == 0 and read_results(out) == want):
@@ -175,7 +175,7 @@ def is_dead(folder: Path) -> bool:
     return leftovers.is_abandoned(folder) and not leftovers.session_processes(folder)
 
 
-def find_leftovers(place: Path, raylets: set[int], *, killed: bool) -> str:
+def find_leftovers(place: Path, *, killed: bool) -> str:
     """What a command on Ray has left behind; after a kill, what is left once it was cleaned up."""
     if killed:
         deadline = time.monotonic() + GONE_SECONDS
@@ -184,7 +184,6 @@ def find_leftovers(place: Path, raylets: set[int], *, killed: bool) -> str:
         for folder in filter(is_dead, leftovers.find_sessions([place])):
             leftovers.remove_session(folder)
     left = [*place.glob(f"{leftovers.PREFIX}*")]
-    left += [path for pid in raylets for path in leftovers.SHARED_MEMORY.glob(f"sem.*{pid}-*")]
     return f"left behind: {', '.join(map(str, left))}" if left else ""
 
 

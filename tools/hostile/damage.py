@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import time
@@ -115,44 +114,6 @@ def forbid(path: Path, _chance: random.Random) -> None:
     path.chmod(0)
 
 
-def become_directory(path: Path, _chance: random.Random) -> None:
-    delete(path, _chance)
-    path.mkdir()
-    (path / "inside").write_text("x")
-
-
-def become_file(path: Path, _chance: random.Random) -> None:
-    delete(path, _chance)
-    path.write_text("x")
-
-
-def become_link(path: Path, _chance: random.Random) -> None:
-    """A link to what it was, outside of the run."""
-    moved = Path(tempfile.mkdtemp(dir=_root(path).parent)) / path.name
-    shutil.move(path, moved)
-    path.symlink_to(moved)
-
-
-def become_pipe(path: Path, _chance: random.Random) -> None:
-    """Whoever opens it waits for a writer."""
-    delete(path, _chance)
-    os.mkfifo(path)
-
-
-def become_device(path: Path, _chance: random.Random) -> None:
-    """`/dev/zero`, which has no end; a pipe where devices cannot be made."""
-    delete(path, _chance)
-    try:
-        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
-    except OSError:
-        os.mkfifo(path)
-
-
-def _root(path: Path) -> Path:
-    """The run directory of a file."""
-    return next(above for above in path.parents if (above / "scenario.yaml").exists())
-
-
 OF_FILES: dict[str, Callable[[Path, random.Random], None]] = {
     "bit flip": flip,
     "truncation": truncate,
@@ -161,17 +122,10 @@ OF_FILES: dict[str, Callable[[Path, random.Random], None]] = {
     "deleted": delete,
     "swapped with another": swap,
     "mode 0000": forbid,
-    "a directory instead": become_directory,
-    "a link instead": become_link,
-    "a pipe instead": become_pipe,
-    "a device instead": become_device,
 }
 OF_FOLDERS: dict[str, Callable[[Path, random.Random], None]] = {
     "deleted": delete,
     "mode 0000": forbid,
-    "a file instead": become_file,
-    "a link instead": become_link,
-    "a pipe instead": become_pipe,
 }
 
 

@@ -33,9 +33,6 @@ from fedray.files.layout import TABLES, find_table_parts, list_files, list_table
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import name_type
 
-INPUTS = ("x", "x_train", "train_x", "data", "images", "features", "inputs", "input")  # usual keys of a dict
-LABELS = ("y", "y_train", "train_y", "target", "targets", "labels", "label")
-
 
 def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     """A folder of Parquet, CSV or Feather files: one for each client, which is named after its file, or one a part.
@@ -79,7 +76,9 @@ def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """A mapping from clients to data: tables, their files, Hugging Face data sets, pairs, or torch data sets."""
     texts = all(isinstance(value, str) for value in things.values())  # paths, say
     if not texts and not any(_is_readable(value) for value in things.values()):
-        raise BadInput(explain_dict(things))
+        each = [f"{key} ({name_type(v) if is_array(v) else describe_thing(v)})" for key, v in things.items()]
+        has = ", ".join(each[:MOST_NAMED] + ["..."] * (len(each) > MOST_NAMED))
+        raise BadInput(f"data is a dict of {has}: give pandas.DataFrame(d) if these are columns, or {KNOWN_FORMS}")
     if folders := {client: value for client, value in things.items() if isinstance(value, Path) and value.is_dir()}:
         return _read_client_folders(things, folders, reading)
     things = {
@@ -113,25 +112,6 @@ def _is_readable(value: Any) -> bool:
     """Whether a value of a mapping may be the data of a client."""
     known = isinstance(value, Path | Dataset) or is_frame(value) or is_torch_set(value)
     return known or is_pair(value) or hugging_face.is_hugging_face(value) or isinstance(value, Mapping)
-
-
-def explain_dict(things: Mapping[Any, Any]) -> str:
-    """Returns the line about a dict whose values are no data by themselves: arrays, columns, numbers.
-
-    Example:
-        >>> explain_dict({"x": [[0.5]], "y": [1]})
-        "data is a dict of x (a list of 1 (a list)), y (a list of 1 (an int)): give a pair, data=(d['x'], d['y'])"
-    """
-    each = [f"{key} ({name_type(v) if is_array(v) else describe_thing(v)})" for key, v in things.items()]
-    has = ", ".join(each[:MOST_NAMED] + ["..."] * (len(each) > MOST_NAMED))
-    keys = {str(key).lower(): key for key in things}
-    x, y = (next((keys[name] for name in names if name in keys), None) for names in (INPUTS, LABELS))
-    if x is None or y is None:
-        return f"data is a dict of {has}: give data=pandas.DataFrame(d) if these are columns, or {KNOWN_FORMS}"
-    test = [keys.get(str(key).lower().replace("train", "test")) for key in (x, y)]
-    if None in test or test == [x, y]:
-        return f"data is a dict of {has}: give a pair, data=(d[{x!r}], d[{y!r}])"
-    return f"data is a dict of {has}: give two pairs, data=((d[{x!r}], d[{y!r}]), (d[{test[0]!r}], d[{test[1]!r}]))"
 
 
 def read_clients(

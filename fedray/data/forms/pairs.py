@@ -72,8 +72,6 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         return _read_pair(thing, reading, "data"), test
     if "torch.DataLoader" in list_classes(thing):
         raise BadInput("data is a DataLoader: give its data set, loader.dataset")
-    if isinstance(thing, np.lib.npyio.NpzFile):
-        raise BadInput(f"data is the arrays {', '.join(thing)[:100]} of an .npz file: give two of them, data=(x, y)")
     if isinstance(thing, str):
         raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
     raise BadInput(f"data is {describe_thing(thing)}: give {KNOWN_FORMS}")

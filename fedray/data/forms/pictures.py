@@ -1,8 +1,8 @@
 """Pictures as numbers, and folders of them with a folder for each class, also by part and by client.
 
-One picture has the numbers that its file has, whatever their width, or there is one line that says why not. Gray, color
+One picture has the numbers that Pillow reads, or there is one line that says why not. Gray, color
 and transparency of 8 bits are bytes; gray of more bits is whole numbers, and real numbers stay real. What Pillow would
-round (16 bits a color) or mix (CMYK) is refused. A picture lies as its EXIF says.
+mix (CMYK) is refused. A picture is turned as its EXIF says.
 
 Example:
     >>> import tempfile
@@ -25,6 +25,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +43,6 @@ OPTIONS = ("test", "test_fraction", "size")
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One picture as numbers.
-
-ORIENTATION = 0x0112  # the tag of EXIF; 1 is upright
 BYTES, WHOLE, REAL = "8 bits", "whole numbers of more than 8 bits", "real numbers"
 
 
@@ -53,12 +52,10 @@ class Decoded(NamedTuple):
     Attributes:
         pixels: `[C, H, W]`: uint8, int32 or float32; C is 1 (gray), 3 (color) or 4 (color with transparency).
         levels: What its numbers are: `BYTES`, `WHOLE` or `REAL`.
-        lies: Whether its EXIF says another orientation than it has: an object in memory, which may be turned already.
     """
 
     pixels: Array
     levels: str
-    lies: bool
 
 
 def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
@@ -78,44 +75,20 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
         known = any(kind.__module__.startswith("PIL.") for kind in type(source).__mro__)
         source = Path(source).read_bytes() if isinstance(source, str | Path) else source
         picture = source if known else Image.open(io.BytesIO(source))
-        raw, most = _read_header(picture)
-        if picture.mode in ("RGB", "RGBA", "LA") and (most > 255 or ";16" in raw):
-            raise BadInput(
-                f"data: {where} has 16 bits a color, of which 8 would be left: convert it, or give pictures as arrays"
-            )
-        turned = _find_orientation(picture) != 1
-        from_file = picture.format is not None
-        picture = ImageOps.exif_transpose(picture) if turned and from_file else picture
+        with suppress(Exception):  # of damaged EXIF, which says nothing
+            picture = ImageOps.exif_transpose(picture)
         levels = WHOLE if picture.mode.startswith("I") else REAL if picture.mode == "F" else BYTES
         if levels == BYTES:
             picture = _find_channels(picture, where)
         elif levels == WHOLE:
-            picture = _read_levels(picture, raw, most, where)
+            picture = Image.fromarray(np.asarray(picture).astype(np.int32))
         if size is not None and picture.size != (size, size):
             picture = picture.resize((size, size), Image.Resampling.BILINEAR)
         pixels = np.asarray(picture)
         pixels = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
-        return Decoded(np.ascontiguousarray(pixels), levels, turned and not from_file)
+        return Decoded(np.ascontiguousarray(pixels), levels)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise BadInput(f"data: {where} cannot be read as a picture ({error}): replace or remove it") from error
-
-
-def _read_header(picture: Any) -> tuple[str, int]:
-    """How a file that is opened and not yet read packs its numbers, and its largest level; 0 where it says none."""
-    tiles = getattr(picture, "tile", ())
-    if not tiles:
-        return "", 0
-    packed = tiles[0][3] if isinstance(tiles[0][3], tuple) else (tiles[0][3],)
-    most = packed[1] if str(tiles[0][0]).startswith("ppm") and len(packed) > 1 else 0
-    return str(packed[0]) if packed else "", int(most)
-
-
-def _find_orientation(picture: Any) -> int:
-    """Returns how a picture lies by its EXIF; 1, which is upright, where it says nothing or is damaged."""
-    try:
-        return int(picture.getexif().get(ORIENTATION, 1))
-    except Exception:
-        return 1
 
 
 def _find_channels(picture: Any, where: str) -> Any:
@@ -130,18 +103,6 @@ def _find_channels(picture: Any, where: str) -> Any:
     mixed = picture.convert({"La": "LA", "RGBa": "RGBA", "LA": "LA"}.get(mode, "RGBA"))
     opaque = mixed.getchannel("A").getextrema() == (255, 255)
     return mixed.convert(mixed.mode.removesuffix("A")) if opaque else mixed.convert("RGBA")
-
-
-def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
-    """Returns a gray picture of more than 8 bits, as an image of 32 bits with the numbers of its file."""
-    from PIL import Image
-
-    numbers = np.asarray(picture)
-    if raw == "I;32N" and numbers.min() < 0:  # they are unsigned, and Pillow has signed ones
-        raise BadInput(f"data: {where} has levels above 2,147,483,647: give pictures as arrays")
-    if most not in (0, 65_535):  # Pillow raised them to 16 bits
-        numbers = np.rint(numbers * (most / 65_535))
-    return Image.fromarray(numbers.astype(np.int32))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -160,7 +121,6 @@ class PictureRows:
         self._spool, self._waiting = Spool(), list[Array]()
         self._first: tuple[Decoded, str] | None = None
         self._counts = Counter[int]()  # pictures by their channels
-        self._lying = 0
 
     def append(self, picture: Decoded, where: str) -> None:
         """Adds a picture, which messages call `where`.
@@ -181,7 +141,6 @@ class PictureRows:
             for piece in read_pieces(narrow):
                 self._spool.append(_widen(piece, own))
         self._counts[own] += 1
-        self._lying += picture.lies
         self._waiting.append(_widen(picture.pixels[None], max(before, own)))
         if len(self._waiting) * self._waiting[0].nbytes >= PIECE_BYTES:
             self._flush()
@@ -201,13 +160,8 @@ class PictureRows:
         words, most = {1: "gray", 3: "in color", 4: "transparent"}, max(self._counts, default=0)
         few = " and ".join(f"{count:,} are {words[c]}" for c, count in sorted(self._counts.items()) if c < most)
         more = {3: "color, with three equal channels", 4: "color with a fourth channel for transparency"}
-        of = f"of {self.number:,} pictures"
-        mixed = f"data: {of} {few}, and read as {more[most]}, as others have it" if few else ""
-        lying = (
-            f"data: {self._lying:,} {of} have an orientation in EXIF and are read as they lie: give them through "
-            "PIL.ImageOps.exif_transpose"
-        )
-        return tuple(filter(None, (mixed, lying if self._lying else "")))
+        said = f"data: of {self.number:,} pictures {few}, and read as {more[most]}, as others have it" if few else ""
+        return (said,) if few else ()
 
     def _flush(self) -> None:
         if self._waiting:
@@ -249,12 +203,12 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     Raises:
         BadInput: There are no such folders, or the pictures are of several sizes or kinds.
     """
+    given = folder
     if isinstance(folder, Mapping):
         layout, folder = _join_layouts(folder), next(iter(folder.values())).parent
     else:
         layout = find_classes(folder, None if reading.test is None else str(reading.test))
-    files = {one.path: list_files(one.path) for one in layout.classes}
-    rows = [(one, file) for one in layout.classes for file in files[one.path] if file.suffix.lower() in PICTURES]
+    rows = [(one, file) for one in layout.classes for file in list_files(one.path) if file.suffix.lower() in PICTURES]
     trained = [one for one in layout.classes if one.part == "train"]
     names, clients = sorted({one.name for one in trained}), list(dict.fromkeys(one.client for one in trained))
     if unknown := sorted({one.name for one in layout.classes} - set(names)):
@@ -267,7 +221,12 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     if clients != [""]:
         columns = {CLIENT: np.array(clients)[owner[:n]]}
         train, test = train._replace(group=owner[:n], columns=columns), test._replace(group=owner[n:])
-    remarks = (*_tell_layout(folder, layout, files), *said)
+    known = set(clients) | {one.client for one in layout.classes}
+    if known != {""}:
+        each = ", ".join(sorted(known))[:200]
+        said = (f"data: {each} are clients with the classes {', '.join(names)[:200]}", *said)
+    other = [file for file in list_files(folder) if file.suffix.lower() not in PICTURES]
+    remarks = (*layout.remarks, *said, *tell_endings(folder, () if isinstance(given, Mapping) else other))
     return make_dataset("folder", train, test, reading._replace(task="classification"), remarks)
 
 
@@ -282,13 +241,9 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
             )
         if parts[client] != set().union(*parts.values()):
             raise BadInput(f"client {client} has no test rows, but others have: give all of them some, or none")
-    whole = PictureFolders([], [], [], [])
-    for client, layout in each.items():
-        whole.classes.extend(one._replace(client=client) for one in layout.classes)
-        whole.others.extend(layout.others)
-        whole.empty.extend(layout.empty)
-        whole.remarks.extend(f"{remark} (client {client})" for remark in layout.remarks)
-    return whole._replace(classes=sorted(whole.classes, key=lambda one: one.part == "test"))
+    classes = [one._replace(client=client) for client, layout in each.items() for one in layout.classes]
+    remarks = [f"{remark} (client {client})" for client, layout in each.items() for remark in layout.remarks]
+    return PictureFolders(sorted(classes, key=lambda one: one.part == "test"), remarks)
 
 
 def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
@@ -300,21 +255,6 @@ def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = N
         path: The folder.
     """
     return read_folder(find_picture_folder(root, path), reading)
-
-
-def _tell_layout(folder: Path, layout: PictureFolders, files: dict[Path, list[Path]]) -> list[str]:
-    """What is said of the folders, and of files that are left out; `files` are those of each folder of a class."""
-    clients, names = sorted({one.client for one in layout.classes} - {""}), sorted({one.name for one in layout.classes})
-    said = list(layout.remarks)
-    if clients:
-        said = [f"data: {', '.join(clients)[:200]} are clients with the classes {', '.join(names)[:200]}", *said]
-    beside = layout.list_others()
-    inside = [file for each in files.values() for file in each]
-    stray = [file for file in beside if file.suffix.lower() in PICTURES]
-    if stray:
-        many = f"{len(stray):,} pictures are" if len(stray) > 1 else "1 picture is"
-        said.append(f"data: {many} left out, in no folder of a class: {stray[0].parent.name}/{stray[0].name}")
-    return said + tell_endings(folder, [file for file in inside + beside if file.suffix.lower() not in PICTURES])
 
 
 def _widen(x: Array, channels: int) -> Array:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedray.core.errors import BadInput
 from fedray.core.read_options import ReadOptions
 from fedray.data.forms import clients, hugging_face, leaf, pairs, pictures, tables
@@ -100,10 +98,6 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     return whole.assign(**{target: y}), target
 
 
-def _is_mapping(thing: Any) -> bool:
-    return isinstance(thing, Mapping) and not isinstance(thing, np.lib.npyio.NpzFile)
-
-
 def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """Returns a mapping from clients to data, or from parts to data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
@@ -129,7 +123,7 @@ FORMS = (
     Form("a folder of tables", lambda at: isinstance(at, Path) and bool(list_tables(at)), clients.read_table_folder),
     Form("a folder of pictures", lambda at: isinstance(at, Path), pictures.read_folder, pictures.OPTIONS),
     Form("a table", tables.is_frame, lambda frame, how: tables.read_table(tables.as_frame(frame), how)),
-    Form("a mapping", _is_mapping, _read_mapping),
+    Form("a mapping", lambda thing: isinstance(thing, Mapping), _read_mapping),
     Form("two tables", _are_two_tables, _read_two_tables),
     Form("a table with its labels", _is_table_with_labels, _read_table_with_labels, tables.TEXT_OPTIONS - {"target"}),
     Form(pairs.NAME, lambda _: True, pairs.read_thing, pairs.OPTIONS),  # the last: it says what else is no form

@@ -10,19 +10,11 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.read_options import ReadOptions
-from fedray.core.text import suggest_nearest
-from fedray.data.cells import (
-    explain_marks,
-    find_marks,
-    holds_words,
-    is_number_text,
-    is_text,
-    name_cells,
-    unbox,
-)
+from fedray.core.text import show_line, suggest_nearest
+from fedray.data.cells import MARKS, holds_marked_numbers, holds_words, is_number_text, is_text, unbox
 from fedray.data.forms.arrays import doubt_classes, doubt_targets, is_whole_with_gaps, list_classes
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
-from fedray.data.forms.text_tables import explain_table, read_text_table
+from fedray.data.forms.text_tables import read_text_table
 from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray, refuse_twins
 from fedray.data.origins import Float64, find_origin
 from fedray.data.types import Array, Dataset
@@ -158,7 +150,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     if missing == "mean":
         found = {column: number for column, number in found.items() if column not in columns.inputs}
     if found and missing != "drop":
-        _refuse_gaps(found, columns, missing, key, f", in row {out.argmax() + 1}" if out.sum() == 1 else "")
+        _refuse_gaps(found, columns, missing, key)
     for column in (*columns.targets, *columns.inputs):
         values = frame[column]
         if values.dtype.kind == "f" and np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).any():
@@ -166,15 +158,12 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     return out if missing == "drop" else np.zeros(len(frame), dtype=bool)
 
 
-def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str, where: str) -> None:
-    """Refuses missing values, with the names of the columns, and the row where it is a single one."""
-    if len(found) == 1:
-        said = "".join(f"column {column} has {number} missing values" for column, number in found.items())
-    else:
-        said = f"columns {', '.join(f'{c} ({number})' for c, number in found.items())[:400]} have missing values"
+def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str) -> None:
+    """Refuses missing values, with the names of the columns."""
+    said = f"values are missing in {', '.join(f'{c} ({number})' for c, number in found.items())[:400]}"
     if missing == "refuse" and not set(found) - set(columns.inputs):
-        raise BadInput(f"{key}: {said}{where}: {REMEDY}")
-    raise BadInput(f"{key}: {said}{where}, and a target or a client has no mean: write data.missing: drop (those rows)")
+        raise BadInput(f"{key}: {said}: {REMEDY}")
+    raise BadInput(f"{key}: {said}, and a target or a client has no mean: write data.missing: drop (those rows)")
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
@@ -207,10 +196,9 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
     """Refuses a target or a column of clients that is neither numbers nor text, or text that is meant as numbers."""
     values = frame[column]
     if values.dtype.kind not in "iufbOU" or not holds_words(values):
-        what = name_cells(values) if values.dtype.kind == "O" else f"values of type {values.dtype}"
-        raise BadInput(f"{key}: column {column} holds {what}: give a number or a text in each row")
-    if task != "classification" and is_text(values) and (said := explain_marks(values, f"{key}: column {column}")):
-        raise BadInput(f"{said} (or write data.task: classification)")
+        raise BadInput(f"{key}: column {column} is of type {values.dtype}: give a number or a text in each row")
+    if task != "classification" and is_text(values) and holds_marked_numbers(values):
+        raise BadInput(f"{key}: column {column} has {MARKS} (or write data.task: classification)")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -311,13 +299,10 @@ def _as_numbers(column: Any) -> Array:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables of named columns: pandas and polars frames, pyarrow tables, and files of them.
-
-OTHER_FILES = {".xlsx": "excel", ".xls": "excel", ".json": "json", ".jsonl": "json", ".dta": "stata", ".sav": "spss"}
-OTHER_FILES |= {".pkl": "pickle", ".pickle": "pickle", ".h5": "hdf", ".hdf": "hdf"}
-ARRAY_FILES = (".npz", ".npy", ".mat", ".pt", ".pth")
-READ_FILES = "CSV (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather files (.feather, .arrow)"
+READ_FILES = "CSV in UTF-8 (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather (.feather, .arrow)"
 MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
 MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
+KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # cells by which nobody deals rows
 OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
 TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
@@ -388,63 +373,31 @@ def read_frame(file: Path, key: str = "path") -> Any:
         BadInput: It is a file of another kind, or damaged.
     """
     import pandas as pd
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ending = file.suffix.lower()
-    if file.name.lower().endswith((".json.gz", ".jsonl.gz")):
-        ending = ".json"
     if list_leaf_files(file):
         raise BadInput(f"data.{key} = {file} is LEAF's JSON: data.name: leaf reads it")
-    if ending in OTHER_FILES:
-        raise BadInput(
-            f"data.{key} = {file}: {ending} files are not read: convert it once, pandas.read_{OTHER_FILES[ending]}(...)"
-            ".to_parquet(...)"
-        )
-    if ending in ARRAY_FILES:
-        raise BadInput(f"data.{key} = {file}: {ending} files are no tables: load it, and give its arrays, data=(x, y)")
-    kind = TABLES.get(ending, "csv")
+    kind = TABLES.get(file.suffix.lower(), "csv")
     try:
         if kind == "parquet":
             refuse_twins(pq.read_schema(file).names, file.name)
             frame = pd.read_parquet(file)
         elif kind == "feather":
-            frame = _read_arrow(file)
+            try:
+                frame = pd.read_feather(file)
+            except pa.ArrowInvalid:  # a stream of Arrow
+                with pa.memory_map(str(file)) as opened, pa.ipc.open_stream(opened) as stream:
+                    frame = stream.read_pandas()
         else:
-            frame = _read_csv(file, "\t" if kind == "tsv" else ",", key)
+            frame = read_text_table(file, "\t" if kind == "tsv" else ",")
     except BadInput:
         raise
     except Exception as error:  # pyarrow and pandas raise many kinds
-        if ending not in TABLES:
-            raise BadInput(f"data.{key} = {file} is no table that is read: give {READ_FILES}") from error
-        raise explain_table(file, error, f"data.{key} = {file}") from error
+        why = show_line(f"{type(error).__name__}: {error}")
+        raise BadInput(f"data.{key} = {file} cannot be read ({why}): give {READ_FILES}") from error
     frame = as_frame(frame)
     frame.attrs["file"] = file.name  # for messages
-    return frame
-
-
-def _read_arrow(file: Path) -> Any:
-    """Returns a Feather file, or a stream of Arrow."""
-    import pandas as pd
-    import pyarrow as pa
-
-    try:
-        return pd.read_feather(file)
-    except pa.ArrowInvalid:
-        with pa.memory_map(str(file)) as opened, pa.ipc.open_stream(opened) as stream:
-            return stream.read_pandas()
-
-
-def _read_csv(file: Path, delimiter: str, key: str) -> Any:
-    """A file of text, where `key` names it; one without commas between its columns may have them in its numbers."""
-    frame, found = read_text_table(file, delimiter)
-    for column in frame if found != delimiter else ():
-        if is_text(frame[column]) and (marks := find_marks(frame[column])):
-            more = f", or {marks[1].options} if these are decimal commas" if len(marks) > 1 else ""
-            what = "commas" if "," in marks[0] else marks[0].what
-            raise BadInput(
-                f"data.{key} = {file}: column {column} has numbers with {what}: convert it once, pandas.read_csv(..., "
-                f"sep={found!r}, {marks[0].options}).to_parquet(...){more}"
-            )
     return frame
 
 
@@ -585,7 +538,7 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
     kept = {}
     for name in names:
         values = frame[name]
-        if values.dtype.name == "object" and name_cells(values) != "objects":
+        if values.dtype.name == "object" and isinstance(next(iter(values.dropna()), None), KEPT_AS_THEY_ARE):
             continue
         if (small or name not in inputs) and (small or values.nunique() <= MOST_KEPT_VALUES):
             kept[str(name)] = values.astype(str).to_numpy(dtype=str)

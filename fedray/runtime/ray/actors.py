@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -24,27 +23,14 @@ from fedray.core import native
 from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
-from fedray.core.sums import Totals, merge_stats, sum_bytes, thin
-from fedray.core.types import IntArray, SizedPlan, State, Stats
+from fedray.core.sums import merge_stats, thin
+from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
-from fedray.runtime import exchange as messages
 from fedray.runtime.environment import device_of, limit_gpu_memory
-from fedray.runtime.exchange import (
-    Order,
-    Page,
-    Piece,
-    Queue,
-    Reply,
-    Task,
-    choose_adding,
-    exchange,
-    page_bytes,
-    share_nodes,
-    to_page,
-)
+from fedray.runtime.exchange import Order, Page, Piece, Queue, Reply, Task, exchange, to_page, to_state
 from fedray.runtime.inline import answer_pieces
-from fedray.runtime.placement import ActorSpec, describe_missing
+from fedray.runtime.placement import ActorSpec
 from fedray.runtime.ray.cluster import (
     GONE,
     MOST_DEATHS,
@@ -55,12 +41,10 @@ from fedray.runtime.ray.cluster import (
     describe_cluster,
     explain_error,
     make_actors,
-    name_actors,
     raise_if_refused,
     read_cluster,
     take_seats,
 )
-from fedray.runtime.ray.connection import KeepsDying
 from fedray.runtime.session import worker_facts
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
@@ -69,39 +53,22 @@ from fedray.simulation.study import Question, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How the chunks of an exchange reach the client actors, and their answers the coordinator.
-#
-# The rows of the state travel as pages: one model a page where models are large, so that a node gets only those that
-# its actors need, and each of them once.
 
-PAGE_BYTES = 1 << 20  # of a page of small rows
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
 NUMBERS = itertools.count()  # of exchanges: what actors keep belongs to one
 
 
-def rows_a_page(models: Any) -> int:
-    """Returns how many rows of an array `[M, d]` a page has.
-
-    Example:
-        >>> rows_a_page(np.zeros((5, 10), np.float32)), rows_a_page(np.zeros((5, 10**6), np.float32))
-        (5, 1)
-    """
-    return max(1, min(len(models), PAGE_BYTES // max(1, int(models[0].nbytes))))
+def explain_silence(a: int) -> FedrayError:
+    """Returns the line about an actor that does not answer a call."""
+    return FedrayError(
+        f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
+        "If its work takes longer, set FEDRAY_PATIENCE"
+    )
 
 
-class Round(NamedTuple):
-    """What is trained.
-
-    Attributes:
-        t: The round, from 0.
-        jobs: All jobs.
-        state: The server's state.
-        whole: Whether actors need all rows of the state.
-    """
-
-    t: int
-    jobs: SizedPlan
-    state: State
-    whole: bool
+def explain_deaths(a: int) -> FedrayError:
+    """Returns the line about an actor that dies again and again."""
+    return FedrayError(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
 
 
 class Calls:
@@ -110,79 +77,44 @@ class Calls:
     Attributes:
         actors: The client actors, by number.
         recover: Waits until an actor that has died is there again.
-        apart: Actors whose sums stay on their node, for one of them to add up.
-        traffic: Bytes of models that were sent, each page once, and of sums that came back.
+        t: The round, from 0.
+        jobs: All jobs.
     """
 
     def __init__(
-        self, actors: list[Any], recover: Callable[[int], None], round_: Round, apart: Collection[int] = ()
+        self, actors: list[Any], recover: Callable[[int], None], t: int, jobs: SizedPlan, state: State
     ) -> None:
-        self.actors, self.recover, self.round, self.apart = actors, recover, round_, apart
-        self._number, self.traffic = next(NUMBERS), [0, 0]
-        models = round_.state.models.numpy()
-        self._rows = len(models) if round_.whole else rows_a_page(models)
-        self._pages: dict[int, Page | Any] = {}
-        self._pending: dict[Any, tuple[int, Any]] = {}  # an answer -> its actor, and where its sums are stored
+        self.actors, self.recover, self.t, self.jobs = actors, recover, t, jobs
+        self._number, page = next(NUMBERS), to_page(state)
+        self._state = page if page.models.nbytes < CALL_BYTES else ray.put(page)
+        self._pending: dict[Any, int] = {}  # an answer -> its actor
         self._deaths: Counter[int] = Counter()
 
     def post(self, a: int, task: Task) -> None:
         """Calls an actor."""
-        if task.sums:
-            self._pending[self.actors[a].add.remote(*task.sums)] = a, None
-            return
-        t, jobs = self.round[:2]
-        if task.chunk is None:
-            order, pages = Order(self._number, t, None, None, task.kept, task.sends), list[Any]()
-        else:
-            numbers = np.unique(task.chunk.rows // self._rows) if not self.round.whole else np.zeros(1, np.int64)
-            order = Order(self._number, t, jobs.take(task.chunk.places), self._held(numbers), task.kept, task.sends)
-            pages = [self._page(int(number)) for number in numbers]
-        if task.sends and a in self.apart:
-            answer, stored = self.actors[a].train_apart.options(num_returns=2).remote(order, *pages)
-        else:
-            answer, stored = self.actors[a].train.remote(order, *pages), None
-        self._pending[answer] = a, stored
-
-    def _held(self, numbers: IntArray) -> IntArray | None:
-        """Returns the rows of some pages; None where they are all."""
-        rows = (numbers[:, None] * self._rows + np.arange(self._rows)).ravel()
-        held: IntArray = rows[rows < len(self.round.state.models)]
-        return None if len(held) == len(self.round.state.models) else held
-
-    def _page(self, number: int) -> Any:
-        """Returns a page, or a reference to it."""
-        if number not in self._pages:
-            page = to_page(self.round.state, slice(number * self._rows, (number + 1) * self._rows))
-            self.traffic[0] += page_bytes(page)
-            self._pages[number] = page if page_bytes(page) < CALL_BYTES else ray.put(page)
-        return self._pages[number]
+        jobs = None if task.chunk is None else self.jobs.take(task.chunk.places)
+        order = Order(self._number, self.t, jobs, task.kept, task.sends)
+        self._pending[self.actors[a].train.remote(order, self._state)] = a
 
     def wait(self) -> tuple[int, Reply | None]:
         """Waits for any answer; None where the actor has died, or has lost its sums."""
         done, _ = ray.wait(list(self._pending), timeout=PATIENCE)
         if not done:
-            a = min(a for a, _ in self._pending.values())
-            raise FedrayError(
-                f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
-                "If its work takes longer, set FEDRAY_PATIENCE"
-            )
-        a, stored = self._pending.pop(done[0])
+            raise explain_silence(min(self._pending.values()))
+        a = self._pending.pop(done[0])
         try:
             reply: Reply | None = ray.get(done[0])
         except RayTaskError as error:
-            if isinstance(error.cause, GONE):  # what it was to add up is gone with another node
-                return a, None
             raise explain_error(error, f"client actor {a}") from error
         except GONE:
             self._deaths[a] += 1
             if self._deaths[a] >= MOST_DEATHS:
-                raise KeepsDying(
+                raise FedrayError(
                     f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?"
                 ) from None
             self.recover(a)
             return a, None
-        self.traffic[1] += 0 if reply is None or reply.stats is None else sum_bytes(reply.stats)
-        return a, reply if reply is None else reply._replace(stored=stored)
+        return a, reply
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -253,7 +185,7 @@ class ClientActor:
         with explaining_own_objects(self.scenario, self.own):
             return worker_facts(self.worker)
 
-    def train(self, order: messages.Order, *pages: messages.Page) -> messages.Reply | None:
+    def train(self, order: Order, page: Page) -> Reply | None:
         """Trains a chunk of a round and adds its sums to those of this actor; None where these were lost."""
         self._check_restored()
         if order.kept == 0:
@@ -262,25 +194,13 @@ class ClientActor:
             return None
         rows = None
         if order.jobs is not None:
-            phase, state = self.worker.study.method.phase, messages.to_state(*pages)
-            stats, rows = self.worker.train(order.t, order.jobs, state, phase, order.held)
+            phase, state = self.worker.study.method.phase, to_state(page)
+            stats, rows = self.worker.train(order.t, order.jobs, state, phase)
             self.sums = Unsent(order.exchange, order.kept + 1, merge_stats([self.sums.stats or {}, stats]))
         if not order.sends:
-            return messages.Reply(None, rows)
-        reply, self.sums = messages.Reply(thin(self.sums.stats or {}), rows), Unsent(order.exchange)
+            return Reply(None, rows)
+        reply, self.sums = Reply(thin(self.sums.stats or {}), rows), Unsent(order.exchange)
         return reply
-
-    def train_apart(self, order: messages.Order, *pages: messages.Page) -> tuple[messages.Reply | None, Stats | None]:
-        """As `train`, but what it sends is an object of its own, which stays on its node until somebody asks for it."""
-        reply = self.train(order, *pages)
-        return (None, None) if reply is None else (reply._replace(stats=None), reply.stats)
-
-    def add(self, *sums: Stats) -> messages.Reply:
-        """Adds up what the actors of this node have stored."""
-        totals = Totals()
-        for one in sums:
-            totals.add(one)
-        return messages.Reply(thin(totals.stats), None)
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Returns the private vectors of the clients that live here; all, or those of some names."""
@@ -297,11 +217,11 @@ class ClientActor:
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
-    def answer(self, message: messages.Page, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
+    def answer(self, message: Page, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
         """Answers some pieces of a question about the models of a message; clients at home are those that live here."""
         if question.at_home:
             self._check_restored()
-        found = answer_pieces(self.worker, messages.to_state(message), question, pieces)
+        found = answer_pieces(self.worker, to_state(message), question, pieces)
         return {piece: values.numpy() for piece, values in found.items()}
 
 
@@ -309,11 +229,8 @@ class ClientActor:
 # Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
 # address, so it can be sent again.
 
-log = logging.getLogger("fedray")
 MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
-SAY_SECONDS = 3.0  # between two lines about how many actors are up
-LOOK_SECONDS = 1.0  # between two looks at the cluster: has it lost the node that an actor waits for?
-ADD_BYTES = 1 << 20  # of the sums of a model, from which on those of a node are added up there
+LOOK_SECONDS = 2.0  # between two looks at the cluster: has it lost the node that an actor waits for?
 Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
 
 
@@ -328,7 +245,6 @@ class ClientActors:
         run: Name of the run.
         given: Seats that somebody else has reserved for the run; None: it looks for its own.
         seconds: How long the last exchange took; infinity before the first.
-        traffic: Bytes of models and of sums in the last exchange.
         actors: The actors, by number.
         specs: What each actor reserves, and on which node.
         keys: How many actors there are to be.
@@ -346,7 +262,7 @@ class ClientActors:
     ) -> None:
         self.scenario, self.own, self.study = scenario, own, study
         self.on_death, self.run, self.given = on_death, run, given
-        self.seconds, self.traffic = math.inf, [0, 0]
+        self.seconds = math.inf
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
         keys = scenario.clients
@@ -367,8 +283,8 @@ class ClientActors:
             self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
             choose = partial(placement.choose_seats, self.study.clients, keys=self.keys)
             self._seats = take_seats(choose, waits=self._began) if self.given is None else self.given
-            names = name_actors(self.study.clients.tiers[spec.tier].name for spec in self._seats.specs)
-            self.actors = make_actors(ClientActor, self._seats, self._shared, run=self.run, names=names)
+            tiers = [self.study.clients.tiers[spec.tier].name for spec in self._seats.specs]
+            self.actors = make_actors(ClientActor, self._seats, self._shared, run=self.run, tiers=tiers)
             self.specs = self._seats.find_nodes()
             try:
                 self.wait_for(range(len(self.actors)))
@@ -379,14 +295,8 @@ class ClientActors:
                 self.close()  # other jobs may have the seats
                 raise
         self._began = True
-        if not self._agree_on_kernels():
-            self.scenario = replace(self.scenario, lanes="torch")
-            self.start()
-
-    def _agree_on_kernels(self) -> bool:
-        """Whether all actors compute the same bits; False where the run, not yet begun, should go without kernels."""
         if self.scenario.lanes == "torch":
-            return True
+            return
         found = set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)]))
         if found == {native.hash_library()}:
             self._agreed = True
@@ -395,42 +305,33 @@ class ClientActors:
                 "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new run "
                 "with lanes: torch"
             )
-        return self._agreed
+        else:  # the run has not begun: it goes without kernels
+            self.scenario = replace(self.scenario, lanes="torch")
+            self.start()
 
     def wait_for(self, actors: Iterable[int]) -> None:
-        """Waits until actors answer; raises an error that names the actor if it does not."""
-        began = said = time.monotonic()
-        deadline, wanted, deaths = began + PATIENCE, list(actors), 0
-        for up, a in enumerate(wanted):
-            if time.monotonic() - said > SAY_SECONDS:
-                said = time.monotonic()
-                log.info("starting the actors: %s of %s are up", up, len(wanted))
-            while not self._answers(a, deadline):
-                deaths += 1
-                if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
-                    raise KeepsDying(f"client actor {a} dies before it can work: {REMEDIES['OutOfMemoryError']}")
-                time.sleep(0.2)
-
-    def _answers(self, a: int, deadline: float) -> bool:
-        """Whether actor a answers, which may take a while; False if it died meanwhile."""
-        ref = self.actors[a].ready.remote()
-        while True:
-            try:
-                ray.get(ref, timeout=2 * LOOK_SECONDS)
-                return True
-            except RayTaskError as error:
-                raise explain_error(error, f"client actor {a}") from error
-            except GetTimeoutError:
-                self._check_nodes()
-                died = False
-            except GONE as error:  # Ray restarts it
-                raise_if_refused(error, f"client actor {a}")
-                self._check_nodes()  # calls of an actor whose node is gone may fail at once, again and again
-                died = True
-            if time.monotonic() > deadline:
-                raise self._timeout_error(a)
-            if died:
-                return False
+        """Waits until actors answer; raises an error that names the actor if it does not, or dies again and again."""
+        began, deaths = time.monotonic(), 0
+        for a in actors:
+            who, ref = f"client actor {a}", self.actors[a].ready.remote()
+            while True:
+                try:
+                    ray.get(ref, timeout=LOOK_SECONDS)
+                    break
+                except RayTaskError as error:
+                    raise explain_error(error, who) from error
+                except GetTimeoutError:
+                    self._check_nodes()
+                    if time.monotonic() - began > PATIENCE:
+                        raise FedrayError(f"waited {PATIENCE:g} s for {who}; {describe_cluster()}") from None
+                except GONE as error:  # Ray restarts it
+                    raise_if_refused(error, who)
+                    self._check_nodes()  # calls of an actor whose node is gone may fail at once, again and again
+                    deaths += 1
+                    if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
+                        raise FedrayError(f"{who} dies before it can work: {REMEDIES['OutOfMemoryError']}") from None
+                    time.sleep(0.2)
+                    ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
         """Raises `ClusterChanged` where a node is gone on which an actor had its seat."""
@@ -438,26 +339,12 @@ class ClientActors:
         if wanted and wanted - {node.name for node in read_cluster().whole}:
             raise ClusterChanged
 
-    def _timeout_error(self, a: int) -> FedrayError:
-        spec = self.specs[a]
-        missing = describe_missing(spec, self.study.clients.tiers[spec.tier].name, read_cluster().whole)
-        return FedrayError(f"waited {PATIENCE:g} s for client actor {a}{missing}")
-
-    def train(self, queues: Sequence[Queue], round_: Round, *, keeps: bool) -> tuple[Stats, JobRows]:
-        """Has the chunks of a round trained, those of an actor that died again.
-
-        Args:
-            queues: The chunks.
-            round_: What is trained.
-            keeps: Whether uploads are sent as they are, and not sums of them.
-        """
+    def train(self, queues: Sequence[Queue], t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
+        """Has the chunks of round t trained, those of an actor that died again."""
         began = time.monotonic()
-        small = keeps or 8 * round_.state.models.shape[1] < ADD_BYTES
-        apart = [] if small else share_nodes(self.specs, ray.get_runtime_context().get_node_id())
-        nodes = choose_adding(apart, queues)
-        calls = Calls(self.actors, self._recover, round_, {a for actors in nodes for a in actors})
-        trained = exchange(queues, calls.post, calls.wait, nodes)
-        self.seconds, self.traffic = time.monotonic() - began, calls.traffic
+        calls = Calls(self.actors, self._recover, t, jobs, state)
+        trained = exchange(queues, calls.post, calls.wait)
+        self.seconds = time.monotonic() - began
         return trained
 
     def call_each(self, calls: list[Call]) -> list[Any]:
@@ -473,14 +360,11 @@ class ClientActors:
             except RayTaskError as error:
                 raise explain_error(error, f"client actor {a}") from error
             except GetTimeoutError:
-                raise FedrayError(
-                    f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
-                    "If its work takes longer, set FEDRAY_PATIENCE"
-                ) from None
+                raise explain_silence(a) from None
             except GONE:
                 self._recover(a)
                 ref = method.remote(*arguments)
-        raise KeepsDying(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
+        raise explain_deaths(a)
 
     def _recover(self, a: int) -> None:
         """Waits until an actor that has died is there again, and tells the runtime."""

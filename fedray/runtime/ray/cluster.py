@@ -8,11 +8,9 @@ import secrets
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import ray
 import ray._private.state as ray_state
@@ -42,9 +40,8 @@ from fedray.runtime.placement import (
     add_up,
     bundle_seats,
     describe_amounts,
-    describe_wait,
-    find_seats,
     plan_actors,
+    seat,
 )
 from fedray.runtime.ray.connection import worker_environment
 
@@ -52,40 +49,17 @@ from fedray.runtime.ray.connection import worker_environment
 # What actors are called in Ray's own tools: `ray list actors`, the dashboard, the prefix of what they print.
 
 
-def name_actors(tiers: Iterable[str]) -> list[str]:
-    r"""Returns a name for each client actor: its tier, and which one of that tier it is.
-
-    Args:
-        tiers: The tier of each actor.
-
-    Example:
-        >>> name_actors(["phones", "phones", "servers"])
-        ['phones - 0', 'phones - 1', 'servers - 0']
-        >>> print(spell_plainly("m\xe4rz"))
-        m\xe4rz
-    """
-    seen: Counter[str] = Counter()
-    names = []
-    for tier in tiers:
-        names.append(f"{tier} - {seen[tier]}")
-        seen[tier] += 1
-    return names
-
-
-def spell_plainly(name: str) -> str:
-    """Spells a name in printable ASCII, which is all that Ray takes for the tags of its gauges."""
-    return ascii(name)[1:-1]
-
-
 def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
     """Options of Ray that name the actors of a run, in a new namespace: those there were may still have theirs.
+
+    Names are spelled in printable ASCII, which is all that Ray takes for the tags of its gauges.
 
     Args:
         run: Name of the run.
         actors: Name of each actor.
     """
-    space = f"fedray {spell_plainly(run)} {secrets.token_hex(4)}"
-    return [{"name": f"{spell_plainly(run)} / {actor}", "namespace": space} for actor in actors]
+    space = f"fedray {ascii(run)[1:-1]} {secrets.token_hex(4)}"
+    return [{"name": f"{ascii(run)[1:-1]} / {ascii(actor)[1:-1]}", "namespace": space} for actor in actors]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -96,8 +70,7 @@ def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
 log = logging.getLogger("fedray")
 PATIENCE = environment.read_patience()  # seconds to wait for nodes before giving up
 LOOK_SECONDS = 0.5  # between two looks at the cluster
-SILENT_SECONDS = 8.0  # of waiting before it is said; what is said is shown two seconds later
-SETTLE_SECONDS = 0.5  # in which Ray learns what a run that has just ended gives back
+SILENT_SECONDS = 8.0  # of waiting before it is said
 MOST_LOOKS = 6  # at a cluster where other jobs begin and end all the time
 MOST_BUNDLES = 10_000  # that are asked for of a resource
 GB = 1e9  # bytes
@@ -131,17 +104,6 @@ def read_cluster() -> Cluster:
         [Node(node["NodeID"], keep_plain(node["Resources"])) for node in alive],
         [Node(node["NodeID"], keep_plain(free.get(node["NodeID"], {}))) for node in alive],
     )
-
-
-def read_settled_cluster() -> Cluster:
-    """As `read_cluster`; where something is taken, once two looks see the same: what has just ended gives back late."""
-    now, before = read_cluster(), None
-    for _ in range(MOST_LOOKS):
-        if now in (before, Cluster(now.whole, now.whole)):
-            break
-        time.sleep(SETTLE_SECONDS)
-        before, now = now, read_cluster()
-    return now
 
 
 class Reservation(NamedTuple):
@@ -233,12 +195,20 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
         FedrayError: Nodes did not come.
     """
     release_orphans()
-    began = time.monotonic()
-    held, said, cluster = None, "", read_settled_cluster()
+    began, said, looks, before = time.monotonic(), "", 0, None
+    held: Reservation | None = None
     try:
         while True:
+            cluster, looks = read_cluster(), looks + 1
+            if cluster not in (before, Cluster(cluster.whole, cluster.whole)) and looks < MOST_LOOKS:
+                before = cluster  # what has just ended gives back late
+                time.sleep(LOOK_SECONDS)
+                continue
             choice = choose(cluster=cluster, waits=waits)
-            held = _replace_reservation(held, choice.specs)
+            if held is not None and held.specs != choice.specs:
+                held.release()
+                held = None
+            held = held or (reserve(choice.specs) if choice.specs else None)
             if held is not None and held.is_ready(LOOK_SECONDS) and not choice.coming:
                 return held
             if held is None:
@@ -249,19 +219,10 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
                 log.info("%s", said)
             if choice.coming and waited > PATIENCE:
                 raise FedrayError(choice.why.replace("waiting for", f"waited {PATIENCE:g} s for"))
-            cluster = read_cluster()
     except BaseException:
-        _replace_reservation(held, [])
+        if held is not None:
+            held.release()
         raise
-
-
-def _replace_reservation(held: Reservation | None, specs: list[ActorSpec]) -> Reservation | None:
-    """Reserves seats in place of those that were asked for before, unless these are the same."""
-    if held is not None and held.specs == specs:
-        return held
-    if held is not None:
-        held.release()
-    return reserve(specs) if specs else None
 
 
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
@@ -324,12 +285,6 @@ REMEDIES = {  # of what is full, by the type of the error
 }
 
 
-def count_nodes() -> int:
-    """Counts the nodes that are alive now."""
-    untyped: Any = ray
-    return sum(bool(node["Alive"]) for node in untyped.nodes())
-
-
 def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
     """Makes an actor start on this node, which has the run directory on its disk."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -337,10 +292,11 @@ def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
 
 def describe_cluster() -> str:
     """Says what the cluster has, for a message."""
-    return f"the cluster has {count_nodes()} nodes, {describe_amounts(add_up(read_cluster().whole))}"
+    nodes = read_cluster().whole
+    return f"the cluster has {len(nodes)} nodes, {describe_amounts(add_up(nodes))}"
 
 
-def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, names: list[str]) -> list[Any]:
+def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, tiers: list[str]) -> list[Any]:
     """Makes actors of a class.
 
     Args:
@@ -348,10 +304,10 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
         seats: What each actor reserves, and where.
         shared: First arguments of every actor.
         run: Name of the run.
-        names: What each actor is called.
+        tiers: The tier of each actor, after which it is called.
     """
     remote: Any = ray.remote
-    actor = remote(kind)
+    actor, names = remote(kind), [f"{tier} - {tiers[:a].count(tier)}" for a, tier in enumerate(tiers)]
     return [
         actor.options(
             num_cpus=spec.num_cpus,
@@ -369,32 +325,6 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
 
 class ClusterChanged(FedrayError):
     """The actors no longer fit into what is left of the cluster, so that others have to be made."""
-
-
-class RestartsActors(Protocol):
-    """A runtime that can replace its actors."""
-
-    def restart_actors(self) -> None:
-        """Makes new actors that fit into what is left of the cluster."""
-
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-_Runtime = TypeVar("_Runtime", bound=RestartsActors)
-
-
-def retry_on_cluster_change(method: Callable[Concatenate[_Runtime, _P], _T]) -> Callable[Concatenate[_Runtime, _P], _T]:
-    """Makes a method of a runtime start again after the runtime had to replace its actors."""
-
-    @wraps(method)
-    def repeat(runtime: _Runtime, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
-        while True:
-            try:
-                return method(runtime, *arguments, **named)
-            except ClusterChanged:
-                runtime.restart_actors()
-
-    return repeat
 
 
 def explain_error(error: RayError, who: str) -> FedrayError:
@@ -459,29 +389,17 @@ def list_needs(actors: int, cluster: Cluster) -> list[ActorSpec]:
         actors: How many it spans.
         cluster: The nodes.
 
-    Example:
-        >>> list_needs(1, Cluster([Node("a", {"CPU": 4.0})], []))[0].needs
-        {'CPU': 1.0}
+    Raises:
+        BadInput: The cluster cannot hold them.
     """
     says = any(MEMORY in node.has for node in cluster.whole)
-    return [ActorSpec(0, 1.0, 0.0, {}, memory=ACTOR_GB if says else 0.0)] * actors
-
-
-def confirm_room(actors: int) -> None:
-    """Refuses trials of so many actors on a cluster that cannot hold one of them.
-
-    Raises:
-        BadInput: Says what there is.
-    """
-    cluster = read_cluster()
-    [need] = list_needs(1, cluster)
-    if actors and find_seats([need.needs], [actors], cluster.whole) is None:
-        each, there = need.needs, add_up(cluster.whole)
-        has = describe_amounts({name: there.get(name, 0.0) for name in each})
+    need = ActorSpec(0, 1.0, 0.0, {}, memory=ACTOR_GB if says else 0.0)
+    if actors and seat([need], [actors], [actors], cluster.whole) is None:
         raise BadInput(
-            f"trial.actors = {actors}: each needs {describe_amounts(each)}, but the cluster has {has}: lower it, or "
-            f"add nodes; --wait-for CPU={actors} waits for them"
+            f"trial.actors = {actors}: each needs {describe_amounts(need.needs)}, but the cluster has "
+            f"{describe_amounts(add_up(cluster.whole))}: lower it, or add nodes; --wait-for CPU={actors} waits for them"
         )
+    return [need] * actors
 
 
 class TrialSeats:
@@ -493,8 +411,6 @@ class TrialSeats:
 
     def __init__(self, actors: int) -> None:
         self.actors = actors
-        self._asked: list[tuple[float, Reservation]] = []
-        self._said = ""
         self._releases: list[threading.Thread] = []
 
     def place(self, gpus: float) -> tuple[dict[str, Any], Callable[[Any], None]]:
@@ -506,13 +422,11 @@ class TrialSeats:
         if not self.actors:
             return {"num_cpus": 1, "num_gpus": gpus}, lambda _done: None
         seats = reserve(list_needs(self.actors, read_cluster()), "PACK")
-        self._asked.append((time.monotonic(), seats))
         beside = PlacementGroupSchedulingStrategy(seats.group, placement_group_bundle_index=0)
         return {"num_cpus": 0, "scheduling_strategy": beside}, lambda _done: self._release(seats)
 
     def _release(self, seats: Reservation) -> None:
         """Gives the seats of a trial back, in a thread: that of Ray, which calls this, must not wait for Ray."""
-        self._asked = [one for one in self._asked if one[1] is not seats]
         self._releases.append(threading.Thread(target=seats.release, daemon=True))
         self._releases[-1].start()
 
@@ -520,13 +434,3 @@ class TrialSeats:
         """Waits until all seats are given back, while Ray is there: asking it later would start another one."""
         for thread in self._releases:
             thread.join(RELEASE_SECONDS)
-
-    def look(self) -> None:
-        """Says what is waited for where no trial has got its seats for some seconds."""
-        asked = list(self._asked)
-        waited = time.monotonic() - max((at for at, _ in asked), default=time.monotonic())
-        if waited > SILENT_SECONDS and not any(seats.is_ready() for _, seats in asked):
-            why = describe_wait(asked[0][1].specs, read_cluster())
-            if why != self._said:
-                log.info("%s", why)
-            self._said = why

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import logging
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -16,7 +14,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +22,7 @@ import ray._private.worker as ray_worker
 from ray._private import ray_constants, services
 from ray._private.runtime_env.packaging import pin_runtime_env_uri
 from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
-from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, without types
-from ray.exceptions import AuthenticationError, RayError
+from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 import fedray
@@ -53,20 +49,6 @@ def listen_on_network(network: bool) -> None:
         ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
 
 
-def give_token() -> None:
-    """Gives the Ray that starts next a token where it could not write one into a home directory, as it wants to."""
-    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-        return
-    try:
-        folder = Path.home() / ".ray"
-        if not (folder / "auth_token").is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                raise PermissionError
-    except (OSError, RuntimeError):  # it is on a file system that is not writable, or there is none
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
 def own_job() -> JobConfig:
     """Returns the job of a driver whose workers import from `worker_environment` alone.
 
@@ -79,20 +61,6 @@ def own_job() -> JobConfig:
 def is_verbose() -> bool:
     """Whether what a user's code prints in actors is shown: `--verbose`."""
     return log.isEnabledFor(logging.DEBUG)
-
-
-@contextmanager
-def mute_stderr() -> Iterator[None]:
-    """Drops what is written to the standard error stream, also by Ray's C++ code, which no level of logging reaches."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 @contextmanager
@@ -132,48 +100,28 @@ def join_cluster(address: str) -> None:
         BadInput: It cannot be reached.
 
     Example:
-        >>> join_cluster("127.0.0.1:1")
+        >>> join_cluster("127.0.0.1:1")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        fedray.core.errors.BadInput: --address 127.0.0.1:1: nobody answers there: start Ray there, or leave it out
+        fedray.core.errors.BadInput: --address 127.0.0.1:1: nobody answers at 127.0.0.1:1: start Ray there (`ray ...
     """
     named = environment.name_address(address)
     environment.prepare_process()
     listen_on_network(True)
-    place = _find_here() if address == "auto" else address
-    if not environment.answers(place, environment.ANSWER_SECONDS):
-        what = f"this machine belongs to {place}, where nobody answers" if address == "auto" else "nobody answers there"
-        raise BadInput(f"{named}: {what}: start Ray there, or leave it out")
+    place = address
+    if address == "auto":  # as Ray notes at its start
+        place = services.find_bootstrap_address(None) or ""
+    if not place or not environment.answers(place, environment.ANSWER_SECONDS):
+        what = f"nobody answers at {place}" if place else "no Ray runs on this machine"
+        raise BadInput(f"{named}: {what}: start Ray there (`ray start --head`), or leave it out")
     try:
-        with mute_stderr():
-            GcsClient(address=place)  # a token that is missing is said at once; `ray.init` would try for 20 s
         with keep_quiet():
             ray.init(address=place, job_config=own_job(), log_to_driver=is_verbose(), configure_logging=False)
-    except AuthenticationError:
-        raise BadInput(
-            f"{named}: this cluster wants a token, and another one or none was sent: set RAY_AUTH_MODE=token, and copy "
-            "the cluster's ~/.ray/auth_token to this machine"
-        ) from None
     except (ConnectionError, ValueError, RuntimeError, RayError) as error:
         ray.shutdown()
         why = " ".join(str(error).split())[:200]
-        raise BadInput(f"{named}: {why}: start Ray there first") from error
-
-
-def _find_here() -> str:
-    """`HOST:PORT` of the cluster that this machine belongs to, as Ray notes it at its start."""
-    quiet = logging.getLogger(services.__name__)
-    before = quiet.level
-    quiet.setLevel(logging.ERROR)  # of several Rays here the newest is taken
-    try:
-        found = services.canonicalize_bootstrap_address("auto")
-    except (ConnectionError, ValueError, OSError):
-        found = None
-    finally:
-        quiet.setLevel(before)
-    if found is None:
-        named = environment.name_address("auto")
-        raise BadInput(f"{named}: no Ray runs on this machine: start one (`ray start --head`), or leave it out")
-    return str(found)
+        raise BadInput(
+            f"{named}: {why}: is it a Ray of this version, whose ~/.ray/auth_token this machine has?"
+        ) from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -190,10 +138,6 @@ MOST_SILENCE = 10.0  # seconds without an answer of a cluster's head node
 
 class RayDied(FedrayError):
     """The Ray that this process is connected to is gone."""
-
-
-class KeepsDying(FedrayError):
-    """A process of Ray died again and again. The logs of a Ray that fedray started are kept."""
 
 
 class Connection:
@@ -214,43 +158,39 @@ class Connection:
 
         With `wait` it returns only when the head node answers: what is asked of Ray next would wait for it without end.
         """
-        deadline = time.monotonic() + wait
-        if wait:
-            self._next_look = 0.0
+        deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
-            try:
-                if self.folder is not None:
-                    self._check_processes()
-                else:
-                    self._check_cluster()
-            except RayDied:
+            why = self._look_at_processes() if self.folder is not None else self._look_at_cluster()
+            if why:
                 self.gone = True
-                raise
+                raise RayDied(why)
             if time.monotonic() >= deadline and not (wait and self._in_doubt):
                 return
             time.sleep(0.1)
 
-    def _check_processes(self) -> None:
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                raise RayDied(f"the {name} of the Ray on this machine ended ({process.returncode})")
+    def _look_at_processes(self) -> str:
+        """Says which process of Ray has ended; empty while all go on."""
+        ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
+        return "".join(
+            f"the {name} of the Ray on this machine ended ({code})" for name, code in list(ended.items())[:1]
+        )
 
-    def _check_cluster(self) -> None:
+    def _look_at_cluster(self) -> str:
+        """Says which part of a cluster is gone; empty where none is."""
         now = time.monotonic()
         if now < self._next_look:
-            return
-        self._next_look = now + LOOK_SECONDS
-        context = ray.get_runtime_context()
+            return ""
+        self._next_look, context = now + LOOK_SECONDS, ray.get_runtime_context()
         self._in_doubt = not answers(context.gcs_address)
         if self._in_doubt:
-            if now - self._answered > MOST_SILENCE:
-                raise RayDied(f"the head node of the cluster ({context.gcs_address}) does not answer")
-            return
+            silent = now - self._answered > MOST_SILENCE
+            return f"the head node of the cluster ({context.gcs_address}) does not answer" if silent else ""
         self._answered = now
         untyped: Any = ray
-        here = [node for node in untyped.nodes() if node["NodeID"] == context.get_node_id()]
-        if here and not here[0]["Alive"]:
-            raise RayDied("Ray on this machine ended, though its cluster is there")
+        alive = {node["NodeID"]: node["Alive"] for node in untyped.nodes()}
+        return (
+            "" if alive.get(context.get_node_id(), True) else "Ray on this machine ended, though its cluster is there"
+        )
 
 
 @contextmanager
@@ -282,17 +222,12 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
         try:
             yield connection
         finally:
-            if connection.gone:
-                _abandon()
+            if connection.gone:  # Ray would wait a minute for its answer, and then end this process by itself
+                atexit.unregister(ray_worker.shutdown)
+                leave_untidy("ray")
             else:
                 with keep_quiet():
                     ray.shutdown()
-
-
-def _abandon() -> None:
-    """Leaves a cluster that is gone: Ray would wait a minute for its answer, and then end this process by itself."""
-    atexit.unregister(ray_worker.shutdown)
-    leave_untidy("ray")
 
 
 @contextmanager
@@ -301,40 +236,34 @@ def open_local_ray(
 ) -> Iterator[Connection]:
     """A Ray on this machine while the block runs: without a dashboard, every port on loopback, its files in one folder.
 
-    The folder and Ray's shared memory are removed at the end, also by a signal, unless Ray's logs are asked for.
+    The folder is removed at the end, also by a signal.
     """
     environment.prepare_process()
     with leftovers.open_session(leftovers.session_place()) as folder:
-        hooks, discard = current_ending().hooks, partial(_discard, folder)
+
+        def discard() -> None:
+            leftovers.kill_session(folder)
+            leftovers.remove_session(folder)
+
+        hooks = current_ending().hooks
         hooks.append(discard)
-        keep = False
         try:
             yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
-        except KeepsDying as error:
-            keep = True
-            raise KeepsDying(f"{error}; Ray's logs are in {folder} until `fedray clean --yes`") from None
         finally:
             _stop(folder)
-            if not keep:
-                leftovers.remove_session(folder)
+            leftovers.remove_session(folder)
             hooks.remove(discard)
-
-
-def _discard(folder: Path) -> None:
-    leftovers.kill_session(folder)
-    leftovers.remove_session(folder)
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
     """Starts Ray, which has some resources, and returns the processes that it cannot do without."""
     listen_on_network(False)
-    give_token()
     os.environ[leftovers.MARK] = str(folder)
     # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-    why, remedy = "", ""
+    untyped: Any = ray_worker
     try:
-        for _ in range(MOST_TRIES):
+        for tries in range(1, MOST_TRIES + 1):
             try:
                 with keep_quiet():
                     ray.init(
@@ -347,34 +276,19 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                         _memory=PLENTY,
                         _temp_dir=str(folder),
                     )
-                found = {name: _find_process(name) for name in NEEDED}
-                leftovers.note_raylet(folder, found["raylet"].pid)
-                return found
+                break
             except (Exception, SystemExit) as error:  # Ray ends with whatever its parts end with
-                why = " ".join(str(error).split())[:200] or type(error).__name__
-                remedy = _choose_remedy(error)
                 _stop(folder)
+                if tries == MOST_TRIES:
+                    why = " ".join(str(error).split())[:200] or type(error).__name__
+                    raise FedrayError(
+                        f"Ray did not start on this machine ({why}): try again when it is less busy, set HOME and "
+                        "RAY_TMPDIR to short paths that can be written, set runtime=inline, or give the --address of "
+                        "a cluster"
+                    ) from error
     finally:
         del os.environ[leftovers.MARK]
-    raise FedrayError(
-        f"Ray did not start on this machine ({why}): {remedy}, set runtime=inline, or give the --address of a cluster"
-    )
-
-
-def _choose_remedy(error: BaseException) -> str:
-    """Says what a user does if Ray did not start: for a path that cannot be written waiting is no help."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return "free space"
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
-        return "make that path writable, or set HOME and RAY_TMPDIR to directories that are"
-    return "try again when the machine is less busy"
-
-
-def _find_process(name: str) -> subprocess.Popen[bytes]:
-    untyped: Any = ray_worker
-    process: subprocess.Popen[bytes] = untyped._global_node.all_processes[name][0].process
-    return process
+    return {name: untyped._global_node.all_processes[name][0].process for name in NEEDED}
 
 
 def _stop(folder: Path) -> None:
@@ -413,17 +327,11 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
     here = Path(fedray.__file__).parents[1]
     if any(Path(path, "fedray").is_dir() and not here.samefile(path) for path in own):
         own.insert(0, str(here))  # a checkout's folder `fedray` does not replace the package that the driver runs
-    variables = environment.WORKER | _list_variables() | {"PYTHONPATH": os.pathsep.join(own)}
-    return {"env_vars": variables, **({"py_modules": list(modules)} if modules else {})}
-
-
-def _list_variables() -> dict[str, str]:
-    """Returns the variables of the driver that every worker gets; paths are made absolute."""
     numbers = environment.PATIENCE_VARIABLE, environment.PARTS_VARIABLE
     given = {name: os.environ[name] for name in numbers if name in os.environ}
-    return given | {
-        name: str(Path(os.environ[name]).expanduser().absolute()) for name in PLACES if os.environ.get(name)
-    }
+    given |= {name: str(Path(os.environ[name]).expanduser().absolute()) for name in PLACES if os.environ.get(name)}
+    variables = environment.WORKER | given | {"PYTHONPATH": os.pathsep.join(own)}
+    return {"env_vars": variables, **({"py_modules": list(modules)} if modules else {})}
 
 
 def send_modules(own: UserObjects, connection: Connection) -> list[str]:

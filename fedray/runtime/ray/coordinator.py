@@ -35,7 +35,6 @@ from fedray.runtime.ray.cluster import (
 from fedray.runtime.ray.connection import (
     DEATH_SECONDS,
     Connection,
-    KeepsDying,
     RayDied,
     open_ray,
     send_modules,
@@ -139,8 +138,13 @@ class Coordinator:
 
     def run(self) -> dict[str, Any]:
         """Runs the scenario, from its newest checkpoint if there is one, and returns the summary."""
+
+        def keep_phase(record: logging.LogRecord) -> bool:
+            self.snapshots.append({"phase": record.getMessage()})  # the driver shows it
+            return False
+
         log.setLevel(logging.INFO)
-        log.addFilter(self._keep_phase)
+        log.addFilter(keep_phase)
         import_modules(self.own.modules)
         log.info("reading the data")
         scenario = replace(self.scenario, lanes=keep_lanes(self.scenario.lanes, self.out))
@@ -156,11 +160,6 @@ class Coordinator:
             watch = log_snapshots(self.snapshots.append, loggers)
             digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)
             return run_session(study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note)
-
-    def _keep_phase(self, record: logging.LogRecord) -> bool:
-        """Keeps what is logged here for the driver, which shows it."""
-        self.snapshots.append({"phase": record.getMessage()})
-        return False
 
     def _keep_note(self, line: str) -> None:
         """Keeps a line for the driver, which warns of it."""
@@ -242,7 +241,7 @@ def _run_coordinator(
             with suppress(Exception):  # Ray itself is gone
                 connection.check()
                 ray.kill(coordinator)
-    raise KeepsDying(f"the coordinator died {MOST_STARTS} times: `fedray resume {out}` goes on")
+    raise FedrayError(f"the coordinator died {MOST_STARTS} times: `fedray resume {out}` goes on")
 
 
 def _watch_coordinator(coordinator: Any, out: Path, watch: Watch, connection: Connection) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import ray
@@ -14,14 +14,13 @@ from torch import Tensor
 from fedray.assembly.registry import UserObjects
 from fedray.core.client_state import deal_private, merge_private
 from fedray.core.errors import Lost
-from fedray.core.local import SENT, reads_ensemble
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import Lanes, SizedPlan, State, Stats
 from fedray.runtime import exchange, placement
 from fedray.runtime.exchange import choose_laps, cut_chunks
 from fedray.runtime.inline import list_clients, list_pieces
-from fedray.runtime.ray.actors import ClientActors, Round
-from fedray.runtime.ray.cluster import Reservation, retry_on_cluster_change
+from fedray.runtime.ray.actors import ClientActors
+from fedray.runtime.ray.cluster import ClusterChanged, Reservation
 from fedray.runtime.session import join_worker_facts
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
@@ -30,19 +29,28 @@ from fedray.simulation.study import Pieces, Question, Study
 # The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
 # calls: how clients are packed into actors never changes a bit.
 
-LARGE_ROW = 8 << 20  # bytes of a model from which on a chunk has one: its memory is then not copied in the actor
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def retry(method: Callable[Concatenate[RayRuntime, _P], _T]) -> Callable[Concatenate[RayRuntime, _P], _T]:
+    """Makes a method start again after the runtime had to replace its actors, because a node was lost."""
+
+    @wraps(method)
+    def repeat(runtime: RayRuntime, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
+        while True:
+            try:
+                return method(runtime, *arguments, **named)
+            except ClusterChanged:
+                runtime.clients.start()
+                runtime._check_private()
+
+    return repeat
 
 
 def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
     """Copies the arrays of an answer into tensors."""
     return {key: torch.from_numpy(np.array(value)) for key, value in arrays.items()}
-
-
-def reads_all_rows(study: Study, phase: Phase, state: State) -> bool:
-    """Whether a job reads more than its own row: parts of a stack, all models of its world, learners, other extras."""
-    reads = bool(study.parts) or phase.work is not None or reads_ensemble(phase.local.loss)
-    reads = reads or any(piece.reads_models for piece in phase.pieces)
-    return reads or any(len(one) != len(state.models) for name, one in state.extra.items() if name.startswith(SENT))
 
 
 class RayRuntime:
@@ -72,37 +80,25 @@ class RayRuntime:
         """Whether compiled kernels may train: torch, where the scenario leaves it and the nodes do not agree."""
         return self.clients.scenario.lanes
 
-    def restart_actors(self) -> None:
-        """Makes new actors, as many as what is left of the cluster holds."""
-        self.clients.start()
-        self._check_private()
-
     def _check_private(self) -> None:
         """After an actor's death its clients' private vectors are gone: the run goes back to a checkpoint."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
-    @retry_on_cluster_change
+    @retry
     def facts(self) -> dict[str, Any]:
         """Facts on the client actors for the manifest."""
         return join_worker_facts(self.clients.call_each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
 
-    @retry_on_cluster_change
+    @retry
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
-        row_bytes, whole = state.models[0].nbytes, reads_all_rows(self.study, phase, state)
-        queues = cut_chunks(
-            self.study.clients,
-            self.clients.specs,
-            jobs,
-            phase.models,
-            at_home=bool(phase.own),
-            laps=choose_laps(self.clients.seconds, len(self.actors)),
-            mixed=row_bytes < LARGE_ROW,
-        )
-        return self.clients.train(queues, Round(t, jobs, state, whole), keeps=phase.server.keeps)
+        laps = choose_laps(self.clients.seconds, len(self.actors))
+        specs, at_home = self.clients.specs, bool(phase.own)
+        queues = cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=at_home, laps=laps)
+        return self.clients.train(queues, t, jobs, state)
 
-    @retry_on_cluster_change
+    @retry
     def ask(self, question: Question, state: State) -> Pieces:
         """Answers a question, dealt to the actors; those who are asked at home answer where they live."""
         pieces, n = list_pieces(self.study, question), len(self.actors)
@@ -116,7 +112,7 @@ class RayRuntime:
         calls = [(a, self.actors[a].answer, (shared, asked, part)) for a, part in enumerate(parts)]
         return {key: tensor for answer in self.clients.call_each(calls) for key, tensor in to_tensors(answer).items()}
 
-    @retry_on_cluster_change
+    @retry
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Private vectors of all clients, for a checkpoint; all, or those of some names."""
         if not self.has_private:
@@ -134,7 +130,7 @@ class RayRuntime:
         finally:
             self.has_private = True
 
-    @retry_on_cluster_change
+    @retry
     def _send_private(self, private: dict[str, Tensor]) -> None:
         parts = deal_private(
             private, partial(placement.assign_homes, self.study.clients, self.clients.specs), len(self.actors)

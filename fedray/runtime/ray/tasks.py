@@ -19,7 +19,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment
 from fedray.runtime.environment import read_patience
-from fedray.runtime.ray.cluster import GONE, TrialSeats, confirm_room, explain_error, wait_for_resources
+from fedray.runtime.ray.cluster import GONE, TrialSeats, explain_error, list_needs, read_cluster, wait_for_resources
 from fedray.runtime.ray.connection import (
     DEATH_SECONDS,
     Connection,
@@ -137,7 +137,7 @@ def run_as_tasks(
 
     with open_ray(address, number * max(1, actors)) as connection:
         wait_for_resources(wait_for or {})
-        confirm_room(actors)
+        list_needs(actors, read_cluster())  # refuses
         worker, folder = worker_environment(send_modules(own, connection)), environment.find_working_folder()
         confirm_shared(shared, worker)
         watch = threading.Thread(target=_watch, args=(connection, waiting, over, room), daemon=True)
@@ -195,14 +195,12 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
 
 
 def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: TrialSeats) -> None:
-    """Ends the futures once Ray is gone: Ray itself would let them wait. Says what tasks wait for that span actors."""
+    """Ends the futures once Ray is gone: Ray itself would let them wait."""
     while not over.wait(LOOK_SECONDS):
         try:
             connection.check()
         except RayDied as error:
             end_all(waiting, error)
-        else:
-            room.look()
     room.close()
 
 

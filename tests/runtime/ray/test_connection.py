@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
@@ -19,7 +18,6 @@ import pytest
 import ray
 from ray._private import services
 from ray.exceptions import (
-    AuthenticationError,
     LocalRayletDiedError,
     ObjectStoreFullError,
     OutOfDiskError,
@@ -32,37 +30,25 @@ from small import of_method, scenario
 
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, Unwritable
-from fedray.runtime import environment, leftovers
+from fedray.runtime import leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
 from fedray.runtime.ray import actors, connection, coordinator, tasks
 from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.cluster import ClusterChanged, explain_error
-from fedray.runtime.ray.connection import KeepsDying
 from fedray.scenario.loader import read_scenario
 
 
 @pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the sessions."""
-    monkeypatch.setattr(leftovers, "SOCKET_BYTES", 4096)
     folder = tmp_path_factory.mktemp("ray")
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
     return folder
 
 
-FAILURES = [
-    (TimeoutError("raylet\ndid not start"), "try again when"),
-    (SystemExit(1), "try again when"),
-    (RuntimeError(), "try again when"),
-    (FileNotFoundError(errno.ENOENT, "No such file", "/proc/home"), "make that path writable, or set HOME"),
-    (PermissionError(errno.EACCES, "Permission denied", "/home/me/.ray"), "make that path writable, or set HOME"),
-    (OSError(errno.ENOSPC, "No space left on device"), "free space"),
-]
-
-
-@pytest.mark.parametrize(("error", "remedy"), FAILURES, ids=[type(error).__name__ for error, _ in FAILURES])
+@pytest.mark.parametrize("error", [TimeoutError("raylet\ndid not start"), SystemExit(1), OSError(28, "No space left")])
 def test_a_ray_that_cannot_start_is_one_line_with_the_remedy(
-    error: BaseException, remedy: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried twice, and leaves no folder; it was a traceback of Ray's."""
     tried = []
@@ -73,9 +59,9 @@ def test_a_ray_that_cannot_start_is_one_line_with_the_remedy(
 
     monkeypatch.setattr(ray, "init", fail)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(FedrayError, match=remedy) as caught, connection.open_local_ray(1):
+    with pytest.raises(FedrayError, match="try again when") as caught, connection.open_local_ray(1):
         pass
-    assert len(str(caught.value).splitlines()) == 1 and str(place) not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
     assert [len(folders) for folders in tried] == [1, 1]
     assert list(place.iterdir()) == [] and leftovers.MARK not in os.environ
     assert signal.getsignal(signal.SIGTERM) == before
@@ -175,19 +161,6 @@ def test_what_a_task_answers_or_raises_is_passed_on() -> None:
         assert found is said or str(found) == said
 
 
-def test_a_home_that_cannot_be_written_kept_ray_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray writes a token there; where it cannot, the Ray that fedray starts has one of its own."""
-    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    connection.give_token()
-    assert "RAY_AUTH_TOKEN" not in os.environ, "a home that can be written keeps it for other tools"
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
-    connection.give_token()
-    assert len(os.environ.pop("RAY_AUTH_TOKEN")) == 64
-
-
 DEAD = "127.0.0.1:1"  # nobody listens there
 
 
@@ -195,7 +168,6 @@ DEAD = "127.0.0.1:1"  # nobody listens there
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray of others, and none is joined."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(services, "find_gcs_addresses", list)
     monkeypatch.setattr(services, "find_bootstrap_address", lambda _folder: None)
     monkeypatch.setattr(ray, "init", lambda **_options: pytest.fail("Ray itself would try for minutes"))
 
@@ -204,36 +176,16 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_that_does_not_answer_is_named_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was given; also by Ray's note of where this machine belongs, which stays when its head node is gone."""
     began = time.monotonic()
-    for given, line in (("auto", "no Ray runs on this machine"), (DEAD, f"--address {DEAD}: nobody answers there")):
+    for given, line in (("auto", "no Ray runs on this machine"), (DEAD, f"--address {DEAD}: nobody answers")):
         with pytest.raises(BadInput, match=line):
             connection.join_cluster(given)
     monkeypatch.setenv("RAY_ADDRESS", DEAD)
     with pytest.raises(BadInput, match=f"RAY_ADDRESS = {DEAD}: nobody answers"):
         connection.join_cluster(DEAD)
     monkeypatch.setattr(services, "find_bootstrap_address", lambda _folder: DEAD)
-    with pytest.raises(BadInput, match=r"--address auto: this machine belongs to \S+:1, where nobody answers"):
+    with pytest.raises(BadInput, match=r"--address auto: nobody answers at \S+:1"):
         connection.join_cluster("auto")
     assert time.monotonic() - began < 90
-
-
-@pytest.mark.usefixtures("no_cluster")
-@pytest.mark.parametrize("address", ["10.0.0.1:6379", "auto"])
-def test_a_cluster_that_wants_a_token_was_said_not_to_run(
-    address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Nor are there lines of Ray's C++ code before the one line."""
-
-    def refuse(address: str) -> None:
-        os.write(2, b"gcs_client.cc:210: Failed to get cluster ID")
-        raise AuthenticationError(f"InvalidAuthToken of {address}")
-
-    monkeypatch.setattr(services, "find_bootstrap_address", lambda _folder: "10.0.0.1:6379")
-    monkeypatch.setattr(environment, "answers", lambda _address, _seconds: True)
-    monkeypatch.setattr(connection, "GcsClient", refuse)
-    with pytest.raises(BadInput, match=f"--address {address}: this cluster wants a token"):
-        connection.join_cluster(address)
-    os.write(2, b"heard again")
-    assert capfd.readouterr().err == "heard again"
 
 
 class Answers:
@@ -274,7 +226,7 @@ def test_a_kill_by_the_memory_monitor_was_a_traceback(error: RayError, monkeypat
 def test_an_actor_that_always_dies_while_it_starts_was_half_an_hour_of_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     clients, _ = clients_of(monkeypatch, FULL)
     monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
-    with pytest.raises(KeepsDying, match="client actor 0 dies before it can work"):
+    with pytest.raises(FedrayError, match="client actor 0 dies before it can work"):
         clients.wait_for([0])
 
 

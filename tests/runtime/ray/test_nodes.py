@@ -77,7 +77,7 @@ def ask(number: int | str = "auto", cpus: float | None = None, parts: int = 1) -
     return partial(choose_seats, tiers, keys=ActorKeys("auto", number, parts))
 
 
-@pytest.mark.parametrize(("number", "share"), [(5, 0.6666), (3, 1.0), ("auto", 1.0)])
+@pytest.mark.parametrize(("number", "share"), [(5, 0.5), (3, 1.0), ("auto", 1.0)])
 def test_all_actors_have_seats_on_two_nodes_of_two_cpus(seats: Any, number: int | str, share: float) -> None:
     """Five actors of 0.8 CPU hung: each node holds two. Ray itself confirms every seat."""
     taken = seats.take_seats(ask(number), waits=False)
@@ -114,7 +114,7 @@ def test_a_busy_cluster_is_waited_for_and_said(seats: Any, caplog: pytest.LogCap
     with caplog.at_level(logging.INFO, logger="fedray"):
         mine = seats.take_seats(ask(4), waits=False)
     assert released.is_set()
-    assert "waiting for 4 CPU: all are taken by other jobs" in caplog.messages
+    assert "waiting for 4 CPU: other jobs leave 0 CPU" in caplog.messages
     mine.release()
 
 
@@ -134,7 +134,7 @@ def test_what_no_node_has_is_refused_at_once_and_what_a_run_has_lost_is_waited_f
     seats: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`hpc` was on a node that is gone, when the run had begun."""
-    with pytest.raises(BadInput, match="an actor needs 3 CPU on one node, which no node has"):
+    with pytest.raises(BadInput, match="2 nodes do not hold all actors .1 of 3 CPU"):
         seats.take_seats(ask("auto", 3.0), waits=False)
     monkeypatch.setattr(seats, "PATIENCE", 0.5)
     pinned = Clients((Tier("all", 50, resources={"hpc": 1.0}),))
