@@ -104,9 +104,11 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 def _check_vocabulary(data: Dataset, known: int) -> None:
     """Refuses tokens that the embedding of an LSTM does not have."""
     most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
-    if most >= known:
+    least = min(int(part.min(initial=0)) for part in (data.train.x, data.test.x))
+    if least < 0 or most >= known:
         raise BadInput(
-            f"model.vocabulary = {known}, but the tokens of {data.name} go up to {most}: set it to {most + 1}"
+            f"model.vocabulary = {known}, but the tokens of {data.name} go from {least} to {most}: set it to {most + 1} "
+            "at least, and let tokens be numbers from 0"
         )
 
 
