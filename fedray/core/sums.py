@@ -132,7 +132,7 @@ def exact_sum(
         sums, most = add(None, limbs=limbs, square=square)
         big = _check_largest(most, factor, square) > 1.0
         if big.any():  # rows that need the coarse limb are added again
-            sums = add(big, limbs=limbs, square=square).sums
+            sums, _ = add(big, limbs=limbs, square=square)
         names = range(COARSE if big.any() else 0, limbs)
         return ExactSum(
             {limb: part.clone() if len(names) > 1 else part for limb, part in zip(names, sums, strict=True)}

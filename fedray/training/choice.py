@@ -162,7 +162,10 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
     """Returns the engine of a recognized network, for the module as its author wrote it."""
 
     def train(_net: Net, block: Block) -> Trained:
-        return found.train_block(block, engine.train)
+        anchor, offset = (None if rows is None else found.to_plain(rows) for rows in (block.anchor, block.offset))
+        plain = block._replace(start=found.to_plain(block.start), anchor=anchor, offset=offset, drops=found.drops)
+        trained = engine.train(found.net, plain)
+        return trained._replace(final=found.from_plain(trained.final))
 
     def outputs(_net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
         return found.finish_outputs(engine.outputs(found.net, found.to_plain(rows), counters, x))
