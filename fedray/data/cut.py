@@ -120,19 +120,17 @@ def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple
 Generator = np.random.Generator
 
 
-def check_rows(rows: int, clients: int, each: int = 1, what: str = "") -> None:
+def check_rows(rows: int, clients: int, each: int = 1) -> None:
     """Refuses so many clients that some would not get `each` rows.
 
     Args:
         rows: Rows of the data, n.
         clients: Number of clients, N.
         each: Rows that each client gets at least.
-        what: Instead of rows, for the message: `4 shards each`.
     """
     if rows < clients * each:
-        words = what or ("one row each" if each == 1 else f"{each} rows each")
         raise BadInput(
-            f"clients.number = {clients}, but {rows} rows are too few for {words}: lower it to {rows // each}"
+            f"clients.number = {clients}, but {rows} rows are too few for {each} each: lower it to {rows // each}"
         )
 
 
@@ -144,16 +142,6 @@ def check_labels(labels: Array, name: str) -> IntArray:
             "say whose they are"
         )
     return labels.astype(np.int64, copy=False)
-
-
-def check_least(rows: int, clients: int, least: int) -> None:
-    """Refuses a least number of rows that the data does not have for every client."""
-    check_rows(rows, clients)
-    if clients * least > rows:
-        raise BadInput(
-            f"data.partition.min_rows = {least}, but {rows} rows are too few for {clients} clients: lower it to "
-            f"{rows // clients} at most"
-        )
 
 
 def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:

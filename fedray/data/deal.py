@@ -61,16 +61,10 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
         group = None if split.group is None else np.tile(split.group, groups)
         return Split(turn(split.x), np.concatenate([split.y] * groups), group)
 
-    n = len(data.train.y)
-    folds = tuple((_copy_places(train, n, groups), _copy_places(test, n, groups)) for train, test in data.folds)
+    first = len(data.train.y) * np.arange(groups)[:, None]  # row of each copy
+    folds = tuple(((first + train).ravel(), (first + test).ravel()) for train, test in data.folds)
     columns = {name: np.tile(values, groups) for name, values in data.columns.items()}
     return data._replace(train=copy(data.train), test=copy(data.test), folds=folds, columns=columns)
-
-
-def _copy_places(rows: IntArray, n: int, groups: int) -> IntArray:
-    """Returns the places of some rows in all copies of n rows, copy after copy."""
-    places: IntArray = (np.arange(groups)[:, None] * n + rows).ravel()
-    return places
 
 
 def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
@@ -99,26 +93,8 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
     return gather_cut(np.concatenate(every), np.concatenate(owner), len(cluster))
 
 
-def check_copies(cut: Cut, cluster: IntArray, each: int) -> None:
-    """Refuses a cut in which a client has rows of another group's copy.
-
-    Args:
-        cut: Who holds which rows.
-        cluster: The group of each client, `[N]`.
-        each: Rows of a copy.
-    """
-    wrong = cut.rows // each != cluster[cut.owner]
-    if wrong.any():
-        client = int(cut.owner[np.argmax(wrong)])
-        raise BadInput(
-            f"data.partition.copies = true, but client {client} has rows of a copy that is not its group's: give a "
-            "partition that was dealt with the same data.partition keys and seed"
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # How the rows of a data set are dealt to clients, to the server, and to validation, in every world.
-
 OPEN = ("flower", "file")  # partitions whose options are not those of a function here
 Deal = Callable[[IntArray | slice, Generator], Cut]  # (some rows, generator) -> a cut of their places
 
@@ -183,9 +159,11 @@ def build_shards(
         _, noise, shifts = _split_kinds(pooled.options, data)
     copies = shifts if shifts is not None and shifts.copies else None
     dealing = Dealing(name, options, clients, own, dealt, copies if pooled is None else None)
-    _check_dealing(dealing)
     folds = folds or [0]
-    _check_arguments(data, name, clients, folds)
+    _check_arguments(data, name, folds)
+    found_there = name in (*partition.BY_VALUE, *OPEN) if own is None else own_partition.is_partitioner(own)
+    if clients is None and (data.population or copies is not None or not found_there):
+        raise BadInput("clients.number is missing: give the number of clients")
     if data.population:
         owners = clients if pooled is None else pooled.clients
         aside: dict[str, Any] = {"hold_out": hold_out, "server": server}
@@ -196,8 +174,14 @@ def build_shards(
     groups = np.unique(data.train.group) if name == "natural" and own is None and data.train.group is not None else None
     shards = StoredShards(data, [fold for _, fold in worlds], found, groups=groups, original=original)
     if noise is not None or shifts is not None:
-        owned = found.owned if pooled is None else _deal_clients(data, pooled._replace(copies=copies), worlds)
-        _change_rows(shards, [seed for seed, _ in worlds], owned, noise, shifts)
+        owned, each = found.owned, [seed for seed, _ in worlds]
+        if pooled is not None:  # the cuts of the clients, as if their rows were not pooled
+            alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
+            owned = _deal(data, alone, worlds).owned
+        if shifts is not None:
+            shards.shift(shifts, each, owned)
+        if noise is not None:
+            shards.mislabel(noise, each, owned)
     if name == "domain" and own is None and pooled is None:
         shards.cluster_by(_partition_values(data, name, options))
     return shards
@@ -210,46 +194,33 @@ def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
     return rest, noise, shifts
 
 
-def _change_rows(
-    shards: StoredShards, seeds: list[int], owned: list[Cut], noise: LabelNoise | None, shifts: Shifts | None
-) -> None:
-    """Shifts the rows of clients, and gives some of them wrong labels."""
-    if shifts is not None:
-        shards.shift(shifts, seeds, owned)
-    if noise is not None:
-        shards.mislabel(noise, seeds, owned)
-
-
-def _deal_clients(data: Dataset, clients: Dealing, worlds: list[tuple[int, int]]) -> list[Cut]:
-    """Returns the cuts of clients whose rows are pooled, as if they were not."""
-    clients = clients._replace(options=_split_kinds(clients.options, data)[0])
-    _check_dealing(clients)
-    return _deal(data, clients, worlds).owned
-
-
-def _check_dealing(dealing: Dealing) -> None:
-    """Refuses copies whose clients the data gives."""
+def _deal(
+    data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]], *, hold_out: float = 0.0, server: float = 0.0
+) -> Dealt:
+    """Who holds which rows of every world, (seed, fold) each."""
     if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
             "data: leave it out, or deal the rows otherwise"
         )
-
-
-def _deal(
-    data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]], *, hold_out: float = 0.0, server: float = 0.0
-) -> Dealt:
-    """Who holds which rows of every world, (seed, fold) each."""
-    if dealing.name == "file" and dealing.own is None:
-        dealt = _read_file(data, dealing, worlds)
-        _check_splits(dealing.options["file"], dealt, hold_out, server)
-        if dealing.copies is not None:
-            each = len(data.train.y) // dealing.copies.clusters
-            for (seed, _), cut in zip(worlds, dealt.owned, strict=True):
-                check_copies(cut, draw_clusters(seed, cut.clients, dealing.copies), each)
-    else:
+    if dealing.name != "file" or dealing.own is not None:
         cuts = [_deal_fold(data, dealing, *world) for world in worlds]
-        dealt = Dealt(cuts, cuts, [], [])
+        return _set_rows_aside(worlds, Dealt(cuts, cuts, [], []), hold_out=hold_out, server=server)
+    dealt, path = _read_file(data, dealing, worlds), dealing.options["file"]
+    for key, value, rows, split in (
+        ("data.hold_out", hold_out, dealt.held, "hold_out"),
+        ("method.server_data", server, dealt.server, "server"),
+    ):
+        if rows and not value:
+            raise BadInput(f"{key} = 0, but {path} has rows of the split {split}: set it as in its run, or write train")
+    if dealing.copies is not None:
+        each = len(data.train.y) // dealing.copies.clusters
+        for (seed, _), cut in zip(worlds, dealt.owned, strict=True):
+            if (cut.rows // each != draw_clusters(seed, cut.clients, dealing.copies)[cut.owner]).any():
+                raise BadInput(
+                    f"data.partition.copies = true, but {path} gives clients rows of a copy that is not their group's: "
+                    "give a partition that was dealt with the same data.partition keys and seed"
+                )
     return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
 
 
@@ -262,8 +233,6 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
         columns = own_partition.list_columns(data)
         return lambda rows, _: own_partition.deal_by_flower(made, {key: v[rows] for key, v in columns.items()}, clients)
     function = own if own is not None else find_partition(name)
-    if clients is None and (function is not None or name not in partition.BY_VALUE):
-        raise BadInput("clients.number is missing: give the number of clients")
     if function is not None:
         wanted, declares = wants_columns(function), declares_options(name)
 
@@ -290,16 +259,6 @@ def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -
     return dealt
 
 
-def _check_splits(path: str, dealt: Dealt, hold_out: float, server: float) -> None:
-    """Refuses a file whose rows are set aside for what the scenario does not have."""
-    for key, value, rows in (("data.hold_out", hold_out, dealt.held), ("method.server_data", server, dealt.server)):
-        if rows and not value:
-            split = "hold_out" if rows is dealt.held else "server"
-            raise BadInput(
-                f"{key} = 0, but {path} has rows of the split {split}: set {key} as in its run, or write train there"
-            )
-
-
 def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: float, server: float) -> Dealt:
     """Takes the server's rows and the withheld ones from the clients of every world, if a file has not done so."""
     kept, held, taken = [], list(dealt.held), list(dealt.server)
@@ -314,13 +273,11 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
     return Dealt(dealt.owned, kept, held, taken)
 
 
-def _check_arguments(data: Dataset, name: str, clients: int | None, folds: list[int]) -> None:
+def _check_arguments(data: Dataset, name: str, folds: list[int]) -> None:
     """Refuses arguments of `build_shards` that are out of range or do not fit together."""
     number = len(data.folds) or 1
     if bad := [f for f in folds if not 0 <= f < number]:
         raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
-    if clients is None and data.population:
-        raise BadInput("clients.number is missing: give the number of clients")
     if data.population and name not in ("iid", "natural"):
         hint = "leave it out and use data.per_client for the classes a client holds"
         raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
@@ -342,8 +299,7 @@ def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
         def deal_some(some: IntArray, clients: int) -> Cut:
             return _find_deal(data, dealing._replace(clients=clients))(some, generator)
 
-        if dealing.clients is None:
-            raise BadInput("clients.number is missing: give the number of clients")
+        assert dealing.clients is not None  # `build_shards` has looked
         cluster = draw_clusters(seed, dealing.clients, copies)
         return deal_copies(rows, rows // (len(data.train.y) // copies.clusters), cluster, deal_some)
     deal = _find_deal(data, dealing)

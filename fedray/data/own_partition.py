@@ -12,7 +12,6 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.text import suggest_nearest
-from fedray.core.types import IntArray
 from fedray.data.cut import Cut, Generator, check_rows
 from fedray.data.types import Array, Dataset
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
@@ -62,18 +61,18 @@ def deal_by_function(
     found = contract(where, function, again=True)(labels, clients, generator, given, **more)
     if not declares:
         refuse_unread("data.partition", name_callable(function), recorded)
-    return _cut(found, clients, len(labels), where)
-
-
-def _cut(found: Any, clients: int, rows: int, where: str) -> Cut:
-    """Returns the cut that a function returned."""
-    if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
-        raise BadInput(f"{where}: it returned {name_type(found)}: return a list with the rows of each client")
-    if len(found) != clients:
-        raise BadInput(
-            f"{where}: it returned the rows of {len(found)} clients, but clients.number is {clients}: return as many"
-        )
-    return cut_of_parts([_check_rows_of(where, i, part, rows) for i, part in enumerate(found)], rows, where)
+    if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str) or len(found) != clients:
+        of = f" of {len(found)}" if isinstance(found, Sequence | np.ndarray) else ""
+        raise BadInput(f"{where}: it returned {name_type(found)}{of}: return a list with the rows of {clients} clients")
+    parts = [np.asarray(rows) for rows in found]
+    for client, rows in enumerate(parts):
+        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+            raise BadInput(f"{where}: the rows of client {client} are {name_type(found[client])}: give whole numbers")
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(labels)):
+            raise BadInput(
+                f"{where}: client {client} has rows {rows.min()} to {rows.max()}: there are rows 0 to {len(labels) - 1}"
+            )
+    return cut_of_parts(parts, len(labels), where)
 
 
 def wants_columns(function: Callable[..., Any]) -> bool:
@@ -85,7 +84,7 @@ def wants_columns(function: Callable[..., Any]) -> bool:
     return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
 
 
-def cut_of_parts(parts: Sequence[IntArray], rows: int, where: str) -> Cut:
+def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
     """Returns the cut of clients with these rows.
 
     Args:
@@ -96,23 +95,11 @@ def cut_of_parts(parts: Sequence[IntArray], rows: int, where: str) -> Cut:
     Raises:
         BadInput: A row is dealt twice.
     """
-    every = np.concatenate([np.empty(0, np.int64), *parts])
+    every = np.concatenate([np.empty(0, np.int64), *(part.astype(np.int64) for part in parts)])
     count = np.bincount(every, minlength=rows)
     if count.max(initial=0) > 1:
         raise BadInput(f"{where}: row {int(np.argmax(count))} is dealt {count.max()} times: deal each row once")
     return Cut(every, np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64))
-
-
-def _check_rows_of(where: str, client: int, rows: Any, number: int) -> IntArray:
-    """Rows of a client as int64."""
-    array = np.asarray(rows)
-    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-        kind = f"an array of {array.dtype}, {list(array.shape)}" if array.dtype.kind != "O" else name_type(rows)
-        raise BadInput(f"{where}: the rows of client {client} are {kind}: give whole numbers, [n]")
-    if len(array) and (array.min() < 0 or array.max() >= number):
-        wrong = int(array.min() if array.min() < 0 else array.max())
-        raise BadInput(f"{where}: client {client} has row {wrong}: there are rows 0 to {number - 1}")
-    return array.astype(np.int64)
 
 
 _FUNCTIONS: dict[str, OwnPartition] = {}  # registered in this process, by name
@@ -167,20 +154,13 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
         from flwr_datasets import partitioner as known
     except ImportError:
         raise BadInput(f"data.partition.name = flower needs the package flwr_datasets: {INSTALL}") from None
-    names = [one for one in known.__all__ if one != "Partitioner"]
-    if name not in names:
-        remedy = suggest_nearest(name, names, f"choose one of {', '.join(names)}")
+    if name not in known.__all__:
+        remedy = suggest_nearest(name, known.__all__, f"choose one of {', '.join(known.__all__)}")
         raise BadInput(f"data.partition.partitioner = {name}: flwr_datasets has no such partitioner: {remedy}")
     kind = getattr(known, name)
     takes = inspect.signature(kind).parameters
-    if "num_partitions" in takes and "num_partitions" not in options and clients is None:
-        raise BadInput(f"clients.number is missing: give the number of clients, which {name} needs")
     usual = {"num_partitions": clients, "partition_by": "label"}
-    given = {**{key: value for key, value in usual.items() if key in takes}, **options}
-    for key in given:
-        if key not in takes:
-            remedy = suggest_nearest(key, takes, f"it takes {', '.join(takes)}")
-            raise BadInput(f"data.partition.{key} is not an argument of {name}: {remedy}")
+    given = {**{key: value for key, value in usual.items() if key in takes and value is not None}, **options}
     try:
         return kind(**given)
     except Exception as error:

@@ -13,7 +13,6 @@ from fedray.data.cut import (
     Cut,
     Generator,
     check_labels,
-    check_least,
     check_rows,
     deal_sizes,
     gather_cut,
@@ -213,7 +212,6 @@ def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int
         generator: Draws the partition.
         sizes: Rows of each client, N numbers that add up to n.
     """
-    check_least(len(labels), clients, 0)
     return deal_sizes(generator.permutation(len(labels)), _check_sizes(sizes, len(labels), clients))
 
 
@@ -246,7 +244,7 @@ def dirichlet_clients(
         min_rows: Rows that each client gets at least, if the sizes follow a law.
     """
     y = check_labels(labels, "dirichlet_clients")
-    check_least(len(y), clients, min_rows)
+    check_rows(len(y), clients, max(1, min_rows))
     if isinstance(sizes, str):
         size = _draw_sizes(sizes, skew, len(y), clients, generator, min_rows)
     else:
@@ -276,7 +274,7 @@ def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
 
 def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: Generator, least: int) -> Cut:  # noqa: PLR0917
     """Shuffled rows in sizes that follow a law."""
-    check_least(len(labels), clients, least)
+    check_rows(len(labels), clients, max(1, least))
     size = _draw_sizes(law, skew, len(labels), clients, generator, least)
     return deal_sizes(generator.permutation(len(labels)), size)
 
@@ -348,7 +346,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
             "where the rows say whose they are"
         )
     n, total = len(labels), clients * shards
-    check_rows(n, clients, shards, f"{shards} shards each" if shards > 1 else "")
+    check_rows(n, clients, shards)
     order = generator.permutation(n)
     order = order[np.argsort(flat[order, 0], kind="stable")]
     shard = np.arange(n) * total // n  # sizes differ by at most 1
@@ -442,8 +440,7 @@ def dirichlet(
     if allow_empty and min_rows:
         raise BadInput(f"data.partition.min_rows = {min_rows}, but data.partition.allow_empty is true: leave one out")
     least = 1 if min_rows is None and not allow_empty else min_rows or 0
-    check_rows(len(y) if least else clients, clients)
-    check_least(max(len(y), clients), clients, least)
+    check_rows(len(y), clients, least)
     order = generator.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     _, count = np.unique(y, return_counts=True)

@@ -122,10 +122,13 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
     known = {name.decode(): value.decode(errors="replace") for name, value in (table.schema.metadata or {}).items()}
     _refuse_other_data(key, known, data)
     columns = {name: _read_ids(key, table, name) for name in ("replicate", "fold", "row", "client")}
-    split = _read_splits(key, table)
+    texts = np.asarray(table["split"].to_pylist() if "split" in table.column_names else ["train"] * len(table))
+    split = np.select([texts == name for name in SPLITS], range(len(SPLITS)), -1)  # all are training rows without it
+    if (split < 0).any():
+        raise BadInput(f"{key}: its column split has {texts[np.argmin(split)]!r}: the splits are {', '.join(SPLITS)}")
     if "digest" in known and known["digest"] != _digest(columns["row"], columns["client"], split):
         raise BadInput(f"{key}: its rows are not those that were written: {REMEDY}")
-    clients = max(int(columns["client"].max(initial=-1)) + 1, _read_number(known.get("clients", "")))
+    clients = max(int(columns["client"].max(initial=-1)) + 1, int(known.get("clients", 0)))
     several = len(np.unique(columns["replicate"])) > 1
     parts = []
     for replicate, fold in worlds:
@@ -133,29 +136,23 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             (columns["fold"] == fold) | ("fold" not in table.column_names)
         )
         if not inside.any():
-            raise _explain_absence(key, columns, replicate if several else None, fold)
+            there = ", ".join(map(str, np.unique(columns["fold"]).tolist()))
+            raise BadInput(
+                f"{key}: it has no rows of replicate {replicate} and fold {fold}, but of "
+                f"{len(np.unique(columns['replicate']))} replicates and fold {there}: give the file of these"
+            )
         rows, owner, kind = columns["row"][inside], columns["client"][inside], split[inside]
-        _check_world(key, rows, kind, data, fold)
+        n = len(data.train.y)
+        if rows.max() >= n or (count := np.bincount(rows, minlength=n)).max() > 1 or not (kind == 0).any():
+            raise BadInput(
+                f"{key}: it deals rows twice, none to train with, or more than the {n} of {data.name}: correct it"
+            )
+        if data.folds and count[data.folds[fold][1]].any():
+            raise BadInput(f"{key}: it deals test rows of fold {fold}: give the file of this fold")
         parts.append([gather_cut(rows[which], owner[which], clients) for which in (kind >= 0, kind == 0, kind == 1)]
                      + [rows[kind == 2]])  # fmt: skip
     owned, kept, held, server = (list(column) for column in zip(*parts, strict=True))
     return Dealt(owned, kept, held if (split == 1).any() else [], server if (split == 2).any() else [])
-
-
-def _explain_absence(key: str, columns: dict[str, IntArray], replicate: int | None, fold: int) -> BadInput:
-    """Says that a file has no rows of a world; the replicate is None if the file's only one deals all of them."""
-    if not len(columns["row"]):
-        return BadInput(f"{key}: it has no rows: give a file that deals some")
-    known = np.unique(columns["replicate"])
-    if replicate is not None and replicate not in known:
-        return BadInput(
-            f"{key}: it has no rows of replicate {replicate}, but of {len(known)} replicates: lower replicates to "
-            f"{len(known)}, or give a file of one replicate, which deals all of them"
-        )
-    folds = ", ".join(map(str, np.unique(columns["fold"]).tolist()))
-    return BadInput(
-        f"{key}: it has no rows of fold {fold}, but of {folds}: set data.fold so, or give the file of {fold}"
-    )
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
@@ -172,11 +169,9 @@ def _refuse_other_data(key: str, known: dict[str, str], data: Dataset) -> None:
     """Refuses a file that was written of other rows; the name of a data set may differ."""
     for name, value in _describe_data(data).items():
         if name != "data" and known.get(name, value) != value:
-            what = f"{known[name]} rows" if name == "rows" else f"other {name}"
-            of = f"the data set {known.get('data', 'of another tool')[:60]!r} with {what}"
             raise BadInput(
-                f"{key}: it deals {of}, and {data.name} has {len(data.train.y)} rows: give the file of this data set, "
-                "with the same data.* keys"
+                f"{key}: it deals {known.get('data', 'other data')} with other {name} than {data.name}: give the file "
+                "of this data set, with the same data.* keys"
             )
 
 
@@ -193,39 +188,6 @@ def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
     if values.min(initial=0) < 0 or values.max(initial=0) >= 10**9:
         raise BadInput(f"{key}: its column {name} has values out of 0 to 999999999: correct it")
     return values
-
-
-def _read_splits(key: str, table: pa.Table) -> IntArray:
-    """Returns the split of each row as an index into `SPLITS`; all are training rows where there is no such column."""
-    if "split" not in table.column_names:
-        return np.zeros(len(table), np.int64)
-    texts = np.asarray(table["split"].to_pylist(), dtype=object)
-    out: IntArray = np.full(len(texts), -1)
-    for number, name in enumerate(SPLITS):
-        out[texts == name] = number
-    if (out < 0).any():
-        wrong = str(texts[np.argmax(out < 0)])[:40]
-        raise BadInput(f"{key}: its column split has {wrong!r}: the splits are {', '.join(SPLITS)}")
-    return out
-
-
-def _check_world(key: str, rows: IntArray, split: IntArray, data: Dataset, fold: int) -> None:
-    """Refuses rows that are not there, dealt twice, or test rows of the fold, and splits that leave none to train."""
-    n = len(data.train.y)
-    if rows.max(initial=0) >= n:
-        raise BadInput(f"{key}: it deals row {rows.max()}, but {data.name} has {n} training rows: correct it")
-    if not (split == 0).any():
-        raise BadInput(f"{key}: it deals no row of the split train: give every client rows to train with")
-    count = np.bincount(rows, minlength=n)
-    if count.max(initial=0) > 1:
-        raise BadInput(f"{key}: it deals row {int(np.argmax(count))} {count.max()} times: deal each row once")
-    if data.folds and count[data.folds[fold][1]].any():
-        raise BadInput(f"{key}: it deals test rows of fold {fold}: give the file of this fold")
-
-
-def _read_number(text: str) -> int:
-    """Returns the number of clients that the metadata say; 0 where they say none, or none of use."""
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:

@@ -59,23 +59,18 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
     given = {key: options[key] for key in Shifts._fields if options.get(key)}
     if not given:
         return rest, None
-    name, value = next(iter(given.items()))
-    if data.population:
-        raise BadInput(f"data.partition.{name} = {value}, but synthetic clients make their own rows: leave it out")
-    shape = data.input_shape
-    if "rotation" in given and given["rotation"] not in (2, 4):
-        raise BadInput(f"data.partition.rotation = {given['rotation']}: write 2 (half turns) or 4 (quarter turns)")
-    if "rotation" in given and data.kind != "images":
-        raise BadInput(f"data.partition.rotation = {given['rotation']}, but {data.name} has no images: leave it out")
-    if given.get("rotation") == 4 and shape[-1] != shape[-2]:
-        raise BadInput(
-            f"data.partition.rotation = 4, but the images of {data.name} are {shape[-2]} x {shape[-1]}: write 2, or "
-            "use square images"
-        )
-    if "feature_noise" in given and data.kind == "tokens":
-        raise BadInput(f"data.partition.feature_noise = {value}, but {data.name} has tokens: leave it out")
-    if "permute_labels" in given and not data.classes:
-        raise BadInput(f"data.partition.permute_labels = {value}, but {data.name} has no classes: leave it out")
+    shape, images = data.input_shape, data.kind == "images"
+    for wrong, names, why in (
+        (data.population is not None, Shifts._fields, "synthetic clients make their own rows"),
+        (not images, ("rotation",), f"{data.name} has no images"),
+        (given.get("rotation") == 3, ("rotation",), "pictures are turned by halves (2) or quarters (4)"),
+        (given.get("rotation") == 4 and images and shape[-1] != shape[-2], ("rotation",), "only squares take quarters"),
+        (data.kind == "tokens", ("feature_noise",), f"{data.name} has tokens"),
+        (not data.classes, ("permute_labels",), f"{data.name} has no classes"),
+    ):
+        for name in names:
+            if wrong and name in given:
+                raise BadInput(f"data.partition.{name} = {given[name]}, but {why}: correct it, or leave it out")
     if "copies" in given and ("rotation" in given) == ("permute_labels" in given):
         raise BadInput(
             "data.partition.copies = true gives every row to each group of clients: give one of rotation and "

@@ -120,6 +120,18 @@ class LeaveOutShards:
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
+        # all else is as in the whole, in the world that a fold is of
+        self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
+        self.targets = lambda y, world: whole.targets(y, world // folds)
+        self.standardization = lambda world: whole.standardization(world // folds)
+        self.test = lambda world: whole.test(world // folds)
+        self.holdout = lambda world: whole.holdout(world // folds)
+        self.server = lambda world: whole.server(world // folds)
+        self.client_test = lambda world, client: whole.client_test(world // folds, client)
+        self.clusters = lambda world: whole.clusters(world // folds)
+        self.cluster_test = lambda world, client: whole.cluster_test(world // folds, client)
+        self.client_holdout = lambda world, client: whole.client_holdout(world // folds, client)
+        self.label_counts = lambda world: whole.label_counts(world // folds)
 
     def fold_of(self, world: int, client: int, size: int) -> IntArray:
         """Returns the fold of each row of a client, `[n]`.
@@ -147,50 +159,6 @@ class LeaveOutShards:
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
             masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
         return mask_rows(fetched, masks)
-
-    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """As in the whole."""
-        return self.whole.normalize(x, world // self.folds)
-
-    def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Those of the whole."""
-        return self.whole.targets(y, world // self.folds)
-
-    def standardization(self, world: IntArray) -> Standardization:
-        """As in the whole."""
-        return self.whole.standardization(world // self.folds)
-
-    def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the raw test rows of the whole."""
-        return self.whole.test(world // self.folds)
-
-    def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the raw withheld rows of the whole."""
-        return self.whole.holdout(world // self.folds)
-
-    def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the server's raw rows of the whole."""
-        return self.whole.server(world // self.folds)
-
-    def client_test(self, world: int, client: int) -> IntArray | None:
-        """Those of the whole."""
-        return self.whole.client_test(world // self.folds, client)
-
-    def clusters(self, world: int) -> IntArray | None:
-        """Those of the whole."""
-        return self.whole.clusters(world // self.folds)
-
-    def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Those of the whole."""
-        return self.whole.cluster_test(world // self.folds, client)
-
-    def client_holdout(self, world: int, client: int) -> IntArray:
-        """Those of the whole."""
-        return self.whole.client_holdout(world // self.folds, client)
-
-    def label_counts(self, world: int) -> IntArray:
-        """Counts of all rows of the whole."""
-        return self.whole.label_counts(world // self.folds)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 The name of a file has a hash of the data set's name, its options, and the sizes and times of its source files. A file
 replaces an older one when it is complete, so that several writers and a crash do no harm. It begins with the length of
-a text of JSON (8 bytes) and this text, which has notes, a checksum, and type, shape and place of each array behind it.
+a text of JSON (8 bytes) and this text, which has notes, and type, shape and place of each array behind it.
 
 Example:
     >>> import tempfile
@@ -21,9 +21,7 @@ import json
 import math
 import mmap
 import os
-import re
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,9 +39,6 @@ from fedray.files.plain import expand_user_path, open_replacement
 FORMAT = 6  # a part of the hash: raise it when a loader or the layout changes
 UNUSED_DAYS = 30  # after which a file makes room when another one is written
 ALIGNED = 64  # bytes: a multiple of it is where an array begins
-_OURS = re.compile(
-    r".*-[0-9a-f]{16}(\.store|-(train|test)\.arrow)|\.[0-9a-f]{24}\.part"
-)  # stored files, parts, old ones
 STATISTICS = ("shift", "scale", "y_shift", "y_scale", "means", "origin")
 WORDS = ("class_names", "remarks", "features")
 
@@ -59,19 +54,17 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
         root: Folder of data files; None for the usual one.
         options: Of the data set.
     """
-    data = _open_stored(name, root, options or {})
+    options, where = options or {}, find_source(name).where
+    if where is None:
+        data = load_data(name, root, **options)
+    else:
+        other = options.get("test")
+        test = expand_user_path("data.test", other) if isinstance(other, str) else None
+        stamps = [list_stamps(where(root, **options)), list_stamps(test) if test and test.is_file() else None]
+        data = keep_dataset(name, [options, *stamps], lambda: load_data(name, root, **options))
     for remark in data.remarks:
         warn_user(remark, FedrayWarning)
     return data
-
-
-def _open_stored(name: str, root: Path | None, options: dict[str, Any]) -> Dataset:
-    """Returns the data set from the store, where it is put if that is a gain."""
-    where = find_source(name).where
-    if where is None:
-        return load_data(name, root, **options)
-    key = [options, list_stamps(where(root, **options)), _stamp_test_file(options)]
-    return keep_dataset(name, key, lambda: load_data(name, root, **options))
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
@@ -91,32 +84,14 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
         return data
     except (OSError, ValueError, KeyError, TypeError):  # not there yet, or not readable
         data = load()
-    _remove_unused(file.parent)
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600  # a process that has an older one mapped keeps its rows
+    for old in file.parent.glob("*.store"):
+        with suppress(OSError):  # another process removed it
+            if max(old.stat().st_mtime, old.stat().st_atime) < oldest:
+                old.unlink()
     write_store(file, *_pack(data))
     del data  # its rows may be large
     return _unpack(name, *map_store(file))
-
-
-def _remove_unused(folder: Path) -> None:
-    """Removes stored files, and parts of files of writers that were killed, that nobody used for `UNUSED_DAYS`.
-
-    A process that has one mapped keeps its rows, and whoever wants it again reads the source again. Files with other
-    names are not fedray's.
-    """
-    oldest = time.time() - UNUSED_DAYS * 24 * 3600
-    files = list(folder.iterdir()) if folder.is_dir() else []
-    for file in (path for path in files if _OURS.fullmatch(path.name)):
-        with suppress(OSError):  # another process removed it
-            stat = file.stat()
-            if max(stat.st_mtime, stat.st_atime) < oldest:
-                file.unlink()
-
-
-def _stamp_test_file(options: dict[str, Any]) -> Any:
-    """Name, size and time of a table's file of test rows, if it has one."""
-    other = options.get("test")
-    path = expand_user_path("data.test", other) if isinstance(other, str) else None
-    return list_stamps(path) if path is not None and path.is_file() else None
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -153,7 +128,7 @@ def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) 
     for key, values in arrays.items():
         places[key] = [values.dtype.str, list(values.shape), end]
         end += values.nbytes + -values.nbytes % ALIGNED
-    about = json.dumps({"arrays": places, "notes": notes, "checksum": _checksum(arrays, notes)}).encode()
+    about = json.dumps({"arrays": places, "notes": notes}).encode()
     about += b" " * (-(8 + len(about)) % ALIGNED)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +149,7 @@ def map_store(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
     Raises:
         OSError: The file is not there or cannot be mapped.
-        ValueError: The file is damaged: one changed bit is enough. `KeyError` and `TypeError`, too.
+        ValueError: The file is damaged. `KeyError` and `TypeError`, too.
     """
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -184,16 +159,4 @@ def map_store(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
         key: np.frombuffer(mapped, kind, math.prod(shape), begin + place).reshape(shape)
         for key, (kind, shape, place) in about["arrays"].items()
     }
-    if _checksum(arrays, about["notes"], mapped) != about["checksum"]:
-        raise ValueError("its rows are not those that were written")
     return arrays, about["notes"]
-
-
-def _checksum(arrays: Mapping[str, Array], notes: dict[str, Any], mapped: mmap.mmap | None = None) -> int:
-    """CRC-32 of all arrays and notes: 4 GB/s, and no single flipped bit goes unnoticed."""
-    found = zlib.crc32(json.dumps(notes).encode())
-    for key, values in arrays.items():
-        found = zlib.crc32(key.encode(), found)
-        for piece in read_pieces(values, mapped):
-            found = zlib.crc32(np.ascontiguousarray(piece).data, found)
-    return found

@@ -37,7 +37,7 @@ TEXT = "data.name=table data.target=Survived data.partition.name=iid runtime=inl
 KEYS = [*TEXT.split(), "method.models=2", "local.epochs=2"]
 
 
-@pytest.mark.filterwarnings("ignore:data. columns? ")
+@pytest.mark.filterwarnings("ignore:data. ")
 @pytest.mark.short_report
 def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_path: Path) -> None:
     write_passengers(tmp_path / "titanic.csv")
@@ -45,14 +45,14 @@ def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_pa
     given: list[str | Path] = ["run", QUICKSTART, *KEYS, path, "--out", tmp_path / "run"]
     refused = run_command(*given)
     assert refused.status == 2
-    assert "columns Age (24), Embarked (1) have missing values: write data.missing: mean" in refused.err
+    assert "values are missing in Age (24), Embarked (1): write data.missing: mean" in refused.err
     done = run_command(*given, "data.missing=mean")
     assert done.status == 0, done.err
     remarks = [line for line in done.err.splitlines() if "data: " in line]
-    assert [line.partition("column")[0] for line in remarks] == ["fedray: note: data: "] * 3, "not Python's form"
-    assert "column PassengerId has another whole number in every row: leave it out by data.features" in remarks[0]
-    assert "columns Sex, Embarked are text, read as categories" in remarks[1]
-    assert "columns Name, Ticket, Cabin are text of too many different values and no input" in remarks[2]
+    assert all(line.startswith("fedray: note: data: ") for line in remarks) and len(remarks) == 3, "not Python's form"
+    assert "another whole number in every row" in remarks[0] and remarks[0].endswith(": PassengerId")
+    assert "text, read as categories (0 and 1 for each value): Sex, Embarked" in remarks[1]
+    assert "text of too many different values, no input (name it in data.features): Name, Ticket, Cabin" in remarks[2]
     run = fedray.load(tmp_path / "run")
     inputs = run.study.shards.data.features
     assert inputs[3:5] == ("Sex=female", "Sex=male") or "Sex=male" in inputs
@@ -62,7 +62,7 @@ def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_pa
     assert "accuracy" in (tmp_path / "run" / "report.html").read_text()
 
 
-@pytest.mark.filterwarnings("ignore:data. columns? ")
+@pytest.mark.filterwarnings("ignore:data. ")
 def test_the_report_names_the_classes_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It numbered them."""
     monkeypatch.setattr("fedray.experiments.run._draw_report", lambda _folder: None)  # its data are enough

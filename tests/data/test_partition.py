@@ -507,7 +507,7 @@ def test_the_file_of_a_run_says_the_clusters_and_deals_the_same_rows_again(tmp_p
     file = {"name": "file", "file": str(tmp_path / "run" / "partition.parquet"), **kinds}
     again = fedray.run(tree, data__partition=file)
     assert again.summary["model_hash"] == first.summary["model_hash"]
-    with pytest.raises(BadInput, match="has rows of a copy that is not its group's"):
+    with pytest.raises(BadInput, match="rows of a copy that is not their group's"):
         fedray.run(tree, data__partition=file, seed=3)
 
 

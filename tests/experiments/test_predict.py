@@ -62,7 +62,7 @@ def test_text_where_training_had_numbers_is_refused(run: fedray.Run, frame: pd.D
         run.predict(frame.assign(b="many"))
 
 
-@pytest.mark.filterwarnings("ignore:data. column city is text")
+@pytest.mark.filterwarnings("ignore:data. text, read as categories")
 def test_a_missing_number_was_refused_where_training_takes_the_mean(frame: pd.DataFrame, tmp_path: Path) -> None:
     holes = frame.assign(a=frame["a"].where(frame.index % 7 > 0))
     holes.to_csv(tmp_path / "rows.csv", index=False)
