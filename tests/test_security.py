@@ -156,7 +156,7 @@ TOO_MUCH = [
     ("method.models x replicates x model", ["model={name: lstm, hidden: 65536, layers: 100}", SYNTHETIC]),
     ("participation x clients.number", [SYNTHETIC, "clients.number=1e9"]),
     ("clients.number x replicates", [SYNTHETIC, "clients.number=1e9", "participation.per_round=1", STRATA]),
-    ("data.test x data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
+    ("data.test, data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
     ("data.features", ["data={name: synthetic, classes: 65536, features: 65536}", "clients.number=1"]),
     ("data.samples, data.spread", ["data={name: synthetic, spread: 10}"]),
     ("data.samples", ["data={name: synthetic, samples: 1000000, features: 10000}", "clients.number=3"]),

@@ -57,10 +57,11 @@ def explain_usage(error: click.UsageError) -> str:
     text, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "fedray"
     name = command.rpartition(" ")[2]
     if isinstance(error, click.NoSuchOption) and name not in _KEYS:
-        from fedray.scenario.schema import section_fields
+        from fedray.scenario.schema import list_sections, section_fields
         from fedray.scenario.unknown_keys import find_key
 
-        key = find_key(error.option_name.lstrip("-"), section_fields(""))
+        inner = [f"{section}.{key}" for section, keys in list_sections().items() for key in keys]
+        key = find_key(error.option_name.lstrip("-"), (*section_fields(""), *inner))
         if key:
             return f"{error.option_name} is no option: keys of a scenario have no dashes: write {key}=VALUE"
     if "unexpected extra argument" in text and "=" in text and name in _KEYS:

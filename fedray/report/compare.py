@@ -20,7 +20,6 @@ from fedray.core.text import (
     format_total,
     is_share,
     name_score,
-    show_line,
 )
 from fedray.core.types import FloatArray
 from fedray.metrics.paired import ROUNDING, PairedDifference, compare_paired
@@ -155,7 +154,7 @@ def compare_with_first(
             both = [read_worlds(each, metric, at, over) for each in (run, runs[0])]
             mine, theirs = ({world: score.value for world, score in one.items()} for one in both)
             shared = sorted(mine.keys() & theirs.keys())
-            mean, base = (_mean([one[world] for world in shared]) for one in (mine, theirs))
+            mean, base = (float(np.mean([one[w] for w in shared])) if shared else math.nan for one in (mine, theirs))
             read = (tell_share(list(both[0].values())), tell_share(list(both[1].values())))
             difference = compare_paired(mine, theirs)
             found.append(RunPair(metric, run.name, runs[0].name, mean, base, difference, format_budget(over, at), read))
@@ -194,50 +193,30 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
         The runs differ in their rounds: a 5, b 9. They are compared by the last evaluation of each up to round 5.
         a and b share no seed: a has 0, b has 1. They cannot be compared in pairs.
     """
-    found = _tell_where(runs, over)
-    for run in runs[1:]:
-        mine, theirs = _list_seeds(run), _list_seeds(runs[0])
-        shared = mine & theirs
-        names = f"{runs[0].name} has {_name_seeds(theirs)}, {run.name} has {_name_seeds(mine)}"
-        if not shared:
-            found.append(f"{runs[0].name} and {run.name} share no seed: {names}. They cannot be compared in pairs.")
-        elif mine != theirs:
-            found.append(f"{runs[0].name} and {run.name} share the seeds {_name_seeds(shared)} only: {names}.")
-        if len(shared) == 1 and not _shares_folds(run, runs[0]):
-            found.append(f"{runs[0].name} and {run.name} share one seed: nothing says how far chance goes.")
-    return found
-
-
-def _tell_where(runs: Sequence[ReadRun], over: str | None) -> list[str]:
-    """Where the runs are compared, unless all of them were evaluated at the end of all."""
     axis = over or find_axis(runs)
     last = find_common_end(runs, axis)
-    readings = tell_readings(runs, last, axis)
+    found = tell_readings(runs, last, axis)
+    ends = {run.name: find_end(run, ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
     if over is not None:
-        return [f"Compared at equal cost, {format_budget(over, last)} a seed.", *readings]
-    if axis == SECONDS:
-        said = f"Not all runs have rounds. They are compared at equal virtual time, after {format_seconds(last)}."
-        return [said, *readings]
-    each = {run.name: find_end(run, ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
-    if len(set(each.values())) < 2:
-        return readings
-    ends = ", ".join(f"{name} {f'{end:.0f}' if end < math.inf else 'none'}" for name, end in each.items())
-    how = "at" if "between" in " ".join(readings) else "by the last evaluation of each up to"
-    return [f"The runs differ in their rounds: {ends}. They are compared {how} round {last:.0f}.", *readings]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
-
-
-def _list_seeds(run: ReadRun) -> set[int]:
-    """Seeds of the replicates of a run."""
-    return {read_seed(run) + int(r) for r in run.rounds.get("replicate", ())}
-
-
-def _shares_folds(run: ReadRun, other: ReadRun) -> bool:
-    """Whether two runs share several folds."""
-    return len(set(run.rounds["fold"].tolist()) & set(other.rounds["fold"].tolist())) > 1
+        found.insert(0, f"Compared at equal cost, {format_budget(over, last)} a seed.")
+    elif axis == SECONDS:
+        text = f"Not all runs have rounds. They are compared at equal virtual time, after {format_seconds(last)}."
+        found.insert(0, text)
+    elif len(set(ends.values())) > 1:
+        said = ", ".join(f"{name} {f'{end:.0f}' if end < math.inf else 'none'}" for name, end in ends.items())
+        how = "at" if "between" in " ".join(found) else "by the last evaluation of each up to"
+        found.insert(0, f"The runs differ in their rounds: {said}. They are compared {how} round {last:.0f}.")
+    each = [{read_seed(run) + int(r) for r in run.rounds.get("replicate", ())} for run in runs]
+    for run, mine in zip(runs[1:], each[1:], strict=True):
+        shared, both = mine & each[0], f"{runs[0].name} and {run.name}"
+        names = f"{runs[0].name} has {_name_seeds(each[0])}, {run.name} has {_name_seeds(mine)}"
+        if not shared:
+            found.append(f"{both} share no seed: {names}. They cannot be compared in pairs.")
+        elif mine != each[0]:
+            found.append(f"{both} share the seeds {_name_seeds(shared)} only: {names}.")
+        if len(shared) == 1 and len(np.intersect1d(run.rounds["fold"], runs[0].rounds["fold"])) < 2:
+            found.append(f"{both} share one seed: nothing says how far chance goes.")
+    return found
 
 
 def _name_seeds(seeds: set[int]) -> str:
@@ -261,8 +240,6 @@ TRAINING = ("training inputs", "training labels", "generated clients")  # digest
 TEST = ("test inputs", "test labels", "classes")
 ROWS = "the clients' rows"
 PAIRING_KEYS = ("data.hold_out", "data.partition", "clients.number", "method.server_data", "method.validation")
-MOST_KEYS = 8
-MOST_TEXT = 200  # letters of the values of a key
 
 
 def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
@@ -277,8 +254,10 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
         >>> list_data_notes(runs)
         ["The runs differ in data.hold_out (a 0.0, b 0.2): their pairs share seeds, but not the clients' rows."]
     """
-    known = [found if isinstance(found := run.identity.get("data"), Mapping) else {} for run in runs]
-    first, names, found = known[0], [_name_data(run) for run in runs], []
+    known: list[Mapping[str, Any]] = [run.identity.get("data") or {} for run in runs]
+    given = [run.scenario.get("data", "unknown") for run in runs]
+    names = [one if isinstance(one, str) else one.get("object") or one.get("name", "unknown") for one in given]
+    first, found = known[0], list[str]()
     for run, name, now in zip(runs[1:], names[1:], known[1:], strict=True):
         other = [part for part in (*TRAINING, *TEST) if now.get(part) != first.get(part)]
         if name != names[0] and (other or not (now and first)):
@@ -290,39 +269,21 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
             found.append(f"The runs differ in their data, though both are called {name} ({names_of}). {what}.")
     if first.get(ROWS) is not None and all(now.get(ROWS) == first[ROWS] for now in known):
         return found
-    flat = [_list_pairing_keys(run) for run in runs]
-    each_key = {key: [one.get(key, UNSET) for one in flat] for one in flat for key in one}
-    differ = {key: values for key, values in each_key.items() if len(set(values)) > 1}
-    shared = {key: values for key, values in differ.items() if UNSET not in values}  # the rest follows from a name
+    differ = [
+        (key, values)
+        for key, values in find_differences(runs, UNSET)
+        if key in PAIRING_KEYS or key.startswith("data.partition.")
+    ]
+    shared = [(key, values) for key, values in differ if UNSET not in values]  # the rest follows from a name
     said = []
-    for key, values in list((shared or differ).items())[:MOST_KEYS]:
-        text = ", ".join(f"{run.name} {value}" for run, value in zip(runs, values, strict=True))
-        said.append(f"{key} ({text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + ' ...'})")
+    for key, values in shared or differ:
+        said.append(f"{key} ({', '.join(f'{run.name} {value}' for run, value in zip(runs, values, strict=True))})")
+    sources = [run.identity.get("source") or {} for run in runs]
+    own = [{name: one for name, one in each.items() if name.startswith("partition ")} for each in sources]
+    if not said and any(one != own[0] for one in own):
+        said = ["the code of data.partition"]
     more = f"The runs differ in {', '.join(said)}: their pairs share seeds, but not the clients' rows."
     return [*found, more] if said else found
-
-
-def _list_pairing_keys(run: ReadRun) -> dict[str, str]:
-    """Lists the keys that decide who trains on which rows; of a user's own rule a part of its digest."""
-    found = {
-        key: value if isinstance(value, str) else json.dumps(value, default=str)
-        for key, value in flatten(run.scenario).items()
-        if key in PAIRING_KEYS or key.startswith("data.partition.")
-    }
-    source = run.identity.get("source")
-    known = source if isinstance(source, Mapping) else {}
-    own = [str(digest)[:8] for name, digest in known.items() if name.startswith("partition ")]
-    if any(own):
-        found["the code of data.partition"] = " ".join(own)
-    return {show_line(key, 60): show_line(value, 60) for key, value in found.items()}
-
-
-def _name_data(run: ReadRun) -> str:
-    """Returns what a scenario calls its data."""
-    data: Any = run.scenario.get("data", "unknown")
-    if isinstance(data, Mapping):
-        data = data.get("object") or data.get("name", "unknown")
-    return show_line(data, 60)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -345,8 +306,14 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
         >>> list_noise_notes(runs[:1]), len(list_noise_notes(runs))
         ([], 1)
     """
-    holds = [(run.name, _holds_noise(run)) for run in runs]
-    without, within = ([name for name, value in holds if value is which] for which in (False, True))
+    without: list[str] = []  # runs whose NLL is the one without noise
+    within: list[str] = []
+    for run in runs:
+        predicted = (run.scenario.get("model") or {}).get("objective") == "gaussian_nll"  # by the models themselves
+        if has_score(run, "nll") and has_score(run, "nll_none") and not predicted:
+            known = np.isfinite(run.rounds["nll_none"])
+            same = np.allclose(run.rounds["nll"][known], run.rounds["nll_none"][known])
+            (without if same else within).append(run.name)
     if not without or not within:
         return []
     return [
@@ -354,19 +321,6 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
         f"hold it in {', '.join(within)}. Compare `nll_residual`, which adds it everywhere, or run with "
         "predict.noise=residual."
     ]
-
-
-def _holds_noise(run: ReadRun) -> bool | None:
-    """Whether the run's NLL is not the one without noise; None where that cannot be said, or its models predict it."""
-    model = run.scenario.get("model")
-    if isinstance(model, Mapping) and model.get("objective") == "gaussian_nll":
-        return None
-    if not {"nll", "nll_none"} <= run.rounds.keys():
-        return None
-    known = np.isfinite(run.rounds["nll_none"])
-    if not known.any():
-        return None
-    return not np.allclose(run.rounds["nll"][known], run.rounds["nll_none"][known])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -430,9 +384,16 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
     if not lines or metric in CONTEXT:
         return None
     word, wide = name_score(metric), what == "rounds"
-    title = {"rounds": _tell_ends(metric, lines), "bytes": f"{word[0].upper() + word[1:]} for its bytes"}
-    title["seconds"] = f"{word[0].upper() + word[1:]} for its virtual time"
-    figure, axes = pictures.make_canvas(title[what], size=(pictures.WIDE, 4.6) if wide else (pictures.NARROW, 3.4))
+    title = word[0].upper() + word[1:] + {"bytes": " for its bytes", "seconds": " for its virtual time"}.get(what, "")
+    if wide:  # where the runs end; whether one is better is said by their paired differences alone
+        title += f" over the rounds of {len(lines)} runs"
+        if len(lines) <= MOST_NAMED_RUNS:
+            ends = [
+                f"{name} {format_number(float(curve.mean[-1]), metric)} after {curve.round[-1]:.0f}"
+                for _, name, (_, curve) in lines
+            ]
+            title = f"{word[0].upper() + word[1:]} over the rounds: {', '.join(ends)}"
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.6) if wide else (pictures.NARROW, 3.4))
     colors = pictures.pick_colors(len(runs))
     size, unit = (1.0, "") if wide else choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
@@ -450,19 +411,6 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
     return figure
 
 
-def _tell_ends(metric: str, lines: list[Line]) -> str:
-    """Where the runs end; whether one is better is said by their paired differences alone."""
-    word = f"{name_score(metric)[0].upper()}{name_score(metric)[1:]} over the rounds"
-    if len(lines) > MOST_NAMED_RUNS:
-        return f"{word} of {len(lines)} runs"
-    lengths = {float(curve.round[-1]) for _, _, (_, curve) in lines}
-    ends = []
-    for _, name, (_, curve) in lines:
-        after = f" after {curve.round[-1]:.0f}" if len(lengths) > 1 else ""
-        ends.append(f"{name} {format_number(float(curve.mean[-1]), metric)}{after}")
-    return f"{word}: {', '.join(ends)}"
-
-
 def figure_clients(runs: list[ReadRun]) -> Figure | None:
     """Accuracy of the clients of every run, sorted: the left end is who is served worst."""
     named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
@@ -474,21 +422,19 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
     for i, run in named:
         each = np.sort(run.pictures["client_accuracy"][np.isfinite(run.pictures["client_accuracy"])])
         share = (np.arange(len(each)) + 0.5) / max(len(each), 1)
-        axes.plot(
-            share, each, color=pictures.pick_colors(len(runs))[i], linestyle=DASHES[i % len(DASHES)], label=run.name
-        )
+        look = {"color": pictures.pick_color(i, len(runs)), "linestyle": DASHES[i % len(DASHES)]}
+        axes.plot(share, each, label=run.name, **look)
     axes.set_xlabel("share of the clients, worst first")
     axes.set_ylabel("accuracy for the client")
     for axis in (axes.xaxis, axes.yaxis):
         pictures.use_percent(axis)
-    pictures.draw_grid(axes)
     curves.draw_legend(axes, "accuracy")
     return figure
 
 
 def make_comparison_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows: final metrics with mean +- sd; the best of each stands out, and what equals it."""
-    metrics = [name for name in list_compared_metrics(runs) if any(_average(run, name) is not None for run in runs)]
+    metrics = [name for name in list_compared_metrics(runs) if _list_means(runs, name)]
     best = {name: find_best(runs, name) for name in metrics}
     head = ["run", *(name_compared(runs, name) for name in metrics)]
     rows = []
@@ -524,11 +470,12 @@ def find_cost(run: ReadRun, key: str) -> float | None:
     return float(total) if curve is None else float(curve.mean[-1])
 
 
-def find_differences(runs: list[ReadRun]) -> list[tuple[str, list[str]]]:
-    """Scenario keys whose values are not the same in all runs."""
-    flat = [_flat(run.scenario) for run in runs]
+def find_differences(runs: Sequence[ReadRun], missing: str = "-") -> list[tuple[str, list[str]]]:
+    """Scenario keys whose values are not the same in all runs, with the value of each run, or what stands for none."""
+    each = [flatten(run.scenario) for run in runs]
+    flat = [{k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in one.items()} for one in each]
     keys = dict.fromkeys(key for one in flat for key in one)
-    rows = [(key, [one.get(key, "-") for one in flat]) for key in keys]
+    rows = [(key, [one.get(key, missing) for one in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
 
@@ -553,10 +500,10 @@ def format_deviation(sd: float, name: str) -> str:
     return f"{100 * sd:.1f} %" if is_share(name) else format_digits(sd, 2)
 
 
-def _average(run: ReadRun, name: str) -> float | None:
-    entry = run.summary.get("metrics", {}).get(name) or {}
-    value = entry.get("mean")
-    return float(value) if value is not None else None
+def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
+    """The final mean of a metric, by the place of its run; without runs that have none."""
+    found = {i: run.summary.get("metrics", {}).get(name) or {} for i, run in enumerate(runs)}
+    return {i: float(entry["mean"]) for i, entry in found.items() if entry.get("mean") is not None}
 
 
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
@@ -573,7 +520,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
     Returns:
         Places in `runs`, the best one first; empty where no run is known to be worse, or no value is better.
     """
-    means = {i: value for i, run in enumerate(runs) if (value := _average(run, name)) is not None}
+    means = _list_means(runs, name)
     if len(means) < 2 or not has_direction(name):
         return []
     first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
@@ -615,47 +562,10 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     return [*notes, *([text] if len(other) > 1 else [])]
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
-    if not isinstance(value, dict):
-        return {prefix: value if isinstance(value, str) else json.dumps(value)}
-    return {
-        k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else str(key)).items()
-    }
-
-
-def figure_decomposition(runs: list[ReadRun]) -> Figure | None:
-    """Noise, bias and variance of each run on a toy with a known mean (FE eq. 10): they add up to the squared error."""
-    parts = ("noise", "bias2", "variance")
-    found = [(run.name, run.summary.get("metrics", {})) for run in runs]
-    found = [(name, m) for name, m in found if all(m.get(part, {}).get("mean") is not None for part in parts)]
-    if not found:
-        return None
-    values = np.array([[max(0.0, metrics[part]["mean"]) for part in parts] for _, metrics in found])
-    best = int(values[:, 2].argmin())
-    title = f"{found[best][0]} varies least: {values[best, 2]:.2g} of {values[best].sum():.2g} squared error"
-    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.4))
-    colors = (pictures.PALETTE[8], pictures.PALETTE[1], pictures.ACCENT)
-    for i, color in enumerate(colors):
-        pictures.draw_bars(
-            axes, np.arange(len(found)) - 0.35, values[:, :i].sum(axis=1), 0.7, values[:, i], facecolor=color
-        )
-    error = [1.96 * (m["variance"]["sd"] or 0.0) / max(1, m["variance"]["n"]) ** 0.5 for _, m in found]
-    axes.errorbar(
-        np.arange(len(found)), values.sum(axis=1), yerr=error, fmt="none", ecolor=pictures.INK, elinewidth=1.2
-    )
-    axes.set_xticks(np.arange(len(found)), [name for name, _ in found])
-    axes.set_ylabel("squared error (target units)")
-    axes.set_ylim(bottom=0)
-    pictures.draw_key(axes, ["noise", "bias\u00b2", "variance"], colors)
-    pictures.draw_grid(axes)
-    return figure
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What runs differ by: paired differences over the seeds that they share, as a picture and a table.
 
 MOST_BARS = 40  # runs in the picture
-MOMENTS, MOST_RUNS = 24, 8  # in the picture over virtual time
 SHOWN_METRICS = (
     *("accuracy", "personal_accuracy", "rmse", "personal_rmse", "nll", "brier", "ece", "crps"),
     *("conformal_size", "conformal_width"),
@@ -669,7 +579,12 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
         return None
     size = (pictures.WIDE, 1.3 + 0.36 * len(pairs))
-    figure, axes = pictures.make_canvas(tell_difference(pairs[0]) if len(pairs) == 1 else tell_all(pairs), size=size)
+    apart = [pair.difference.mean for pair in pairs if pair.difference is not None and pair.difference.differs]
+    better = sum((mean < 0) == lower_is_better(metric) for mean in apart)
+    counts = ((better, "better"), (len(apart) - better, "worse"), (len(pairs) - len(apart), "not told apart"))
+    text = ", ".join(f"{number} {word}" for number, word in counts if number)
+    title = f"Against {pairs[0].baseline}, over shared seeds: {text}" if len(pairs) > 1 else tell_difference(pairs[0])
+    figure, axes = pictures.make_canvas(title, size=size)
     factor, unit = (100.0, "points") if is_share(metric) else (1.0, "")
     place = np.arange(len(pairs))[::-1]
     for y, pair in zip(place, pairs, strict=True):
@@ -681,14 +596,15 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
             if not found.missing_interval:
                 axes.plot(ends, [y, y], color=color, linewidth=2.4, label=f"{name}: interval")
             axes.plot([factor * found.mean], [y], "o", color=color, markersize=7, label=name)
-    axes.axvline(0, color=pictures.INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.axvline(0, **pictures.DASHED)
     labels = [f"{pair.run} ({count_pairs(pair.difference)})" for pair in pairs if pair.difference is not None]
     axes.set_yticks(place, labels)
     axes.set_ylim(-0.6, len(pairs) - 0.4)
-    better = "left" if lower_is_better(metric) else "right"
+    side = "left" if lower_is_better(metric) else "right"
     text = f"{name_compared(runs, metric, unit=True)}: difference from {pairs[0].baseline}"
-    axes.set_xlabel(f"{text}{f' ({unit})' if unit else ''}; better to the {better}")
-    pictures.draw_grid(axes, "x")
+    axes.set_xlabel(f"{text}{f' ({unit})' if unit else ''}; better to the {side}")
+    axes.grid(visible=False)
+    axes.grid(visible=True, axis="x")
     return figure
 
 
@@ -724,15 +640,6 @@ def tell_difference(pair: RunPair) -> str:
     if found.missing_interval or found.differs:
         return text
     return f"No difference beyond chance: {text}"
-
-
-def tell_all(pairs: list[RunPair]) -> str:
-    """Several differences from one run as a title."""
-    better = [_is_better(pair) for pair in pairs if pair.difference is not None and pair.difference.differs]
-    rest = len(pairs) - len(better)
-    counts = ((sum(better), "better"), (len(better) - sum(better), "worse"), (rest, "not told apart"))
-    text = ", ".join(f"{number} {word}" for number, word in counts if number)
-    return f"Against {pairs[0].baseline}, over shared seeds: {text}"
 
 
 def format_difference(pair: RunPair) -> str:
@@ -784,40 +691,3 @@ def show_score(metric: str, value: float, difference: bool = False) -> str:
     if not difference:
         return f"{100 * value:.1f} %" if is_share(metric) else format_digits(value, 4)
     return f"{100 * value:+.1f} points" if is_share(metric) else format_digits(value, 3, "+")
-
-
-def _is_better(pair: RunPair) -> bool:
-    found: Any = pair.difference
-    return bool((found.mean < 0) == lower_is_better(pair.metric))
-
-
-def figure_moments(runs: list[ReadRun]) -> Figure | None:
-    """Draws the paired difference of the headline metric over virtual time, of every run from the first one.
-
-    It is for runs of which one has no rounds (`participation.mode`): a round of it is a step of its server.
-    """
-    metric, end = find_headline(runs), find_common_end(runs, SECONDS)
-    if find_axis(runs) != SECONDS or not 0 < end < math.inf:
-        return None
-    moments = [end * i / MOMENTS for i in range(1, MOMENTS + 1)]
-    found = [(at, compare_with_first(runs[: MOST_RUNS + 1], [metric], at)) for at in moments]
-    read = {pair.run for _, each in found for pair in each if pair.difference}
-    names = [run.name for run in runs if run.name in read]
-    if not names:
-        return None
-    size, unit = choose_unit("seconds", found[-1][0])
-    factor, points = (100.0, " (points)") if is_share(metric) else (1.0, "")
-    title = f"Against {runs[0].name} at equal virtual time, up to {format_seconds(found[-1][0])}"
-    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.8))
-    for name, color in zip(names, pictures.pick_colors(len(names) + 1)[1:], strict=True):
-        pairs = [(at / size, p.difference) for at, each in found for p in each if p.run == name and p.difference]
-        x = np.array([at for at, _ in pairs])
-        mean, low, high = (factor * np.array([getattr(d, end) for _, d in pairs]) for end in ("mean", "low", "high"))
-        axes.plot(x, mean, color=color, linewidth=2.0, label=name)
-        axes.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0, label=pictures.BAND)
-    axes.axhline(0, color=pictures.INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_xlabel(f"virtual time ({unit})")
-    axes.set_ylabel(f"{name_compared(runs, metric, unit=True)}: difference{points}")
-    pictures.draw_grid(axes)
-    axes.legend(loc="best")
-    return figure

@@ -16,7 +16,7 @@ from fedray.core.types import FloatArray
 from fedray.metrics.scores import lower_is_better
 from fedray.report import pictures
 from fedray.report.jobs import keep_counted
-from fedray.report.read import Curve, ReadRun
+from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, pivot_rounds
 from fedray.scenario.reading import find_last_phase
 
 PANEL_SCORES = (
@@ -87,7 +87,6 @@ def figure_scores(run: ReadRun) -> Figure | None:
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
         draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=1.8)
         axes.set_title(name_score(name, unit=True), fontsize=9.5, loc="left")
-        pictures.draw_grid(axes)
         pictures.use_whole_numbers(axes.xaxis)
         if is_share(name):
             pictures.use_percent(axes.yaxis)
@@ -105,26 +104,7 @@ def list_own_metrics(scenario: Mapping[str, Any]) -> list[str]:
         >>> list_own_metrics({"evaluate": {"metrics": ["margin"]}, "own": {"metrics": ["doubt"]}})
         ['margin', 'doubt']
     """
-    sections = [scenario.get(key) for key in ("evaluate", "own")]
-    found = [section.get("metrics") for section in sections if isinstance(section, Mapping)]
-    return [str(name) for names in found if isinstance(names, list) for name in names]
-
-
-def read_costs(run: ReadRun, what: str) -> Curve | None:
-    """Bytes of both directions, or virtual seconds, at every evaluated round.
-
-    Example:
-        >>> costs = {name: np.array([0.0, 8.0]) for name in ("round", "up_bytes", "down_bytes", "replicate", "fold")}
-        >>> run = ReadRun("one", {}, "", {}, {}, costs, None, None, {})
-        >>> read_costs(run, "bytes").mean.tolist()
-        [0.0, 16.0]
-    """
-    if what == "seconds":
-        return run.curve("sim_seconds")
-    up, down = run.curve("up_bytes"), run.curve("down_bytes")
-    if up is None or down is None:
-        return None
-    return Curve(up.round, up.values + down.values)
+    return [str(name) for key in ("evaluate", "own") for name in (scenario.get(key) or {}).get("metrics") or ()]
 
 
 def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple[FloatArray, Curve] | None:
@@ -140,7 +120,7 @@ def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple
     curve = run.curve(metric or run.metric)
     if curve is None or what == "rounds":
         return None if curve is None else (curve.round, curve)
-    cost = read_costs(run, what)
+    cost = run.curve(BYTES if what == "bytes" else SECONDS)
     if cost is None or not cost.mean.any():
         return None
     return np.interp(curve.round, cost.round, cost.mean), curve
@@ -170,7 +150,6 @@ def draw_mean_line(
 def label_headline(axes: Axes, metric: str) -> None:
     """The value axis of the headline metric; a diverged start does not flatten the rest."""
     axes.set_ylabel(name_score(metric, unit=True))
-    pictures.draw_grid(axes)
     if is_share(metric):
         pictures.use_percent(axes.yaxis)
         axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
@@ -294,9 +273,9 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
 
 def figure_losses(run: ReadRun) -> Figure | None:
     """The mean training loss of the jobs of each round, and that of each tier."""
-    jobs = keep_counted(run.clients)
-    curve = None if jobs is None else measure_losses(jobs)
-    if jobs is None or curve is None or len(curve.round) < 2:
+    table = keep_counted(run.clients)
+    curve = None if table is None else _average_losses(table)
+    if table is None or curve is None or len(curve.round) < 2:
         return None
     first, last = float(curve.mean[0]), float(curve.mean[-1])
     word = "falls" if last < first else "rises"
@@ -304,7 +283,7 @@ def figure_losses(run: ReadRun) -> Figure | None:
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.4))
     tiers = run.tiers if len(run.tiers) > 1 else []
     for place, tier in enumerate(tiers):
-        of_tier = measure_losses(jobs.filter(pc.equal(jobs["tier"], tier)))
+        of_tier = _average_losses(table.filter(pc.equal(table["tier"], tier)))
         if of_tier is not None:
             color = pictures.pick_color(place, len(tiers))
             draw_mean_line(axes, of_tier.round, of_tier, color=color, width=1.2, label=tier)
@@ -313,32 +292,14 @@ def figure_losses(run: ReadRun) -> Figure | None:
     axes.set_xlabel(label_rounds(run))
     axes.set_ylabel("training loss")
     pictures.use_whole_numbers(axes.xaxis)
-    pictures.draw_grid(axes)
     draw_legend(axes, "rmse")
     return figure
 
 
-def measure_losses(jobs: pa.Table) -> Curve | None:
-    """Mean loss of the jobs of each round, weighted by their samples; None where no job has one.
-
-    Args:
-        jobs: rows of `clients.parquet`.
-
-    Example:
-        >>> jobs = {"replicate": [0, 0], "fold": [0, 0], "round": [1, 1], "loss": [1.0, 4.0], "samples": [2, 1]}
-        >>> measure_losses(pa.table(jobs)).mean.tolist()
-        [2.0]
-    """
-    loss = pc.cast(jobs["loss"], pa.float64())
-    known = jobs.filter(pc.fill_null(pc.and_(pc.is_finite(loss), pc.greater(jobs["samples"], 0)), False))
-    if not len(known):
-        return None
-    weighted = known.append_column("weighted", pc.multiply(known["loss"], known["samples"]))
-    sums = weighted.group_by(["replicate", "fold", "round"]).aggregate([("weighted", "sum"), ("samples", "sum")])
-    mean = pc.divide(sums["weighted_sum"], sums["samples_sum"]).to_numpy()
-    worlds = np.stack([sums["replicate"].to_numpy(), sums["fold"].to_numpy()])
-    _, world = np.unique(worlds, axis=1, return_inverse=True)
-    rounds, place = np.unique(sums["round"].to_numpy(), return_inverse=True)
-    values = np.full((int(world.max()) + 1, len(rounds)), np.nan)
-    values[world.ravel(), place.ravel()] = mean
-    return Curve(rounds.astype(np.float64), values)
+def _average_losses(table: pa.Table) -> Curve | None:
+    """The mean loss of the jobs of each round, weighted by their samples; None where no job has one."""
+    jobs = table.select(["replicate", "fold", "round", "loss", "samples"]).to_pandas()
+    jobs = jobs[np.isfinite(jobs["loss"].astype(float))]
+    jobs["loss"] *= jobs["samples"]
+    sums = jobs.groupby(["replicate", "fold", "round"], as_index=False)[["loss", "samples"]].sum()
+    return pivot_rounds(sums, sums["loss"] / sums["samples"])

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
-from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.artist import Artist
-from matplotlib.colors import to_hex, to_rgb, to_rgba_array
 from matplotlib.figure import Figure
 
 from fedray.core.errors import BadInput, FedrayError
@@ -57,9 +54,12 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
         parts.append(f"<p><b>Not finished.</b> {escape(str(error))}</p>")
     parts.append(_table(["", "mean \u00b1 sd", "n"], _list_scores(run)))
     parts += [f"<p>{escape(line)}</p>" for line in tell_choices(run.summary)]
-    svg = _draw_curve(run)
-    if svg:
-        parts.append(f"<div style='{_COLORS}'>{svg}</div>")
+    with pictures.use_figure_style(), pictures.ignore_odd_numbers():
+        figure = curves.figure_rounds(run)
+        if figure is not None:
+            key = zlib.crc32(f"{run.name} {run.scenario_text} {run.summary.get('model_hash')}".encode())
+            parts.append(f"<div style='{_COLORS}'>{pictures.to_svg(figure, f'run{key}')}</div>")
+    if figure is not None:
         parts.append(f"<p>{escape(curves.BAND_NOTE)}</p>" if run.worlds > 1 else "")
     return "".join(parts) + "</div>"
 
@@ -96,54 +96,27 @@ def _list_scores(run: ReadRun) -> list[list[str]]:
     return rows
 
 
-def _draw_curve(run: ReadRun) -> str:
-    """The headline curve as SVG; empty where there is none."""
-    with pictures.use_figure_style(), pictures.ignore_odd_numbers():
-        figure = curves.figure_rounds(run)
-        key = zlib.crc32(f"{run.name} {run.scenario_text} {run.summary.get('model_hash')}".encode())
-        return "" if figure is None else pictures.to_svg(figure, f"run{key}")
-
-
 def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
-    cells = "".join(f"<th style='text-align:left'>{escape(cell)}</th>" for cell in head)
-    body = "".join(f"<tr>{''.join(map(_show_cell, row))}</tr>" for row in rows)
+    left = " style='text-align:left'"
+    cells = "".join(f"<th{left}>{escape(cell)}</th>" for cell in head)
+    texts = [[f"<b>{escape(cell.text)}</b>" if isinstance(cell, Best) else escape(cell) for cell in r] for r in rows]
+    body = "".join(f"<tr>{''.join(f'<td{left}>{text}</td>' for text in row)}</tr>" for row in texts)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _show_cell(cell: str | Best) -> str:
-    shown = f"<b>{escape(cell.text)}</b>" if isinstance(cell, Best) else escape(cell)
-    return f"<td style='text-align:left'>{shown}</td>"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The pictures of the report one by one, for notebooks: the same figures, in colours that need no page.
 
 Draw = Callable[[ReadRun], Figure | None]
-SHORT = {  # short names, and the pictures of the report that they stand for: the first that a run has
-    "accuracy": ("rounds",),
-    "rmse": ("rounds",),
-    "time": ("seconds",),
-    "clients": ("client_accuracy", "client_rmse"),
-}
-SHOWN = {pictures.INK: "#1b2530", pictures.MUTED: "#55616d", pictures.GRID: "#d7dde3", pictures.PAPER: "#ffffff"}
 
 
-def list_plots(run: ReadRun) -> list[str]:
-    """The names of what `draw_plot` can draw of a run: short ones, those of the report's pictures, and its scores."""
+def list_draws(run: ReadRun) -> dict[str, Draw]:
+    """What `draw_plot` draws, by its name: the report's pictures, short names of some of them, and a run's scores."""
+    drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
+    short = {run.metric: "rounds", "time": "seconds", "clients": f"client_{run.metric}"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
-    drawn = [name for name, draw in _report_pictures().items() if _can_draw(run, draw)]
-    short = [name for name, pictures in SHORT.items() if not set(drawn).isdisjoint(pictures)]
-    short = [name for name in short if name not in ("accuracy", "rmse") or name == run.metric]
-    return list(dict.fromkeys([*short, *drawn, *scores]))
-
-
-def _can_draw(run: ReadRun, draw: Draw) -> bool:
-    """Whether a run has numbers for a picture of the report, which is drawn."""
-    try:
-        with pictures.use_figure_style(), pictures.ignore_odd_numbers():
-            return draw(run) is not None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # damaged numbers, as in the report
-        return False
+    plain = {name: partial(figure_score, name=name) for name in scores}
+    return {**plain, **{name: drawn[of] for name, of in short.items()}, **drawn}
 
 
 def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
@@ -165,93 +138,41 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
         >>> draw_plot(run, "nll").axes[0].get_ylabel()
         'NLL (nats)'
     """
-    name = run.metric if name is None else name
-    known = _report_pictures()
-    draws: list[Draw] = [known[one] for one in SHORT.get(name, (name,)) if one in known]
-    if name in SHORT and name in ("accuracy", "rmse") and name != run.metric:
-        draws = []
-    if not draws and run.curve(name) is not None and name not in CONTEXT:
-        draws = [lambda one: _figure_score(one, name)]
-    if not draws:
-        names = list_plots(run)
-        remedy = suggest_nearest(name, names, "choose one of those")
-        raise BadInput(f"plot {quote_value(name)}: there is no such picture: {remedy} ({', '.join(names)})")
-    figure = draw_alone(lambda: next((one for draw in draws if (one := draw(run)) is not None), None))
+    name, known = name or run.metric, list_draws(run)
+    if name not in known:
+        remedy = suggest_nearest(name, known, "choose one of those")
+        raise BadInput(f"plot {quote_value(name)}: there is no such picture: {remedy} ({', '.join(sorted(known))})")
+    figure = draw_alone(partial(known[name], run))
     if figure is None:
-        drawable = ", ".join(list_plots(run))
-        raise FedrayError(f"plot {name}: this run has no numbers for it: choose one of {drawable}")
+        raise FedrayError(f"plot {name}: this run has no numbers for it: choose another of {', '.join(sorted(known))}")
     return figure
 
 
 def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
-    """A figure of the report as it stands without its page.
+    """A figure of the report as it stands without its page, in the colours of a light one, with its title.
 
     Args:
         draw: makes it, or says with None that there is nothing to draw.
     """
-    plain: Any = {key: _show_color(value) for key, value in pictures.FIGURE_SETTINGS.items()}
-    with rc_context(plain), pictures.ignore_odd_numbers():
+    with pictures.use_figure_style(), pictures.ignore_odd_numbers():
         figure = draw()
         if figure is not None:
-            _use_own_colors(figure)
-    show_figures()
-    return figure
-
-
-def _show_color(value: Any) -> Any:
-    """The colour that a placeholder stands for; whatever else it is stays."""
-    return SHOWN.get(value, value) if isinstance(value, str) else value
-
-
-def _use_own_colors(figure: Figure) -> None:
-    """Gives a figure of the report the colours of a light page, and its title; the report's page sets them itself.
-
-    Args:
-        figure: made by `style.make_canvas`.
-    """
-    figure.set_facecolor(SHOWN[pictures.PAPER])
-    title = str(figure.get_label())
-    if title:
-        figure.suptitle(title, fontsize=10.5, x=0.01, ha="left", wrap=True)
-    if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
-        figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=pictures.MUTED, wrap=True)
-    figure.draw_without_rendering()  # so that all ticks are there
-    for artist in figure.findobj():
-        for what in ("color", "facecolor", "edgecolor"):
-            _replace_color(artist, what)
-
-
-def _replace_color(artist: Artist, what: str) -> None:
-    """Replaces a placeholder as the colour of a part of a figure; its transparency stays."""
-    read, write = getattr(artist, f"get_{what}", None), getattr(artist, f"set_{what}", None)
-    if read is None or write is None:
-        return
-    try:
-        found = to_rgba_array(read())
-    except (TypeError, ValueError):  # no colours: the states of a hatch, say
-        return
-    if len(found) == 1 and to_hex(found[0]) in SHOWN:
-        write((*to_rgb(SHOWN[to_hex(found[0])]), float(found[0, 3])))
-
-
-def show_figures() -> None:
-    """Lets the notebook that runs this show figures that no `pyplot` made, unless it can already."""
+            figure.set_facecolor(pictures.PAPER)
+            figure.suptitle(str(figure.get_label()), fontsize=10.5, x=0.01, ha="left", wrap=True)
+            if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
+                figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=pictures.MUTED, wrap=True)
+            figure.draw_without_rendering()  # so that all ticks are there, in this style
+    # a notebook shows figures that no `pyplot` made only when it is told to
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    if shell is None:
-        return
-    known = shell.display_formatter.formatters.values()
-    if not any(Figure in one.type_printers for one in known):
+    if shell and not any(Figure in one.type_printers for one in shell.display_formatter.formatters.values()):
         from IPython.core.pylabtools import select_figure_formats
 
         select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]  # without types
+    return figure
 
 
-def _report_pictures() -> dict[str, Draw]:
-    return {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, *_ in draws}
-
-
-def _figure_score(run: ReadRun, name: str) -> Figure | None:
+def figure_score(run: ReadRun, name: str) -> Figure | None:
     """Any score over the rounds."""
     curve = run.curve(name)
     if curve is None:

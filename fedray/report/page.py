@@ -33,7 +33,7 @@ from fedray.report import (
     random_walk,
     stacking,
 )
-from fedray.report.pictures import NumberTable, Picture, Section, draw_picture, pair_figures
+from fedray.report.pictures import Picture, Section, draw_picture, pair_figures
 from fedray.report.read import Best, ReadRun, Table, find_headline, mark_score, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -72,8 +72,12 @@ def make_cards(run: ReadRun) -> list[Card]:
     metrics = run.summary.get("metrics", {})
     single = run.models == 1
     shown = [name for name in CARD_SCORES if name in metrics and not (single and name.endswith(("_mean", "_max")))]
-    each = [(name, *_format_mean_and_sd(metrics[name], name)) for name in shown]
-    found = [Card(name_score(name, unit=True), mark_score(mean, run.summary), sd) for name, mean, sd in each]
+    found = []
+    for name in shown:
+        mean, sd, n = (metrics[name].get(key) for key in ("mean", "sd", "n"))
+        text = "-" if mean is None else format_number(mean, name)
+        sub = "" if sd is None else f"\u00b1 {compare.format_deviation(sd, name)} (sd of {n})"
+        found.append(Card(name_score(name, unit=True), mark_score(text, run.summary), sub))
     totals = run.summary.get("totals", {})
     for key in ("up_bytes", "down_bytes"):
         if isinstance(totals.get(key), int | float):
@@ -84,16 +88,6 @@ def make_cards(run: ReadRun) -> list[Card]:
         if isinstance(totals.get(key), int | float):
             found.append(Card(name_score(key), format_seconds(totals[key]), sub))
     return found
-
-
-def _format_mean_and_sd(entry: dict[str, Any], name: str) -> tuple[str, str]:
-    """The mean, and a line with the standard deviation where there are several replicates."""
-    if entry.get("mean") is None:
-        return "-", "not finite"
-    if entry.get("sd") is None:
-        return format_number(entry["mean"], name), ""
-    deviation = f"\u00b1 {compare.format_deviation(entry['sd'], name)} (sd of {entry['n']})"
-    return format_number(entry["mean"], name), deviation
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,17 +116,21 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
     """
     folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
-    environment.filters["pretty"] = _indent_json
-    environment.tests["best"] = lambda cell: isinstance(cell, Best)
+    environment.filters["pretty"] = partial(json.dumps, indent=2, ensure_ascii=False)
     environment.filters["words"] = _find_words
+    environment.tests["best"] = lambda cell: isinstance(cell, Best)
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
     script = read_script()
     shown = [section for section in sections if section.pictures]
+    numbers = {p.key: p.numbers for section in shown for p in section.pictures if p.numbers}
+    packed = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&":  # nothing in it ends the script element, or begins another one
+        packed = packed.replace(mark, f"\\u{ord(mark):04x}")
     own = {
         "version": fedray.__version__,
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "numbers": _pack_json({p.key: p.numbers for section in shown for p in section.pictures if p.numbers}),
+        "numbers": Markup(packed),
     }
     return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
 
@@ -148,16 +146,6 @@ def read_script() -> str:
     folder = resources.files("fedray.report") / "script"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "\n".join(['"use strict";', "(() => {", *parts, "})();", ""])
-
-
-def _pack_json(value: Any) -> Markup:
-    """JSON that may stand in a script element: nothing in it ends the element, or begins another one."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _indent_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -180,11 +168,6 @@ BUDGET_NOTE = (
     "columns. A run is not compared where none is near enough: one from 90 % on, or one on either side, the later of "
     "which cost at most twice the other."
 )
-MOMENT_NOTE = (
-    "Each run less the first one at the same virtual second, seed by seed, between the evaluations around it if they "
-    "are near enough. Line: mean; band: Student's 95 % interval over the seeds."
-)
-CLASS_NOTE = "Line: Wilson's 95 % interval for the test samples of the class. Replicate 0."
 LOSS_NOTE = (
     "Mean of the jobs that counted, weighted by their samples. A job's loss is the mean over its steps, so that the "
     "model is still learning while it is measured."
@@ -199,11 +182,6 @@ SETS_NOTE = (
     "On the client's test rows, of replicate 0, with its own weights or models where it has some. The promise is about "
     "all clients together: one client's coverage may be below."
 )
-TABLES: dict[Draw, Callable[[ReadRun], NumberTable | None]] = {  # numbers that cannot be read from what is drawn
-    jobs.figure_assignment: jobs.list_assignments,
-    random_walk.figure_graph: random_walk.list_visits,
-    predictions.figure_loss_plane: predictions.list_loss_plane,
-}
 SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "What it reached",
@@ -228,7 +206,6 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (predictions.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
             (predictions.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
             (predictions.figure_coverage, "Share of the targets inside the central interval of each level."),
-            (predictions.figure_sharpness, "Below the dashed line: predictions wider than the errors."),
             (predictions.figure_disagreement, "Percent of the samples. An ensemble gains from members that differ."),
             (predictions.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
         ),
@@ -247,7 +224,6 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (random_walk.figure_graph, "Larger and darker: held and trained a model more often."),
             (random_walk.figure_visits, "Line: the share that an endless walk would spend there."),
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
-            (jobs.figure_participation, ""),
             (jobs.figure_gantt, "Dashed: half of the clients are done."),
             (flights.figure_flights, "The last jobs of the first replicate whose uploads were used."),
             (flights.figure_staleness, "The last bar also holds what came later."),
@@ -273,11 +249,21 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 )
 
 
+OF_WORLDS = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}  # with bands
+OF_WORLDS |= {curves.figure_losses, clients.figure_tier_rounds}
+
+
 def render_one(run: ReadRun) -> str:
     """The page of one run."""
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     with pictures.use_figure_style():
-        sections = [Section(title, pair_figures(_draw_section(run, draws, notes))) for title, draws in SECTIONS]
+        sections = []
+        for title, draws in SECTIONS:
+            found = []
+            for draw, note in draws:
+                text = f"{note} {curves.BAND_NOTE}".strip() if draw in OF_WORLDS and run.worlds > 1 else note
+                found += _try_to_draw(draw.__name__.removeprefix("figure_"), partial(draw, run), text, notes)
+            sections.append(Section(title, pair_figures(found)))
     notes += tell_choices(run.summary)
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
@@ -328,66 +314,43 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Secti
     ]
     if metric == runs[0].metric:
         draws.insert(1, ("differences", partial(compare.figure_differences, runs), PAIR_NOTE))
-        draws.append(("differences-over-seconds", partial(compare.figure_moments, runs), MOMENT_NOTE))
     if metric == "accuracy":
         draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
-        draws.append(("classes", partial(clients.compare_classes, runs), CLASS_NOTE))
-    else:
-        text = "Whiskers: 95 % interval of the variance."
-        draws.append(("bias-and-variance", partial(compare.figure_decomposition, runs), text))
     found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
     return Section(f"{'Accuracy' if metric == 'accuracy' else 'RMSE'}, run by run", pair_figures(found))
 
 
 def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
     """What was run, in a few words."""
-    summary, scenario = run.summary, run.scenario
-    found = [("method", summary.get("method") or _find_name(scenario, "method"))]
-    found.append(("data", summary.get("data") or _find_name(scenario, "data")))
-    found.append(("model", _find_name(scenario, "model")))
-    clients = scenario.get("clients")
+    scenario: dict[str, Any] = {**run.scenario, **run.summary}
+    names = {}
+    for key in ("method", "data", "model"):
+        value = scenario.get(key) or ""
+        names[key] = value.get("object") or value.get("name", "") if isinstance(value, dict) else value
+    clients = run.scenario.get("clients")
     number = clients.get("number") if isinstance(clients, dict) else None
     tiers = f" in {len(run.tiers)} tiers ({', '.join(run.tiers)})" if len(run.tiers) > 1 else ""
-    found.append(("clients", f"{number}{tiers}" if number else ""))
-    found.append(("models", str(run.models)))
-    found.append(("rounds", str(summary.get("rounds", scenario.get("rounds", "")))))
-    found.append(("seed", str(summary.get("seed", scenario.get("seed", "")))))
-    found.append(("replicates \u00d7 folds", str(run.worlds) if run.worlds > 1 else ""))
-    return [(key, str(value)) for key, value in found if value]
+    found = {
+        **names,
+        "clients": f"{number}{tiers}" if number else "",
+        "models": run.models,
+        "rounds": str(scenario.get("rounds", "")),
+        "seed": str(scenario.get("seed", "")),
+        "replicates \u00d7 folds": run.worlds if run.worlds > 1 else "",
+    }
+    return [(key, str(value)) for key, value in found.items() if value]
 
 
-def _draw_section(run: ReadRun, draws: Iterable[tuple[Draw, str]], notes: list[str]) -> Iterable[Picture]:
-    """Draws the figures of a section; one whose numbers cannot be drawn gets a note in its place."""
-    several = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}
-    several |= {curves.figure_losses, clients.figure_tier_rounds}
-    for draw, note in draws:
-        text = f"{note} {curves.BAND_NOTE}".strip() if draw in several and run.worlds > 1 else note
-        table = partial(TABLES[draw], run) if draw in TABLES else None
-        yield from _try_to_draw(draw.__name__.removeprefix("figure_"), partial(draw, run), text, notes, table)
-
-
-def _try_to_draw(
-    name: str,
-    draw: Callable[[], Figure | None],
-    text: str,
-    notes: list[str],
-    table: Callable[[], NumberTable | None] | None = None,
-) -> list[Picture]:
+def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes: list[str]) -> list[Picture]:
     """The picture, if there is one; where its numbers cannot be drawn, the page gets a note that says so."""
     try:
         with pictures.ignore_odd_numbers():
             figure = draw()
-            numbers = table() if table is not None and figure is not None else None
-            return [] if figure is None else [draw_picture(figure, text, name.replace("_", "-"), numbers)]
+            return [] if figure is None else [draw_picture(figure, text, name.replace("_", "-"))]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = name.replace("_", " ").replace("-", " ")
         notes.append(f"The picture of {what} is left out: its numbers cannot be drawn ({show_line(error, 120)}).")
         return []
-
-
-def _find_name(scenario: dict[str, Any], key: str) -> str:
-    value = scenario.get(key)
-    return str(value.get("object") or value.get("name", "")) if isinstance(value, dict) else str(value or "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -31,16 +31,17 @@ from numpy.typing import ArrayLike, NDArray
 # ---------------------------------------------------------------------------------------------------------------------
 # Colours, sizes, units and the way from a Matplotlib figure to inline SVG.
 #
-# Lines and text are drawn in placeholder colours that become CSS variables, so one SVG is right on a light page, on a
-# dark page and on paper. Text stays text: it can be selected, searched and read aloud.
+# Lines and text are drawn in four colours of a light page, which become CSS variables in the SVG, so that it is right
+# on a light page, on a dark page and on paper. Text stays text: it can be selected, searched and read aloud.
 
-INK, MUTED, GRID, PAPER = "#010a0b", "#020a0c", "#030a0d", "#040a0e"  # placeholders, see `to_svg`
+INK, MUTED, GRID, PAPER = "#1b2530", "#55616d", "#d7dde3", "#fffffe"  # white itself stays white, see `to_svg`
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
 ACCENT, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
 PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", ORANGE, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
 NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
 MOST_VECTOR_MARKS = 400  # bars or dots; more are a picture of pixels within the SVG, a tenth of the size
+DASHED: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (4, 3))}  # of a line to compare with
 BAND = "_band"  # label of the band that belongs to the line drawn before it
 FIGURE_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -63,6 +64,8 @@ FIGURE_SETTINGS: dict[Any, Any] = {
     "ytick.labelcolor": MUTED,
     "xtick.major.size": 3,
     "ytick.major.size": 0,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "legend.frameon": False,
@@ -157,6 +160,13 @@ def pick_colors(number: int) -> list[str]:
     return [pick_color(place, number) for place in range(number)]
 
 
+def hide_frame(axes: Axes) -> None:
+    """Takes frame, grid and ticks from axes that show cells."""
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
 def make_colormap() -> Colormap:
     """From nothing to a full colour: reads the same on light and dark pages."""
     return LinearSegmentedColormap.from_list("strength", [(*to_rgb(ACCENT), 0.04), (*to_rgb(ACCENT), 1.0)])
@@ -195,11 +205,6 @@ def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options:
     marks = [PathPatch(Outline.unit_rectangle(), facecolor=color, linewidth=0) for color in colors]
     place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
     axes.legend(marks, names, handleheight=0.8, handlelength=0.9, handletextpad=0.5, **{**place, **options})
-
-
-def draw_grid(axes: Axes, which: Literal["both", "x", "y"] = "y") -> None:
-    """Draws the grid lines of one axis, or of both."""
-    axes.grid(axis=which, visible=True)
 
 
 def use_whole_numbers(axis: Any) -> None:
@@ -371,7 +376,7 @@ def _read_dots(dots: PathCollection) -> Trace:
 
 
 def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | None:
-    """Rectangles as `style.draw_bars` draws them, or one of Matplotlib's: left, bottom, width and height."""
+    """Rectangles as `draw_bars` draws them, or one of Matplotlib's: left, bottom, width and height."""
     if isinstance(patch, Rectangle):
         sides = np.array([[patch.get_x(), patch.get_y(), patch.get_width(), patch.get_height()]])
     else:
@@ -506,20 +511,6 @@ def _show_color(color: Any) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # From Matplotlib figures to the pictures of a page: inline SVG, and the numbers behind it for the page's script.
 
-MOST_TABLE_ROWS = 4000  # of the numbers that a figure function lists itself
-
-
-class NumberTable(NamedTuple):
-    """The numbers of a picture that does not show them as lines, bars or cells.
-
-    Attributes:
-        head: names of the columns.
-        rows: numbers and texts; None is an empty cell.
-    """
-
-    head: list[str]
-    rows: list[list[Any]]
-
 
 class Picture(NamedTuple):
     """A drawn figure.
@@ -529,9 +520,8 @@ class Picture(NamedTuple):
         note: the sentence below it; may be empty.
         svg: the figure itself.
         place: CSS class: `wide` (across the page), `half`, or `alone` (a half without a neighbour).
-        small: the same figure for a phone, where it can be drawn narrow.
         key: what it is called in the page, and in the names of downloaded files.
-        numbers: for the script: its panels, where they lie in each SVG, and the table of its numbers, if it has one.
+        numbers: for the script: its panels, and where they lie in the SVG.
 
     Example:
         >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
@@ -543,7 +533,6 @@ class Picture(NamedTuple):
     note: str
     svg: Markup
     place: str
-    small: Markup | None = None
     key: str = ""
     numbers: dict[str, Any] | None = None
 
@@ -560,43 +549,31 @@ class Section(NamedTuple):
     pictures: list[Picture]
 
 
-def draw_picture(figure: Figure, note: str, key: str, table: NumberTable | None = None) -> Picture:
+def draw_picture(figure: Figure, note: str, key: str) -> Picture:
     """Draws a figure.
 
     Args:
-        figure: made by `style.make_canvas`.
+        figure: made by `make_canvas`.
         note: the sentence below it.
         key: unique in the page; the ids of its SVG begin with it.
-        table: its numbers, where they cannot be read from what is drawn.
     """
     numbers: dict[str, Any] = {"panels": read_panels(figure)}
-    if table is not None:
-        every = -(-len(table.rows) // MOST_TABLE_ROWS) or 1
-        numbers["table"] = {"head": table.head, "rows": table.rows[::every], "every": every}
     place = "wide" if float(figure.get_figwidth()) > NARROW else "half"
     svg = to_svg(figure, key)
     numbers["views"] = {key: read_frames(figure)}
-    small = None
-    if place == "wide" and _has_only_curves(figure):
-        figure.set_size_inches(NARROW, 4.0)
-        small = Markup(to_svg(figure, f"{key}-small"))
-        numbers["views"][f"{key}-small"] = read_frames(figure)
-    return Picture(str(figure.get_label()), note, Markup(svg), place, small, key, numbers)
+    return Picture(str(figure.get_label()), note, Markup(svg), place, key, numbers)
 
 
-def draw_pictures(
-    figures: Iterable[tuple[Figure | None, str]], key: str, table: NumberTable | None = None
-) -> Iterable[Picture]:
+def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Iterable[Picture]:
     """Draws figures; those that are None are left out.
 
     Args:
         figures: each with the note below it.
         key: what the keys of the pictures begin with.
-        table: the numbers of each of them, where they show the same ones.
     """
     for i, (figure, note) in enumerate(figures):
         if figure is not None:
-            yield draw_picture(figure, note, f"{key}-{i}", table)
+            yield draw_picture(figure, note, f"{key}-{i}")
 
 
 def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
@@ -612,9 +589,3 @@ def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
     if waiting:
         paired[-1] = paired[-1]._replace(place="alone")
     return paired
-
-
-def _has_only_curves(figure: Figure) -> bool:
-    """Whether the figure can be drawn narrow: maps and charts of many clients cannot, a phone scrolls them."""
-    axes = figure.axes
-    return len(axes) == 1 and bool(axes[0].lines) and not axes[0].patches and not axes[0].images

@@ -141,12 +141,13 @@ class ReadRun:
         return [str(name) for name in first["tier"].to_pylist()]
 
     def curve(self, column: str) -> Curve | None:
-        """A column of `rounds.parquet`, or None where it holds no number."""
-        return self._pivot(self.rounds[column]) if column in self.rounds else None
+        """A column of `rounds.parquet`, or the bytes of both directions; None where there is no number."""
+        values = read_axis(self, column)
+        return None if values is None else pivot_rounds(self.rounds, values)
 
     def member(self, k: int) -> Curve | None:
         """Member k's headline metric."""
-        return None if self.members is None else self._pivot(self.members[:, k])
+        return None if self.members is None else pivot_rounds(self.rounds, self.members[:, k])
 
     def first_world(self) -> pa.Table | None:
         """The jobs of the first replicate and fold."""
@@ -156,16 +157,28 @@ class ReadRun:
         table = table.filter(pc.equal(table["replicate"], pc.min(table["replicate"])))
         return table.filter(pc.equal(table["fold"], pc.min(table["fold"])))
 
-    def _pivot(self, values: FloatArray) -> Curve | None:
-        if not np.isfinite(values).any():
-            return None
-        pairs = np.stack([self.rounds["replicate"], self.rounds["fold"]])
-        _, world = np.unique(pairs, axis=1, return_inverse=True)
-        rounds, place = np.unique(self.rounds["round"], return_inverse=True)
-        table = np.full((int(world.max()) + 1, len(rounds)), np.nan)
-        table[world.ravel(), place.ravel()] = values
-        known = np.isfinite(table).any(axis=0)
-        return Curve(rounds[known], table[:, known])
+
+def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
+    """Values of rounds, replicates and folds as a curve; None where none of them is a number.
+
+    Args:
+        rows: columns `round`, `replicate` and `fold`, `[rows]` each.
+        values: `[rows]`.
+
+    Example:
+        >>> rows = {"round": np.array([0, 5, 5]), "replicate": np.array([0, 0, 1]), "fold": np.zeros(3)}
+        >>> pivot_rounds(rows, np.array([0.1, 0.7, 0.9])).values.tolist()
+        [[0.1, 0.7], [nan, 0.9]]
+    """
+    if not np.isfinite(values).any():
+        return None
+    pairs = np.stack([rows["replicate"], rows["fold"]])
+    _, world = np.unique(pairs, axis=1, return_inverse=True)
+    rounds, place = np.unique(rows["round"], return_inverse=True)
+    table = np.full((int(world.max()) + 1, len(rounds)), np.nan)
+    table[world.ravel(), place.ravel()] = values
+    known = np.isfinite(table).any(axis=0)
+    return Curve(rounds[known].astype(np.float64), table[:, known])
 
 
 def read_run(folder: Path, name: str | None = None) -> ReadRun:

@@ -130,7 +130,11 @@ def time_round(
         job = busy = compute + transfer
     else:
         _, first, index = np.unique(member, return_index=True, return_inverse=True)
-        job, busy = _share_device(devices.figure("side_by_side", plan.client[first]) > 0, index, compute, transfer)
+        parallel = devices.figure("side_by_side", plan.client[first]) > 0  # of each participant, `[P]`
+        longest, transfers = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
+        np.maximum.at(longest, index, compute)
+        busy = transfers + np.where(parallel, longest, np.bincount(index, compute))
+        job = compute + np.where(parallel[index], transfers[index], transfer)
     world, client = plan.world[first], plan.client[first]
     wait = np.zeros(len(first))
     if devices.available is not None:
@@ -173,23 +177,6 @@ def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntAr
     """
     uplink, downlink, latency = (devices.figure(name, client, now) for name in LINK)
     return 2 * latency + up / uplink + down / downlink
-
-
-def _share_device(
-    parallel: NDArray[np.bool_], index: IntArray, compute: FloatArray, transfer: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Returns the virtual seconds of each job, `[J]`, and of each participant, `[P]`, if they have several jobs.
-
-    Args:
-        parallel: Whether each participant trains its models side by side, `[P]`.
-        index: The participant of each job, `[J]`.
-        compute: Seconds that each job computes, `[J]`.
-        transfer: Seconds of its two transfers, `[J]`.
-    """
-    longest, transfers = np.zeros(len(parallel)), np.bincount(index, transfer).astype(np.float64)
-    np.maximum.at(longest, index, compute)
-    busy = transfers + np.where(parallel, longest, np.bincount(index, compute))
-    return compute + np.where(parallel[index], transfers[index], transfer), busy
 
 
 def _participant_status(rule: CountingRule, seeds: IntArray, t: int, members: Participants) -> IntArray:

@@ -22,7 +22,7 @@ from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import pictures
 from fedray.report.page import Card, fill_template
-from fedray.report.pictures import NumberTable, Picture, Section, draw_pictures, pair_figures
+from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
 from fedray.report.read import Best, Table
 from fedray.scenario import yaml_text
 from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
@@ -178,7 +178,6 @@ def figure_history(view: View, i: int) -> Figure | None:
     axes.set_ylabel(label)
     pictures.use_whole_numbers(axes.xaxis)
     format_share(axes.yaxis, objective)
-    pictures.draw_grid(axes)
     axes.legend(loc="best", ncols=4)
     return figure
 
@@ -204,7 +203,7 @@ def figure_pareto(view: View) -> Figure | None:
     axes.set_ylabel(y_label)
     format_share(axes.xaxis, view.objectives[0])
     format_share(axes.yaxis, view.objectives[1])
-    pictures.draw_grid(axes, "both")
+    axes.grid(visible=True, axis="x")
     axes.legend(loc="best")
     return figure
 
@@ -235,7 +234,6 @@ def figure_curves(view: View) -> Figure | None:
     pictures.use_whole_numbers(axes.xaxis)
     if text.is_share(objective.metric):
         pictures.use_percent(axes.yaxis)
-    pictures.draw_grid(axes)
     late = np.concatenate([v[r >= 0.1 * r[-1]] for r, v in view.curves.values()])
     low, high = float(np.nanmin(late)), float(np.nanmax(late))
     axes.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
@@ -298,7 +296,8 @@ def figure_importance(view: View) -> Figure | None:
     axes.set_yticks(range(len(keys)), keys)
     axes.set_xlabel("share of the objective's spread")
     pictures.use_percent(axes.xaxis)
-    pictures.draw_grid(axes, "x")
+    axes.grid(visible=False)
+    axes.grid(visible=True, axis="x")
     if len(found) > 1:
         pictures.draw_key(
             axes, [name_objective(objective) for objective in view.objectives], pictures.PALETTE[: len(found)]
@@ -338,7 +337,6 @@ def figure_slices(view: View, i: int) -> Figure | None:
         axes.scatter(x, values[won], s=52, linewidths=1.4, **ring)
         set_axis_ticks(axes, "x", parameter)
         format_share(axes.yaxis, objective)
-        pictures.draw_grid(axes)
     for axes in panels[len(space) :]:
         axes.set_visible(False)
     for axes in grid[:, 0]:
@@ -444,25 +442,12 @@ def _draw_landscape(view: View) -> Iterator[Picture]:
     yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")
     note = f"Ringed: the winners. Darker: earlier trials. {_limit(PANELS, space, 'parameters')}".strip()
     slices = [(figure_slices(view, i), note) for i in range(len(view.objectives))]
-    yield from draw_pictures(slices, "trials", _tabulate(view))
+    yield from draw_pictures(slices, "trials")
 
 
 def _limit(shown: int, all_: int, what: str) -> str:
     """What a picture leaves out; empty where it shows all."""
     return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
-
-
-def _tabulate(view: View) -> NumberTable:
-    """Returns the numbers of the slices: each trial's parameters and values."""
-    head = ["trial", *(p.key for p in view.space), *(name_objective(o) for o in view.objectives)]
-    rows = [[trial.number, *(trial.params.get(p.key) for p in view.space), *trial.values] for trial in view.done]
-    return NumberTable(head, [[_pack_cell(value) for value in row] for row in rows])
-
-
-def _pack_cell(value: Any) -> Any:
-    """What stands in the page's numbers: JSON has no infinity, which a choice may be."""
-    number = value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    return value if number else str(value)
 
 
 def _facts(state: SearchState, view: View) -> list[tuple[str, str]]:

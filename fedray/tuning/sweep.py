@@ -26,10 +26,8 @@ from fedray.core.validators import Check, label, maybe, one_of, whole
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import (
     explain_kept_keys,
-    is_of_sweep,
     read_scenario,
     refuse_scenario,
-    refuse_unknown_nulls,
     renames_method,
     spell_sections,
     to_plain,
@@ -485,13 +483,12 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     if not isinstance(own, Mapping):
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
     keys, changes = spell_sections(to_plain_values(wanted)), expand(spell_sections(to_plain_values(own)))
-    refuse_unknown_nulls([keys, changes])
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
-    _warn_of_kept_keys_in_file(keys, changes, tree, of_sweep=is_of_sweep(folder / str(given["scenario"])[:200]))
+    _warn_of_kept_keys_in_file(keys, changes, tree)
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 
 
-def _warn_of_kept_keys_in_file(keys: Tree, changes: Tree, tree: Tree, *, of_sweep: bool) -> None:
+def _warn_of_kept_keys_in_file(keys: Tree, changes: Tree, tree: Tree) -> None:
     """Warns of what a scenario keeps for another method that `overrides` give it."""
     if not renames_method(keys, changes):
         return
@@ -499,7 +496,7 @@ def _warn_of_kept_keys_in_file(keys: Tree, changes: Tree, tree: Tree, *, of_swee
         before, now = (read_scenario(each, explicit=False) for each in (keys, tree))
     except BadInput:  # said where the trials are read
         return
-    if line := explain_kept_keys(keys, changes, now, whole=of_sweep or is_dump(keys, to_plain(before))):
+    if line := explain_kept_keys(keys, changes, now, whole=is_dump(keys, to_plain(before))):
         warn_user(line)
 
 

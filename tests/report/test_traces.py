@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedray.report import curves, jobs, predictions
+from fedray.report import curves, predictions
 from fedray.report import pictures as style
 from fedray.report.page import fill_template
 from fedray.report.pictures import MOST_NUMBERS, Section, draw_picture, read_panels
@@ -39,7 +39,8 @@ def test_a_line_has_its_band_and_a_reference_line_is_no_number() -> None:
 
 def test_bars_are_named_by_the_key_and_places_by_their_axis() -> None:
     figure, axes = style.make_canvas("")
-    jobs.draw_stacked_bars(axes, np.array([[1.0, 4.0], [2.0, 3.0]]), ["#112233", "#445566"])
+    style.draw_bars(axes, np.arange(2.0), 0.0, 0.8, [1.0, 2.0], facecolor="#112233")
+    style.draw_bars(axes, np.arange(2.0), [1.0, 2.0], 0.8, [4.0, 3.0], facecolor="#445566")
     style.draw_key(axes, ["first", "second"], ["#112233", "#445566"])
     style.name_places(axes.xaxis, [7, 9])
     (panel,) = read_panels(figure)

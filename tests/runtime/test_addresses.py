@@ -66,8 +66,6 @@ def test_nodes_are_waited_for_on_a_cluster_only(tmp_path: Path) -> None:
     for call, keys in calls:
         with pytest.raises(BadInput, match="--wait-for waits for the nodes of a cluster"):
             call(keys, out=tmp_path / "python", wait_for={"hpc": 3})
-        with pytest.raises(BadInput, match="wait_for = {'hpc': 0}"):
-            call(keys, out=tmp_path / "python", wait_for={"hpc": 0}, address="10.0.0.1:6379")
 
 
 def test_every_cell_of_a_table_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

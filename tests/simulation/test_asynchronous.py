@@ -212,7 +212,7 @@ def test_a_world_had_more_steps_than_were_asked_for_where_many_uploads_arrive_at
     assert [len(steps.time) for steps in pieces] == [1, 2, 7, 0, 50]
     assert np.concatenate([steps.time for steps in pieces]).tolist() == whole.time.tolist()
     for column, parts in zip(whole.jobs, zip(*(steps.jobs for steps in pieces), strict=True), strict=True):
-        assert np.concatenate(parts).tolist() == column.tolist()
+        np.testing.assert_array_equal(np.concatenate(parts), column)
     assert sorted(one.list_open()) == sorted(other.list_open())
 
 
@@ -257,7 +257,7 @@ def test_ticks_at_which_nobody_is_there_had_no_end() -> None:
         return float(wait(np.zeros(1, int), np.array([client]), np.array([now]))[0])
 
     rule = AsyncRule("semi", concurrency=2, tick=10.0)
-    with pytest.raises(FedrayError, match=r"^after 0 server steps no upload arrives any more: set participation.tick"):
+    with pytest.raises(FedrayError, match=r"^after 0 server steps no upload arrives any more"):
         timeline(rule, np.ones(2), wait=moment).take(1)
     assert timeline(replace(rule, tick=21.0), np.ones(2), wait=moment).take(1).time.tolist() == [42.0]
 

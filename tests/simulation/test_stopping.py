@@ -25,7 +25,7 @@ from fedray.report.page import make_cards, render_one
 from fedray.report.read import read_run
 from fedray.runtime import session
 from fedray.scenario.loader import read_cells, read_scenario
-from fedray.simulation.rounds import Course, follow_course, is_out_of_patience
+from fedray.simulation.rounds import follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
 
@@ -65,15 +65,15 @@ def test_a_run_ends_when_it_gets_no_better() -> None:
 
 def test_a_world_without_a_value_does_not_get_that_of_another() -> None:
     """The first world is measured from round 1 on; the second does not get better after round 0."""
-    course = Course("accuracy", [])
-    assert follow_course(course, [None, 0.5], 0, 0.0)
-    assert course.best == [[], [0.5, 0.0]]
-    assert is_out_of_patience(course, 3, 3), "what has no value has no say"
-    assert follow_course(course, [0.4, 0.5], 1, 0.0)
-    assert course.best == [[0.4, 1.0], [0.5, 0.0]]
-    assert not follow_course(course, [float("nan"), 0.5], 2, 0.0)
-    assert not is_out_of_patience(course, 3, 3)
-    assert is_out_of_patience(course, 4, 3)
+    best: list[list[float]] = []
+    assert follow_course(best, [None, 0.5], 0, lower=False)
+    assert best == [[], [0.5, 0.0]]
+    assert is_out_of_patience(best, 3, 3), "what has no value has no say"
+    assert follow_course(best, [0.4, 0.5], 1, lower=False)
+    assert best == [[0.4, 1.0], [0.5, 0.0]]
+    assert not follow_course(best, [float("nan"), 0.5], 2, lower=False)
+    assert not is_out_of_patience(best, 3, 3)
+    assert is_out_of_patience(best, 4, 3)
 
 
 def test_lower_is_better_where_the_name_says_so() -> None:

@@ -59,12 +59,6 @@ def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
     assert page._list_trials(view)[1][1][0][-1] == "did not reach a target in every replicate and fold"
 
 
-def test_the_numbers_of_the_slices_are_those_of_the_trials() -> None:
-    table = page._tabulate(make_view(6))
-    assert table.head[:2] == ["trial", "local.lr"] and len(table.rows) == 4
-    assert table.rows[0] == [2, 2 / 6, 2 / 6]
-
-
 def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> None:
     objectives = (read_objective("", "up_bytes"), read_objective("", "accuracy"))
     view = make_view(6)._replace(objectives=objectives, curves={2: (np.arange(3.0), np.array([0.1, 0.5, 0.6]))})

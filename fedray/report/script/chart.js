@@ -68,7 +68,7 @@ class Chart {
       row.append(button);
     }
     const rows = this.listRows();
-    const every = Math.max(...this.data.panels.map((panel) => panel.every || 1), this.data.table?.every || 1);
+    const every = Math.max(...this.data.panels.map((panel) => panel.every || 1));
     const some = every > 1 ? ` (every ${every}th number)` : "";
     const actions = [["SVG", "Download the figure as SVG", () => this.saveSvg()],
       ["PNG", "Download the figure as PNG", () => this.savePng()]];

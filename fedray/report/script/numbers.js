@@ -1,7 +1,6 @@
 // The numbers as rows: a header, then one row a value.
 const NUMBERS_AS_ROWS = {
   listRows() {
-    if (this.data.table) return [this.data.table.head, ...this.data.table.rows];
     const panels = this.data.panels.filter((panel) => panel.traces.length);
     if (!panels.length) return [];
     const traces = panels.flatMap((panel) => panel.traces);
