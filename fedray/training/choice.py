@@ -162,7 +162,10 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
     """Returns the engine of a recognized network, for the module as its author wrote it."""
 
     def train(_net: Net, block: Block) -> Trained:
-        return found.train_block(block, engine.train)
+        anchor, offset = (None if rows is None else found.to_plain(rows) for rows in (block.anchor, block.offset))
+        plain = block._replace(start=found.to_plain(block.start), anchor=anchor, offset=offset, drops=found.drops)
+        trained = engine.train(found.net, plain)
+        return trained._replace(final=found.from_plain(trained.final))
 
     def outputs(_net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
         return found.finish_outputs(engine.outputs(found.net, found.to_plain(rows), counters, x))
@@ -251,19 +254,14 @@ def _name_faster(net: Net) -> str:
     return ""
 
 
-def _name_buffers(net: Net) -> str:
-    """Names a network's buffers, and a remedy if they are not those of a normalization layer."""
-    kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
-    read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
-    if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in read):
-        return "it keeps buffers (BatchNorm's running statistics, say)"
-    return f"it keeps the buffer {kept[0]}; a constant of persistent=False is not sent, nor in the way of lanes"
-
-
 def _find_obstacle(net: Net, device: str) -> str | None:
     """Returns why a module cannot be mapped over lanes, or should not be, or None."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
-        return _name_buffers(net)
+        kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
+        read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
+        if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in read):
+            return "it keeps buffers (BatchNorm's running statistics, say)"
+        return f"it keeps the buffer {kept[0]}; a constant of persistent=False is not sent, nor in the way of lanes"
     for part in net.module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
             return "it draws random numbers (dropout)"

@@ -42,7 +42,6 @@ from torch.func import functional_call
 from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.dropout import dropping
-from fedray.training.block import Block, Trained
 from fedray.training.chain import Chain, Drop, Unread, has_changed, split_drops, trace_chain
 
 _TOLERANCE = 1e-9  # relative, in double precision
@@ -72,13 +71,6 @@ class Recognized(NamedTuple):
         if self.order is None:
             return rows
         return torch.empty_like(rows).index_copy_(-1, self.order.to(rows.device), rows)
-
-    def train_block(self, block: Block, train: Callable[[Net, Block], Trained]) -> Trained:
-        """Trains a block of the module by an engine for this network."""
-        anchor, offset = (None if rows is None else self.to_plain(rows) for rows in (block.anchor, block.offset))
-        start = self.to_plain(block.start)
-        trained = train(self.net, block._replace(start=start, anchor=anchor, offset=offset, drops=self.drops))
-        return trained._replace(final=self.from_plain(trained.final))
 
     def finish_outputs(self, outputs: Tensor) -> Tensor:
         """Returns the module's outputs from those of this network."""

@@ -342,9 +342,3 @@ def test_a_client_of_a_union_has_one_of_its_sets() -> None:
         rows = study.shards.fetch(np.array([0]), np.array([client])).rows[0].numpy()
         assert len(set(both.columns["domain"][rows])) == 1
     assert both.classes == 10 and join_datasets([digits, dark], apart=True).classes == 20
-
-
-def test_a_scenario_names_the_sets(tmp_path: Path) -> None:
-    originals.fake_mnist(tmp_path)
-    with pytest.raises(BadInput, match=r"data.sets: the inputs of digits 1 x 8 x 8 and mnist 1 x 28 x 28 differ"):
-        load_data("union", tmp_path, sets=["digits", "mnist"])

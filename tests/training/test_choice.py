@@ -53,16 +53,6 @@ class Two(TwoLayers):
         return F.gelu(h)
 
 
-class Dropping(Two):
-    def between(self, h: Tensor) -> Tensor:
-        return F.dropout(F.relu(h), 0.2, self.training)
-
-
-class Branching(Two):
-    def between(self, h: Tensor) -> Tensor:
-        return 2.0 * h if h.sum() > 0 else h.relu()
-
-
 class Filling(Two):
     def between(self, h: Tensor) -> Tensor:
         out = torch.zeros(h.shape, dtype=h.dtype)
@@ -114,21 +104,9 @@ def stack(*parts: nn.Module) -> nn.Sequential:
     return nn.Sequential(*parts, nn.ReLU(), nn.Linear(8, 4))
 
 
-def frozen() -> nn.Module:
-    first = nn.Linear(6, 8)
-    first.weight.requires_grad_(False)
-    return stack(first)
-
-
 def shared() -> nn.Module:
     same = nn.Linear(8, 8)
     return stack(nn.Linear(6, 8), nn.ReLU(), same, nn.Tanh(), same)
-
-
-def hooked() -> nn.Module:
-    net = stack(nn.Linear(6, 8))
-    net[0].register_forward_hook(lambda _module, _inputs, output: 3.0 * output)
-    return net
 
 
 def hooked_backwards() -> nn.Module:
@@ -139,12 +117,6 @@ def hooked_backwards() -> nn.Module:
 
     net[0].register_full_backward_pre_hook(triple)
     return net
-
-
-def patched() -> nn.Module:
-    first = nn.Linear(6, 8)
-    vars(first)["forward"] = lambda x: 3.0 * nn.Linear.forward(first, x)
-    return stack(first)
 
 
 class Attending(Two):
@@ -170,9 +142,6 @@ class DroppingNothing(Two):
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, part of why
-    "functional": (Two, "vmap", "a functional module"),
-    "dropout as a function": (Dropping, "loop", "cannot be mapped over lanes (RuntimeError: vmap: called random"),
-    "a branch on the data": (Branching, "loop", "cannot be mapped over lanes"),
     "writes in place": (Filling, "loop", "cannot be mapped over lanes"),
     "fused attention": (Attending, "vmap", "a functional module"),
     "drops nothing": (DroppingNothing, "vmap", "a functional module"),
@@ -181,11 +150,8 @@ OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, 
     "plain layers": (lambda: stack(nn.Linear(6, 8)), "mlp", "linear layers only"),
     "a layer of one's own": (lambda: stack(Doubling(6, 8)), "vmap", "a functional module"),
     "mixes the batch": (lambda: stack(Centring(), nn.Linear(6, 8)), "loop", "the rows of a batch see each other"),
-    "frozen": (frozen, "vmap", "a functional module"),
     "shared": (shared, "vmap", "a functional module"),
-    "hooked": (hooked, "vmap", "a functional module"),
     "hooked in the backward pass": (hooked_backwards, "loop", "cannot be mapped over lanes"),
-    "a layer's forward replaced": (patched, "vmap", "a functional module"),
     "reparametrised": (lambda: stack(weight_norm(nn.Linear(6, 8))), "vmap", "a functional module"),
 }
 
