@@ -131,14 +131,6 @@ def test_where_everybody_fails_the_models_stay(monkeypatch: pytest.MonkeyPatch) 
     assert set(done.clients["status"].to_pylist()) == {"failed"}
 
 
-def test_a_failure_without_skip_is_one_line_that_names_client_model_and_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    poisoned(monkeypatch, ValueError("the layer\nis broken"), (1,))
-    with pytest.raises(
-        FedrayError, match=r"^round 2: client 2 \(model \d\) failed: ValueError: the layer is broken \(\S+:\d+\): c"
-    ):
-        fedray.run(scenario())
-
-
 def halves(bad: set[int], size: int) -> tuple[list[list[int]], list[int], int]:
     """Which jobs came through together, which failed, and how many jobs were trained for it."""
     trained: list[int] = []

@@ -259,16 +259,6 @@ def test_known_clients_are_answered_by_averaged_logits_too(method: str) -> None:
     assert run.summary["metrics"]["personal_accuracy"]["mean"] == pytest.approx(float(np.mean(each)), abs=1e-6)
 
 
-def test_clients_without_rows_are_in_the_report_as_unknown(tmp_path: Path) -> None:
-    """A whole piece of them too: nothing is asked of a network without inputs."""
-    cut = {"partition": {"name": "dirichlet", "alpha": 0.01, "allow_empty": True}}
-    keys = {"data": cut, "clients": {"number": 60}, "model": {"name": "mlp", "hidden": [4]}, "rounds": 1}
-    run = fedray.run(scenario(keys), out=tmp_path / "run")
-    with np.load(run.path / "pictures.npz") as pictures:
-        empty = pictures["label_counts"].sum(1) == 0
-        assert empty.any() and (np.isnan(pictures["client_scores"]) == empty).all()
-
-
 @pytest.mark.parametrize(
     "keys",
     [{"method": {"name": "ditto", "lambda": 0.1}}, {"method": {"models": 3}, "predict": {"gamma": 1.0}}],

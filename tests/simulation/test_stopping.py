@@ -175,12 +175,6 @@ def test_a_finished_run_is_made_longer_to_the_bit_of_a_long_one(schedule: Any, t
     assert same(fedray.resume(short.path, rounds=4), run({"rounds": 4}, keys))
 
 
-def test_a_falling_rate_that_has_rounds_of_its_own_falls_as_in_a_run_that_was_long_at_once(tmp_path: Path) -> None:
-    keys = {"local": {"schedule": {"kind": "cosine", "floor": 0.1, "rounds": 3}}}
-    longer = fedray.resume(run({"rounds": 2}, keys, out=tmp_path / "own").path, rounds=4)
-    assert same(longer, run({"rounds": 4}, keys))
-
-
 @pytest.mark.parametrize("rule", [{"stop": {"metric": "tooth", "patience": 3}}, {"checkpoint": {"best": "tooth"}}])
 def test_a_longer_run_remembered_a_round_that_it_would_not_have_evaluated(rule: dict[str, Any], tmp_path: Path) -> None:
     """The last round of the shorter run is measured beside the others; where it is the best, the run stays short."""

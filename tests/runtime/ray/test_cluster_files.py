@@ -84,7 +84,7 @@ STUB = """#!/bin/bash
 echo "$(basename $0) $*" >> {log}
 case "$(basename $0) $*" in
   "scontrol show hostnames "*) echo "$3" | tr , '\\n' | sed 's/$//' ;;
-  "srun "*"/fedray run "*) sleep 1 ;;
+  "srun "*"/fedray run "*) sleep 0.3 ;;
   *"hostname -I") echo "10.1.0.1 192.168.0.1" ;;
   "ip -o route get "*) echo "10.0.0.9 dev eth0 src $SOURCE uid 0" ;;
 esac
