@@ -19,7 +19,6 @@ from fedray.methods import Scored
 from fedray.report.compare import compare_at_all_budgets, format_cell, make_difference_table
 from fedray.report.page import make_cards
 from fedray.report.read import read_run
-from fedray.runtime import session
 from fedray.simulation.rounds import follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
@@ -88,26 +87,6 @@ def test_the_best_round_keeps_its_models(tmp_path: Path) -> None:
     assert not np.array_equal(kept, now)
     with pytest.raises(FedrayError, match="keeps no best round"):
         _ = early.best if not (early.path / "best").exists() else run({"rounds": 1}).best
-
-
-def test_a_run_that_goes_on_forgets_a_best_round_that_is_still_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = {"rounds": 4, "checkpoint": {"best": "tooth", "every": 2}}
-    done = run(keys, metrics={"tooth": sawtooth([0.0, 0.2, 0.3, 0.7, 0.6])}, out=tmp_path / "run")
-    left = copy_run(done, tmp_path / "left", 2)
-    assert fedray.load(left).best.progress.round == 3
-
-    def end(*_given: Any, **_named: Any) -> None:
-        raise FedrayError("killed again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(session, "run_rounds", end)
-        with pytest.raises(FedrayError, match="killed again"):
-            fedray.resume(left, metrics={"tooth": sawtooth([])})
-    with pytest.raises(FedrayError, match="keeps no best round"):
-        _ = fedray.load(left).best
-    assert fedray.resume(left, metrics={"tooth": sawtooth([0.7, 0.6])}).best.progress.round == 3
 
 
 def doubt(scored: Scored) -> float:
