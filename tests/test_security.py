@@ -146,7 +146,7 @@ TOO_MUCH = [
     ("method.models x replicates x model", ["method.models=10000", "model.hidden=[65536]"]),
     ("participation x clients.number", [SYNTHETIC, "clients.number=1e9"]),
     ("clients.number x replicates", [SYNTHETIC, "clients.number=1e9", "participation.per_round=1", STRATA]),
-    ("data.test x data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
+    ("data.test, data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
     ("data.clients x data.samples", ["data={name: sine, samples: 1000000}", "clients.number=1e6"]),
     ("local.epochs or steps x local.batch_size", ["local.steps=1e7"]),
     ("model.features", ["model={name: rbf, features: 1000000}", SYNTHETIC, "clients.number=3"]),
