@@ -157,16 +157,3 @@ def test_the_command_says_all_and_keeps_its_status() -> None:
     assert (done.returncode, done.stdout) == (0, run_command("list").out)
     wrong = subprocess.run([*command, "list", "nothing"], capture_output=True, text=True, check=False)
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
-
-
-def test_what_a_program_leaves_between_two_imports_is_collected() -> None:
-    """A second call froze everything that was alive, garbage too."""
-    code = (
-        "import gc, weakref; from fedray.process.session import import_quickly\n"
-        "class Circle: pass\n"
-        "with import_quickly(): pass\n"
-        "it = Circle(); it.me = it; left = weakref.ref(it); gc.disable(); del it\n"
-        "with import_quickly(): pass\n"
-        "gc.collect(); print(left() is None)"
-    )
-    assert python(code) == (0, ["True"])
