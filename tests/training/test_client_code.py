@@ -410,7 +410,7 @@ def test_personal_models_read_it_too() -> None:
 
 
 def test_where_clients_cannot_have_all_models_one_line_says_so() -> None:
-    with pytest.raises(BadInput, match="^local.loss reads the ensemble, but models change while clients train"):
+    with pytest.raises(BadInput, match="^local.loss reads the ensemble, but clients do not get all models"):
         ensemble_run(REPEL, {"participation": {"mode": "buffered", "goal": 2}})
 
 
