@@ -103,11 +103,6 @@ def test_code_in_the_loop_keeps_running_statistics(place: str) -> None:
     assert torch.equal(plain.progress.state.counters, coded.progress.state.counters)
 
 
-def twice_half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
-    again = context.network(context.inputs)
-    return 0.5 * context.objective(outputs, targets) + 0.5 * context.objective(again, targets)
-
-
 def adversarial(_outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
     """The loss where a step along the sign of its gradient by the inputs has led (Goodfellow et al. 2015)."""
 
@@ -126,12 +121,6 @@ def adversarial_by_autograd(_outputs: Tensor, targets: Tensor, context: LossCont
 
 def with_network(function: Any) -> Callable[[Local], Local]:
     return lambda local: replace(local, loss=LocalLoss(function, reads=("inputs", "network")))
-
-
-def test_a_loss_asks_the_network_again() -> None:
-    plain, twice = run(lambda local: local, TERMS), run(with_network(twice_half), TERMS)
-    assert engine_of(twice).name == "vmap"
-    torch.testing.assert_close(models(plain), models(twice), rtol=1e-4, atol=1e-5)
 
 
 def test_adversarial_training_is_the_same_in_lanes_and_one_after_another() -> None:
