@@ -91,21 +91,16 @@ def domain(
     check_rows(len(values), clients)
     if clients < len(found):
         raise BadInput(f"clients.number = {clients}, but the column has {len(found)} domains: raise it to {len(found)}")
-    number = _clients_of_domains(count, clients)
+    number = np.minimum(share_rows(count.astype(np.float64), clients), count)
+    spare = np.repeat(np.arange(len(count)), count - number)  # places that domains still have
+    more: IntArray = np.bincount(spare[: clients - int(number.sum())], minlength=len(count))
+    number = number + more
     order = generator.permutation(len(values))
     order = order[np.argsort(group[order], kind="stable")]
     place = np.arange(len(order)) - (np.cumsum(count) - count)[group[order]]  # position inside the domain
     first = np.cumsum(number) - number
     owner = first[group[order]] + place % number[group[order]]
     return gather_cut(order, owner.astype(np.int64), clients)
-
-
-def _clients_of_domains(count: IntArray, clients: int) -> IntArray:
-    """Clients of each domain of `count` rows, `[G]`: in proportion, and never more than its rows."""
-    number = np.minimum(share_rows(count.astype(np.float64), clients), count)
-    spare = np.repeat(np.arange(len(count)), count - number)  # places that domains still have
-    more: IntArray = np.bincount(spare[: clients - int(number.sum())], minlength=len(count))
-    return number + more
 
 
 def time(

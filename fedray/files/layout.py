@@ -103,11 +103,8 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
     if others and not (train and (tests or more)):
         part = (train + tests + more)[0]
         raise BadInput(f"{where}: {part} says part, and {others[0]} does not: rename one of them, or leave it out")
-    for alike in (train, tests):
-        if len(alike) > 1:
-            raise BadInput(f"{where}: {alike[0]} and {alike[1]} are the same part: join them, or leave one out")
-    if not train:
-        raise BadInput(f"{where}: of the parts {', '.join(names)[:200]} none is called train: rename one")
+    if len(train) != 1 or len(tests) > 1:
+        raise BadInput(f"{where}: one of {', '.join(names)[:200]} is to say train, and one at most test: rename some")
     chosen = test if test is not None else next(iter(tests + more), None)
     unread = [] if test is not None else [name for name in names if name not in (train[0], chosen)]
     if not unread:

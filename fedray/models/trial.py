@@ -243,8 +243,7 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
         >>> find_mixing(net, torch.zeros(4), training=False) == MIXES, find_mixing(plain, torch.zeros(4), training=True)
         (True, None)
     """
-    first, failure = net.init(0), ""
-    place = next(net.module.parameters(), first).device
+    place, failure, first = next(net.module.parameters(), torch.zeros(0)).device, "", net.init(0)
     moved = first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "padding"), len(first))).to(first)
     for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-4))[0 if training else 1 :]:
         try:

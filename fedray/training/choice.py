@@ -123,10 +123,8 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
     if isinstance(found, Recognized):
         engine = _choose_plain(found.net, device, lanes)
         if engine is not None and found.drops and engine.name not in COMPILED:
-            drops = found.drops  # without a compiled kernel the loop drops what it would
-            engine = _loop_engine(
-                net.layout.d, "it has dropout, which only the compiled kernels have for several lanes"
-            )
+            drops, why = found.drops, "it has dropout, which only the compiled kernels have for several lanes"
+            engine = _loop_engine(net.layout.d, why)  # which drops what a kernel would
             return replace(engine, train=lambda _, block: loop.train_loop(net, block._replace(drops=drops)))
         if engine is not None:
             return _train_recognized(engine, found)

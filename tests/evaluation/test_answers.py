@@ -55,8 +55,7 @@ def newest(run: fedray.Run, column: str = "accuracy") -> FloatArray:
     return np.asarray(last.sort_values("client")[column])
 
 
-@pytest.mark.parametrize("gamma", [np.inf, 0.5])
-@pytest.mark.parametrize("weights", [None, OF_EVERYBODY], ids=["equal", "unequal"])
+@pytest.mark.parametrize(("weights", "gamma"), [(None, 0.5), (OF_EVERYBODY, np.inf)], ids=["equal", "unequal"])
 def test_tiers_that_weigh_as_everybody_change_no_bit(weights: FloatArray | None, gamma: float) -> None:
     keys = {**TIERED, "evaluate": {"clients": "all", "personal": True}, "predict": {"gamma": gamma}}
     tiers = np.stack([np.ones(3) / 3 if weights is None else weights] * 2)
@@ -121,22 +120,6 @@ def test_models_that_do_not_answer_stay_away_from_the_weights_of_tiers() -> None
     with np.load(run.path / "pictures.npz") as pictures:
         assert pictures["alpha"].tolist() == [[0.25, 0.75]] * 2 + [[0.0, 1.0]] * 3
         assert np.allclose(pictures["client_accuracy"], newest(run))
-
-
-def test_a_client_whose_own_model_has_no_weight_answers_as_a_new_client() -> None:
-    weights = np.array([[0.5, 0.3, 0.2, 0.0, 0.0]])
-
-    def chosen(setting: Setting) -> Method:
-        def answer(state: State) -> Answer:
-            return Answer(state, setting.models, weights)
-
-        return Method("chosen", federated(setting, assign=own_model), answer, one_model_per_client=True)
-
-    run = fedray.run({**TIERED, "method": {"models": 5}}, method=chosen)
-    x = run.study.split("test", 0)[0].numpy()
-    everybody, chosen_one, left_out = run.predict(x), run.predict(x, client=1), run.predict(x, client=4)
-    assert np.array_equal(chosen_one.mean, everybody.members[1])
-    assert np.array_equal(left_out.mean, everybody.mean)  # it had the plain mean of the others
 
 
 JOINED: dict[str, Any] = {

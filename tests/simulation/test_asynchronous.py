@@ -11,22 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from small import copy_run
 
 import fedray
-from fedray.assembly.asynchronous import IN_ROUNDS
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.bench.works import simulate
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.core.method import Local, Phase
 from fedray.core.piece import Piece
 from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.features.windows import Windows
-from fedray.methods import Method, Setting, federated
 from fedray.runtime.jobs import group_versions
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
@@ -61,8 +58,6 @@ IN_STEP: dict[str, tuple[str, int, dict[str, Any]]] = {  # method, server steps 
     "server optimizer": ("fedavg", 1, {"server": {"optimizer": "adam", "lr": 0.01}}),
     "robust server": ("fedavg", 1, {"server": {"robust": "median"}}),
     "error feedback": ("fedavg", 1, TOPK),
-    "decay": ("fedavg", 1, {"local": {"steps": 3, "lr": 0.1, "lr_decay": 0.5, "lr_decay_every": 1}}),
-    "fednova": ("fednova", 1, {}),
     "ditto": ("ditto", 1, {}),
     "fedag": ("fedag", 1, CUBIC),
     "five models": ("fed_ensemble", 5, {"schedule": {"kind": "balanced"}}),
@@ -294,12 +289,6 @@ def test_evaluation_follows_the_virtual_clock() -> None:
     assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
 
 
-def test_an_evaluation_was_missed_where_ticks_are_tenths_of_a_second() -> None:
-    """0.5 // 0.1 is 4."""
-    mode, keys = {"mode": "semi", "tick": 0.1}, {"evaluate": {"every_seconds": 0.1}}
-    assert run("fedavg", 12, mode, **keys).rounds["round"].to_pylist() == list(range(13))
-
-
 def test_a_run_that_went_on_between_two_evaluations_of_the_virtual_clock_ended_there(tmp_path: Path) -> None:
     """Its patience was asked at a round that is not measured; the loss falls at every evaluation."""
     keys: dict[str, Any] = {
@@ -328,16 +317,6 @@ def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch)
     assert sizes[1] - sizes[0] < 60_000
 
 
-@pytest.mark.parametrize("name", IN_ROUNDS)
-def test_half_of_an_own_phase_was_not_called_without_rounds(name: str) -> None:
-    def compose(setting: Setting) -> Method:
-        changes: dict[str, Any] = {name: lambda *_: None}
-        return Method("mine", replace(federated(setting), **changes))
-
-    with pytest.raises(BadInput, match=rf"the phase of mine has {name}, which is for rounds|walk is a function"):
-        build_study(read_scenario({**SMALL, "participation": MODES["buffered"]}), UserObjects(method=compose))
-
-
 @pytest.mark.slow  # Ray takes seconds to start
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("mode", MODES)
@@ -347,35 +326,6 @@ def test_two_actors_have_the_bits_of_one_process(mode: str) -> None:
     clients = {**SPREAD["clients"], "actors": 2}
     on_ray = run("fed_ensemble", 8, MODES[mode], **{**keys, "clients": clients, "runtime": "ray"})
     assert on_ray.summary["state_hash"] == inline.summary["state_hash"]
-
-
-def test_a_server_of_a_users_saw_the_models_of_one_world_alone() -> None:
-    """Before it is asked whether it keeps something; it says that it gets those of all worlds."""
-    seen: list[int] = []
-
-    def watched(setting: Setting) -> Method:
-        phase = federated(setting)
-
-        def init(models: torch.Tensor) -> dict[str, torch.Tensor]:
-            seen.append(len(models))
-            return phase.server.init(models)
-
-        return Method("watched", replace(phase, server=phase.server._replace(init=init)))
-
-    keys = {"clients": 4, "replicates": 2, "method": {"models": 3}, "participation": {"mode": "async"}}
-    build_study(read_scenario(keys), UserObjects(method=watched))
-    assert set(seen) == {6}
-
-
-def test_a_method_that_cannot_take_one_model_was_told_to_take_the_models_that_it_has() -> None:
-    def one_each(setting: Setting) -> Method:
-        if setting.models != 4:
-            raise BadInput("set method.models = 4")
-        return Method("one_each", federated(setting))
-
-    keys = {"clients": 4, "method": {"models": 4}, "participation": {"mode": "buffered"}}
-    with pytest.raises(BadInput, match=r"mode = buffered composes .* once more, with setting.models = 1"):
-        build_study(read_scenario(keys), UserObjects(method=one_each))
 
 
 def phase_of(local: Local, *pieces: Piece) -> Phase:

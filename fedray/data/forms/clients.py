@@ -88,7 +88,10 @@ def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     if things and all("datasets.Dataset" in list_classes(value) for value in things.values()):
         names = [str(client) for client in things]
         refuse_empty([len(value) for value in things.values()], names)
-        whole = hugging_face.join_clients(list(things.values()), CLIENT)
+        import datasets
+
+        joined = [part.add_column(CLIENT, [number] * len(part)) for number, part in enumerate(things.values())]
+        whole = datasets.concatenate_datasets(joined)
         data = hugging_face.read_hugging_face(whole, reading._replace(group=CLIENT), name="clients")
         assert data.train.group is not None
         return data._replace(columns={**data.columns, CLIENT: np.array(names)[data.train.group]})

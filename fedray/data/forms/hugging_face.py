@@ -117,14 +117,6 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
     return thing[first], thing[test] if isinstance(test, str) else test, said
 
 
-def join_clients(parts: list[Any], column: str) -> Any:
-    """Returns the data sets of several clients as one, with a column of the clients' numbers."""
-    import datasets
-
-    joined = [part.add_column(column, [number] * len(part)) for number, part in enumerate(parts)]
-    return datasets.concatenate_datasets(joined)
-
-
 def _kind_of(feature: Any) -> str:
     """Returns what a column holds: picture, classes, list, text, number, or other."""
     name = type(feature).__name__

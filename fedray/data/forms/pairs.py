@@ -83,7 +83,11 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
         raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
     x, y = pair
     features = tuple(map(str, x.columns)) if tables.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
-    if _are_texts(x):
+    if (
+        isinstance(x, list | tuple)
+        and any(isinstance(text, str) for text in x)
+        and all(isinstance(text, str) or is_missing(text) for text in x)
+    ):
         inputs = tokenize([x], reading.tokenizer, reading.length)
     else:
         array = as_array(x, f"{where}: x")
@@ -93,13 +97,6 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
             refuse_idle(reading, set(OPTIONS) - {"tokenizer", "length", "size"}, "inputs that are numbers")
             inputs = as_inputs(array, f"{where}: x")
     return RawRows(inputs, as_array(y, f"{where}: y"), features=features)
-
-
-def _are_texts(x: Any) -> bool:
-    """Whether inputs are a list of texts, of which some may be missing."""
-    return isinstance(x, list | tuple) and any(isinstance(text, str) for text in x) and all(
-        isinstance(text, str) or is_missing(text) for text in x
-    )  # fmt: skip
 
 
 def is_pair(thing: Any) -> bool:
