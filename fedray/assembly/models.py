@@ -107,8 +107,8 @@ def _check_vocabulary(data: Dataset, known: int) -> None:
     least = min(int(part.min(initial=0)) for part in (data.train.x, data.test.x))
     if least < 0 or most >= known:
         raise BadInput(
-            f"model.vocabulary = {known}, but the tokens of {data.name} go from {least} to {most}: set it to {most + 1} "
-            "at least, and let tokens be numbers from 0"
+            f"model.vocabulary = {known}, but the tokens of {data.name} go from {least} to {most}: set it to "
+            f"{most + 1} at least, and let tokens be numbers from 0"
         )
 
 
