@@ -19,8 +19,7 @@ from fedray.methods import METHOD_SPECS
 from fedray.scenario.identity import FREE_TIER_KEYS, find_changed_key, list_result_keys, refuse_edited_scenario
 from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
 from fedray.scenario.nested import flatten
-from fedray.scenario.relevance import name_limits
-from fedray.scenario.schema import Scenario, section_types
+from fedray.scenario.schema import section_types
 from fedray.scenario.yaml_text import load_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -106,33 +105,6 @@ def test_a_scenario_without_tf32_is_written_as_it_was_before_the_key() -> None:
 
 
 # -- Settings in which a method is another one, and what a method's specification decides instead of its name
-
-METHOD_LIMITS = [
-    (name, limit) for name, spec in METHOD_SPECS.items() for limit in spec.limits if limit.key != "width"
-]  # that of tiers is below
-
-
-def read(name: str, *, more: Any = None, **options: Any) -> Scenario:
-    return read_scenario({"method": {"name": name, **options}, **(more or {})}, explicit=False)
-
-
-@pytest.mark.parametrize(("name", "limit"), METHOD_LIMITS, ids=[f"{name}-{limit.key}" for name, limit in METHOD_LIMITS])
-def test_a_limit_is_said_where_a_scenario_has_it(name: str, limit: Any) -> None:
-    assert name_limits(read(name, **{limit.key: limit.value})) == [
-        f"method.{limit.key} = {limit.value} makes it {limit.text}"
-    ]
-    assert name_limits(read(name, **{limit.key: 2})) == []
-
-
-@pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
-def test_slices_that_cut_nothing_are_said(name: str) -> None:
-    def limits(width: float, models: int) -> list[str]:
-        return name_limits(read(name, models=models, more={"clients": {"tiers": {"a": {"width": width}, "b": {}}}}))
-
-    assert limits(1, 1) == [f"clients.tiers.*.width = 1 makes it FedAvg ({name} that cuts nothing)"]
-    assert limits(1, 2) == [f"clients.tiers.*.width = 1 makes it Fed-ensemble ({name} that cuts nothing)"]
-    assert limits(0.5, 1) == []
-
 
 # -- Files that people go on with: what a method sets by itself is not in them, and what another one keeps is said
 
