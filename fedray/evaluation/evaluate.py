@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
 from fedray.evaluation.answers import (
     Measured,
     ask_own_scores,
@@ -132,9 +132,23 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
-    factor, owner = 2.0 if study.net.objective == "half_mse" else 1.0, find_owners(study, answer)
+    factor, models, losses = 2.0 if study.net.objective == "half_mse" else 1.0, answer.models, dict[int, Tensor]()
+    client = np.arange(models)  # the client whose model each one is, `[R, A]`, -1 where it is nobody's
+    if study.method.one_model_per_client:
+        size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
+        owner = np.where(np.stack(size) > 0, client, -1)
+    else:
+        owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
     owned = (owner >= 0).any(axis=1)
-    losses = measure_own_losses(study, runtime, answer, owner) if owned.any() else {}
+    if owned.any():  # of many clients only the owners compute the loss
+        if study.clients.number <= EVALUATED_CLIENTS:
+            asked = [np.arange(study.clients.number)] * study.worlds
+        else:
+            asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
+        pieces = runtime.ask(losses_of(models, clients=asked), answer.state)
+        for world in np.flatnonzero(owned).tolist():
+            model = np.flatnonzero(np.isin(owner[world], asked[world]))
+            losses[world] = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
     if not owned.all():
         pieces = runtime.ask(losses_of(study.method.phase.models), state)
         for world in np.flatnonzero(~owned).tolist():
@@ -143,45 +157,6 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             losses[world] = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
     return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
-
-
-def find_owners(study: Study, answer: Answer) -> IntArray:
-    """Returns for each model the client (with rows) that it belongs to, `[R, A]`; -1 for a model of no client.
-
-    Args:
-        study: what was trained.
-        answer: the models that answer.
-    """
-    if not study.method.one_model_per_client:
-        return np.full((study.worlds, answer.models), -1) if answer.owner is None else answer.owner
-    client = np.arange(answer.models)
-    size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
-    return np.where(np.stack(size) > 0, client, -1)
-
-
-def measure_own_losses(study: Study, runtime: Runtime, answer: Answer, owner: IntArray) -> dict[int, Tensor]:
-    """Measures the loss of each model on its owner's rows, by world; of many clients only the owners compute it.
-
-    Args:
-        study: what was trained.
-        runtime: where the losses are computed.
-        answer: the models that answer.
-        owner: the client whose model each one is, `[R, A]`, -1 where it is nobody's.
-
-    Returns:
-        World -> `[j]`, of the models with an owner; without the worlds where no model has one.
-    """
-    found = {}
-    if study.clients.number <= EVALUATED_CLIENTS:
-        asked = [np.arange(study.clients.number)] * study.worlds
-    else:
-        asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
-    pieces = runtime.ask(losses_of(answer.models, clients=asked), answer.state)
-    for world in np.flatnonzero((owner >= 0).any(axis=1)).tolist():
-        model = np.flatnonzero(np.isin(owner[world], asked[world]))
-        place = np.searchsorted(asked[world], owner[world, model])
-        found[world] = join_pieces(pieces, world)[model, place]
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

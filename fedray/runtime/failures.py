@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -202,7 +201,7 @@ def _explain(error: Exception) -> str:
 def limit_seconds(seconds: float | None) -> Iterator[None]:
     """Raises TimeoutError in the body after some seconds of wall time, between two steps of the interpreter.
 
-    The limit is a timer signal, so it works in the main thread only. A timer that was running goes on afterwards.
+    The limit is a timer signal, so it works in the main thread only.
     """
     if seconds is None:
         yield
@@ -213,9 +212,8 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
         if inside:
             raise TimeoutError(f"it took longer than client_timeout = {seconds:g} s")
 
-    before, began = signal.signal(signal.SIGALRM, stop), time.monotonic()
-    # the timer repeats, because the body may catch the first exception
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # it repeats, because the body may catch the first exception
     try:
         try:
             yield
@@ -224,8 +222,6 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-        if left:
-            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (time.monotonic() - began)), interval)
 
 
 def check_limit(seconds: float | None) -> None:

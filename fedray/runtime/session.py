@@ -80,7 +80,18 @@ def run_session(
     """
 
     def show(progress: Progress) -> None:
-        watch(take_snapshot(study, progress))
+        watch(
+            {
+                "round": progress.round,
+                "rounds": study.rounds,
+                "metrics": {name: float(np.mean(values)) for name, values in collect_values(progress.metrics).items()},
+                "up_bytes": int(progress.up_bytes.sum()),
+                "down_bytes": int(progress.down_bytes.sum()),
+                "sim_seconds": float(progress.sim_seconds.max()),
+                "wall_seconds": progress.wall_seconds,
+                "failed": progress.failed,
+            }
+        )
 
     with directory.lock_run_directory(out) as confirm_place:
         identity.confirm_identity(out, digests, tell)
@@ -160,20 +171,6 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     directory.drop_newer_parts(out, progress.round)
     log.info("training from round %s on", progress.round)
     return progress
-
-
-def take_snapshot(study: Study, progress: Progress) -> Snapshot:
-    """Describes where a run stands for a live display; metrics are means over replicates and folds."""
-    return {
-        "round": progress.round,
-        "rounds": study.rounds,
-        "metrics": {name: float(np.mean(values)) for name, values in collect_values(progress.metrics).items()},
-        "up_bytes": int(progress.up_bytes.sum()),
-        "down_bytes": int(progress.down_bytes.sum()),
-        "sim_seconds": float(progress.sim_seconds.max()),
-        "wall_seconds": progress.wall_seconds,
-        "failed": progress.failed,
-    }
 
 
 def _manifest(

@@ -331,13 +331,9 @@ def train_as_written(block: Any, lane: int, weights: Weights) -> tuple[Tensor, T
 def test_local_training_is_ivon_with_the_duals_of_the_paper(train: Any, is_prior: float) -> None:
     """Of clients of several sizes, whose last batches are padded; factors and the mark stay as they are."""
     sizes, weights = [11, 7], Weights(penalty=0.5, temperature=0.1, prior=PRIOR)
-    plain = make_block(PLAIN, (6,), Local(), sizes, torch.float32)
-    g, lanes = torch.Generator().manual_seed(2), torch.arange(2)
-    site = torch.cat([torch.randn(plain.start.shape, generator=g), 9.0 * torch.rand(plain.start.shape, generator=g)], 1)
-    parts = [plain.start, torch.full_like(plain.start, -2.5), (1 - is_prior) * site, torch.full((2, 1), is_prior)]
-    start, local = torch.cat(parts, dim=1), Local(step=learn_by_ivon(weights, BETA1, BETA2, P))
-    reading = Reading(0, lanes, torch.zeros_like(lanes), start, size=torch.tensor(sizes))
-    block = plain._replace(start=start, reading=reading, local=local, lr=0.02)
+    block = blocks_of(Local(), sizes, is_prior)
+    block = block._replace(local=Local(step=learn_by_ivon(weights, BETA1, BETA2, P)), lr=0.02)
+    start = block.start
     found = train(SITED, block).final
     for lane in range(2):
         m, s = train_as_written(block, lane, weights)
@@ -509,12 +505,10 @@ def test_between_equal_gaussians_there_is_no_divergence_and_nothing_moves() -> N
 
 def mean_field_blocks_of(local: Local, sizes: list[int], rho: float = -2.5) -> tuple[Any, Any]:
     """Lanes of the plain network, and the same clients with Gaussians around the same weights; priors lie elsewhere."""
-    plain = make_block(PLAIN, (6,), local, sizes, torch.float32)
-    w, lanes = plain.start, torch.arange(len(sizes))
+    plain, block = make_block(PLAIN, (6,), local, sizes, torch.float32), blocks_of(local, sizes, 1.0)
+    w = plain.start
     spread = torch.full_like(w, rho)
-    start = torch.cat([w, spread, w + 0.1, spread + 0.3], dim=1)
-    reading = Reading(0, lanes, torch.zeros_like(lanes), start, size=torch.tensor(sizes))
-    return plain, plain._replace(start=start, reading=reading)
+    return plain, block._replace(start=torch.cat([w, spread, w + 0.1, spread + 0.3], dim=1))
 
 
 @pytest.mark.parametrize("train", [train_client_lanes, train_client_loop], ids=["lanes", "one after another"])

@@ -6,18 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from small import scenario
 
 import fedray
 from fedray.evaluation.answers import (
     WeightedRows,
     find_best_pass,
-    measure_clients,
     pick_best_pass,
     summarize_clients,
 )
-from fedray.metrics.ensemble import weigh_votes
 from fedray.scenario.loader import read_scenario
 from fedray.tuning.trial import hash_training
 
@@ -110,20 +107,6 @@ def test_accuracies_of_clients_are_whole_numbers_of_hits(method: dict[str, Any])
     for client, found in zip(scores["client"], scores["hold_out_accuracy"], strict=True):
         n = len(rows.client_holdout(0, client))
         assert found == round(found * n) / n, (client, n)
-
-
-def test_clients_with_models_of_their_own_read_no_other_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """N models at N clients were N^2 answers."""
-    rng = np.random.default_rng(0)
-    votes, rows = rng.random((4, 9, 3)).astype(np.float32), np.array([2, 5])
-    own, study = np.eye(4)[1], train({"name": "local_only"}).study
-    whole = weigh_votes(own, votes, rows, finite=False)
-    outputs = torch.from_numpy(rng.random((NUMBER, len(study.split("test", 0)[1]), 1)))
-    monkeypatch.setattr(np, "tensordot", lambda *_a, **_how: pytest.fail("all models are read"))
-    assert np.array_equal(weigh_votes(own, votes, rows), whole)
-    assert np.isfinite(measure_clients(study, 0, outputs, np.eye(NUMBER))).all()
-    with pytest.raises(pytest.fail.Exception):
-        weigh_votes(np.array([0.0, 0.5, 0.5, 0.0]), votes, rows)
 
 
 TIERS = {"tiers": {"strong": {"number": 2}, "weak": {}}}

@@ -14,7 +14,6 @@ import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.data.named import load_digits
-from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset, Split
 from fedray.evaluation.drift import measure_drift, sample_uncertainty
 from fedray.evaluation.report_data import MOST_COMPARED_MEMBERS, compare_members
@@ -23,8 +22,6 @@ from fedray.metrics.ensemble import uncertainty
 from fedray.metrics.unknown import Drift, auroc, z_scores
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.questions import outputs_on
-from fedray.simulation.rounds import begin_progress
 from fedray.simulation.study import Study
 
 NOISE = {"rounds": 2, "evaluate": {"every": 2, "ood": "noise"}}
@@ -163,18 +160,3 @@ def test_members_are_compared_pair_by_pair_up_to_as_many_as_are_drawn() -> None:
     chosen = members.argmax(-1)
     assert np.array_equal(compare_members(members), [[(a != b).mean() for b in chosen] for a in chosen])
     assert compare_members(np.ones((MOST_COMPARED_MEMBERS + 1, 1, 2))).size == 0
-
-
-def test_the_withheld_rows_of_a_world_were_copied_for_every_500_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = {"data": {"hold_out": 0.8}, "clients": 4, "replicates": 2, "model": {"name": "mlp", "hidden": [4]}}
-    study = build_study(read_scenario({**keys, "method": {"name": "fedavg"}}))
-    read, holdout = list[int](), StoredShards.holdout
-
-    def count(shards: StoredShards, world: int) -> tuple[torch.Tensor, torch.Tensor]:
-        read.append(world)
-        return holdout(shards, world)
-
-    monkeypatch.setattr(StoredShards, "holdout", count)
-    pieces = Inline(study).ask(outputs_on("hold_out", 1), begin_progress(study, study.method.phase).state)
-    assert list(pieces) == [(world, first) for world in range(2) for first in (0, 500, 1000)]
-    assert read == [0, 1, 0, 1]  # to count them, and to answer them

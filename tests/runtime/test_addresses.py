@@ -18,12 +18,10 @@ from fedray.scenario.yaml_text import write_yaml
     ("given", "variable", "found"),
     [
         (None, None, None),
-        (None, "", None),
         (None, "10.0.0.1:6379", "10.0.0.1:6379"),
         ("auto", "10.0.0.1:6379", "auto"),
         ("10.0.0.2:6379", "10.0.0.1:6379", "10.0.0.2:6379"),
         ("local", "10.0.0.1:6379", None),
-        (None, "local", None),
         ("[::1]:6379", None, "[::1]:6379"),
     ],
 )

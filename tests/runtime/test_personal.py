@@ -16,7 +16,7 @@ import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.types import Plan, State
-from fedray.evaluation.answers import own_test_rows, summarize_clients
+from fedray.evaluation.answers import own_test_rows
 from fedray.features.private import trained_layers
 from fedray.files.plain import hash_tensors
 from fedray.runtime.inline import Inline
@@ -257,31 +257,3 @@ def test_known_clients_are_answered_by_averaged_logits_too(method: str) -> None:
         assert answer is not None
         each.append(((answer.argmax(-1) == y.numpy()[asked.rows]) * asked.weight).sum())
     assert run.summary["metrics"]["personal_accuracy"]["mean"] == pytest.approx(float(np.mean(each)), abs=1e-6)
-
-
-def test_clients_without_rows_are_in_the_report_as_unknown(tmp_path: Path) -> None:
-    """A whole piece of them too: nothing is asked of a network without inputs."""
-    cut = {"partition": {"name": "dirichlet", "alpha": 0.01, "allow_empty": True}}
-    keys = {"data": cut, "clients": {"number": 60}, "model": {"name": "mlp", "hidden": [4]}, "rounds": 1}
-    run = fedray.run(scenario(keys), out=tmp_path / "run")
-    with np.load(run.path / "pictures.npz") as pictures:
-        empty = pictures["label_counts"].sum(1) == 0
-        assert empty.any() and (np.isnan(pictures["client_scores"]) == empty).all()
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [{"method": {"name": "ditto", "lambda": 0.1}}, {"method": {"models": 3}, "predict": {"gamma": 1.0}}],
-    ids=["models of their own", "weights of their own"],
-)
-def test_the_report_showed_no_clients_of_a_regression(keys: dict[str, Any], tmp_path: Path) -> None:
-    """Each client's RMSE with its own weights or models is what the run records; equal weights give another one."""
-    sine = {"data": {"name": "sine", "limit": None, "partition": {"name": "iid", "alpha": None}}}
-    run = fedray.run(scenario(sine, {"evaluate": {"personal": True}, "rounds": 2}, keys), out=tmp_path / "run")
-    with np.load(run.path / "pictures.npz") as pictures:
-        own, equal = pictures["client_rmse"], pictures["client_rmse_equal"]
-    assert own.shape == equal.shape == (6,) and not np.allclose(own, equal)
-    last = run.rounds.to_pylist()[-1]
-    for name, value in summarize_clients(own, classes=False).items():
-        assert last[name] == pytest.approx(value)
-    assert equal == pytest.approx(np.full(6, last["rmse"]), rel=1e-5), "everybody is tested on all test rows"

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import copy_run
 
 import fedray
 from fedray.assembly.registry import UserObjects
@@ -257,12 +256,6 @@ def test_ticks_at_which_nobody_is_there_had_no_end() -> None:
     assert timeline(replace(rule, tick=21.0), np.ones(2), wait=moment).take(1).time.tolist() == [42.0]
 
 
-def test_clients_that_sleep_start_when_they_wake() -> None:
-    keys = {"clients": {"number": N, "availability": "diurnal"}}
-    jobs = run("fedavg", 30, MODES["buffered"], **keys).clients
-    assert max(jobs["start_seconds"].to_pylist()) < 86_400.0
-
-
 def test_a_job_has_the_links_of_its_start(tmp_path: Path) -> None:
     """From the fifth virtual second on uploads take a second more: 1 MB/s before, then as slow as that needs."""
     trace = tmp_path / "trace.csv"
@@ -287,19 +280,6 @@ def test_evaluation_follows_the_virtual_clock() -> None:
     seconds = run("fedavg", 30, MODES["buffered"], **SPREAD, evaluate={"every_seconds": 0.1}).rounds["sim_seconds"]
     whole = [int(at // 0.1) for at in seconds.to_pylist()]
     assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
-
-
-def test_a_run_that_went_on_between_two_evaluations_of_the_virtual_clock_ended_there(tmp_path: Path) -> None:
-    """Its patience was asked at a round that is not measured; the loss falls at every evaluation."""
-    keys: dict[str, Any] = {
-        **SPREAD, "evaluate": {"every_seconds": 0.1}, "stop": {"metric": "nll", "patience": 1},
-        "checkpoint": {"every": 1, "keep": 99},
-    }  # fmt: skip
-    whole = run("fedavg", 12, MODES["buffered"], **keys)
-    measured = whole.rounds["round"].to_pylist()
-    killed = next(t for t in range(1, whole.summary["rounds"]) if t not in measured and t > measured[1])
-    resumed = fedray.resume(copy_run(whole, tmp_path / "left", killed))
-    assert resumed.summary["rounds"] == whole.summary["rounds"] and resumed.rounds["round"].to_pylist() == measured
 
 
 def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch) -> None:

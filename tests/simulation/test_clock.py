@@ -349,18 +349,6 @@ def test_the_example_of_the_documentation() -> None:
     assert all(f"`{name}`" in page for name in EXAMPLE.read_text().splitlines()[0].split(","))
 
 
-def test_csv_and_parquet_traces_are_the_same(tmp_path: Path) -> None:
-    pd.read_csv(EXAMPLE).to_parquet(tmp_path / "trace.parquet")
-    one, two = read_trace(FOUR, EXAMPLE), read_trace(FOUR, tmp_path / "trace.parquet")
-    assert one.figures.keys() == two.figures.keys()
-    for name in one.figures:
-        np.testing.assert_array_equal(one.figures[name], two.figures[name])
-    who, seeds = np.arange(4), np.zeros(4, dtype=np.int64)
-    for now in (0.0, 700.0, 1e5):
-        a, b = (d.available(seeds, who, np.full(4, now)).tolist() for d in (one, two) if d.available)
-        assert a == b
-
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "how-to"
 

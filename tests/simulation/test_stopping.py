@@ -19,7 +19,6 @@ from fedray.methods import Scored
 from fedray.report.compare import compare_at_all_budgets, format_cell, make_difference_table
 from fedray.report.page import make_cards
 from fedray.report.read import read_run
-from fedray.runtime import session
 from fedray.simulation.rounds import follow_course, is_out_of_patience
 
 EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
@@ -90,26 +89,6 @@ def test_the_best_round_keeps_its_models(tmp_path: Path) -> None:
         _ = early.best if not (early.path / "best").exists() else run({"rounds": 1}).best
 
 
-def test_a_run_that_goes_on_forgets_a_best_round_that_is_still_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = {"rounds": 4, "checkpoint": {"best": "tooth", "every": 2}}
-    done = run(keys, metrics={"tooth": sawtooth([0.0, 0.2, 0.3, 0.7, 0.6])}, out=tmp_path / "run")
-    left = copy_run(done, tmp_path / "left", 2)
-    assert fedray.load(left).best.progress.round == 3
-
-    def end(*_given: Any, **_named: Any) -> None:
-        raise FedrayError("killed again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(session, "run_rounds", end)
-        with pytest.raises(FedrayError, match="killed again"):
-            fedray.resume(left, metrics={"tooth": sawtooth([])})
-    with pytest.raises(FedrayError, match="keeps no best round"):
-        _ = fedray.load(left).best
-    assert fedray.resume(left, metrics={"tooth": sawtooth([0.7, 0.6])}).best.progress.round == 3
-
-
 def doubt(scored: Scored) -> float:
     """A metric of the answers alone."""
     p = scored.prediction
@@ -173,12 +152,6 @@ def test_a_finished_run_is_made_longer_to_the_bit_of_a_long_one(schedule: Any, t
     keys = {"local": {"schedule": schedule}}
     short = run({"rounds": 2}, keys, out=tmp_path / "run")
     assert same(fedray.resume(short.path, rounds=4), run({"rounds": 4}, keys))
-
-
-def test_a_falling_rate_that_has_rounds_of_its_own_falls_as_in_a_run_that_was_long_at_once(tmp_path: Path) -> None:
-    keys = {"local": {"schedule": {"kind": "cosine", "floor": 0.1, "rounds": 3}}}
-    longer = fedray.resume(run({"rounds": 2}, keys, out=tmp_path / "own").path, rounds=4)
-    assert same(longer, run({"rounds": 4}, keys))
 
 
 @pytest.mark.parametrize("rule", [{"stop": {"metric": "tooth", "patience": 3}}, {"checkpoint": {"best": "tooth"}}])

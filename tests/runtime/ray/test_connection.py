@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -23,16 +22,13 @@ from ray.exceptions import (
     RayError,
     WorkerCrashedError,
 )
-from small import of_method
 
-from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
-from fedray.runtime.ray import actors, connection, coordinator, tasks
+from fedray.runtime.ray import actors, connection, tasks
 from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.cluster import ClusterChanged
-from fedray.scenario.loader import read_scenario
 
 
 @pytest.fixture
@@ -202,33 +198,3 @@ def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(monkeypat
     monkeypatch.setattr(actors, "read_cluster", lambda: Cluster([Node("left", {})], []))
     with pytest.raises(ClusterChanged):
         clients.wait_for([0])
-
-
-def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_by_torch_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that goes on where all nodes have the same ones would have other bits."""
-
-    class Disagreeing:
-        lanes, actors = "torch", ()
-
-        def __init__(self, *_given: Any) -> None:
-            self.counts: dict[str, int] = {}
-
-        def facts(self) -> dict[str, Any]:
-            return {"engine": {"name": "mlp"}}
-
-        def close(self) -> None: ...
-
-    seen = []
-
-    def keep(study: Any, *_given: Any, digests: Any, **_more: Any) -> dict[str, Any]:
-        seen.append((study.lanes, digests["engine"]["lanes"]))
-        return {}
-
-    monkeypatch.setattr(coordinator, "RayRuntime", Disagreeing)
-    monkeypatch.setattr(coordinator, "run_session", keep)
-    monkeypatch.setattr(coordinator, "log", logging.getLogger("fedray.test"))
-    keys = read_scenario(of_method("fedbe", {"lanes": "auto"}))
-    coordinator.Coordinator(keys, UserObjects(), str(tmp_path)).run()
-    assert seen == [("torch", "torch")]
