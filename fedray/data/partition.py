@@ -45,10 +45,7 @@ def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
     """Each value is a client; `what` says where they come from, for the message."""
     found, owner = np.unique(values, return_inverse=True)
     if clients is not None and clients != len(found):
-        raise BadInput(
-            f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out (clients.number=null) or "
-            f"set it to {len(found)}"
-        )
+        raise BadInput(f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out, or set it so")
     return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
 
 
@@ -283,14 +280,8 @@ def _draw_sizes(law: str, skew: float, rows: int, clients: int, generator: Gener
 def _check_sizes(sizes: Sequence[int], rows: int, clients: int) -> IntArray:
     """Exact sizes, `[N]`."""
     size = np.asarray(sizes, dtype=np.int64)
-    if len(size) != clients:
-        raise BadInput(
-            f"data.partition.sizes has {len(size)} sizes, but clients.number is {clients}: give one for each"
-        )
-    if size.sum() != rows:
-        raise BadInput(
-            f"data.partition.sizes adds up to {size.sum()}, but there are {rows} rows to deal: give sizes of that sum"
-        )
+    if len(size) != clients or size.sum() != rows:
+        raise BadInput(f"data.partition.sizes has {len(size)} of sum {size.sum()}: give {clients} of sum {rows}")
     return size
 
 
@@ -336,10 +327,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
     """
     flat = labels.reshape(len(labels), -1)
     if flat.shape[1] != 1:
-        raise BadInput(
-            "data.partition.name = shards, but the data has several targets: use iid, or natural "
-            "where the rows say whose they are"
-        )
+        raise BadInput("data.partition.name = shards, but the data has several targets: use iid or natural")
     n, total = len(labels), clients * shards
     check_rows(n, clients, shards)
     order = generator.permutation(n)
@@ -389,14 +377,9 @@ def _holders(count: IntArray, clients: int, classes: int, generator: Generator) 
     The numbers add up to `clients * classes`.
     """
     cap, need = np.minimum(count, clients), clients * classes
-    if need < len(count):
-        least = -(-len(count) // clients)
-        raise BadInput(
-            f"data.partition.classes = {classes} with {clients} clients reaches {need} of {len(count)} classes, and "
-            f"every row must be dealt: raise it to {least}"
-        )
-    if cap.sum() < need:
-        raise BadInput(f"data.partition.classes = {classes}, but {clients} clients have too few rows for it: lower it")
+    if need < len(count) or cap.sum() < need:
+        what = "more, so that every row is dealt" if need < len(count) else "fewer, as there are not enough rows"
+        raise BadInput(f"data.partition.classes = {classes}, but {clients} clients have to hold {what}: correct it")
     filled = np.minimum(cap[:, None], np.arange(clients + 1)).sum(axis=0)  # places below each level
     level = int(np.searchsorted(filled, need, side="right")) - 1  # the highest level that is not too much
     places = np.minimum(cap, level)

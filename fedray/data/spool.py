@@ -79,7 +79,7 @@ class Spool:
             self._file.write(np.ascontiguousarray(piece).data)
         except OSError as error:
             raise Unwritable(
-                f"cannot write rows to {tempfile.gettempdir()} ({error.strerror}): free some space or set TMPDIR"
+                f"cannot write rows to {tempfile.gettempdir()} ({error}): free it or set TMPDIR"
             ) from error
 
 

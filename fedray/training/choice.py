@@ -123,7 +123,9 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
     if isinstance(found, Recognized):
         engine = _choose_plain(found.net, device, lanes)
         if engine is not None and found.drops and engine.name not in COMPILED:
-            return _train_dropping(net, found)
+            drops, why = found.drops, "it has dropout, which only the compiled kernels have for several lanes"
+            engine = _loop_engine(net.layout.d, why)  # which drops what a kernel would
+            return replace(engine, train=lambda _, block: loop.train_loop(net, block._replace(drops=drops)))
         if engine is not None:
             return _train_recognized(engine, found)
         found = "has layers in an order, or with options, that the faster engines do not have"
@@ -171,16 +173,6 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
         return found.finish_outputs(engine.outputs(found.net, found.to_plain(rows), counters, x))
 
     return replace(engine, train=train, outputs=outputs)
-
-
-def _train_dropping(net: Net, found: Recognized) -> Engine:
-    """Returns the engine of a network with known dropout without a compiled kernel; it drops what the kernel would."""
-
-    def train(_net: Net, block: Block) -> Trained:
-        return loop.train_loop(net, block._replace(drops=found.drops))
-
-    engine = _loop_engine(net.layout.d, "it has dropout, which only the compiled kernels have for several lanes")
-    return replace(engine, train=train)
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:

@@ -244,7 +244,7 @@ def test_particles_become_a_sample_of_a_gaussian() -> None:
     particles = approach(Target(temperature=3.0, precision=0.5, bandwidth=0.3), 60, 0)
     start = particles_draw(60, 2)
     now = start.clone()
-    for _ in range(1000):
+    for _ in range(600):
         now -= 0.15 * particles.move((now - mode) @ precision, start, now, start, torch.tensor(n))
     mean, covariance = torch.linalg.solve(whole, n * precision @ mode / 3.0), torch.linalg.inv(whole)
     torch.testing.assert_close(now.mean(0), mean, rtol=0, atol=0.02)

@@ -91,7 +91,7 @@ def test_a_state_dict_is_a_plain_torch_one(name: str, norm: str) -> None:
     assert torch.load(file, weights_only=True).keys() == state.keys()
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "shufflenet_v2"])
 def test_initialisation_is_a_function_of_its_address_alone(name: str) -> None:
     net = build_net(name, (1, 8, 8), 3, "cross_entropy")
     before, first = torch.random.get_rng_state(), net.init(5)

@@ -361,10 +361,7 @@ def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
         return "one-hot"
     if wide:
         if task == "classification" or first.dtype.kind not in "f":
-            raise BadInput(
-                f"data: the labels have shape {shape} and are no one-hot rows: several labels or targets of a row are "
-                "not simulated: give one column"
-            )
+            raise BadInput(f"data: the labels have shape {shape} and are no one-hot rows: give one column")
         return "targets"
     if first.dtype.kind == "f":
         if task != "classification":
@@ -469,6 +466,4 @@ def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str,
     if low == 1 and high == len(names):
         said = f"data: the labels 1 to {high} are classes 0 to {high - 1}"
         return [part.astype(np.int64) - 1 for part in parts], names, (said,)
-    raise BadInput(
-        f"data: the labels go from {low} to {high}, but {len(names)} classes have names: give 0 to {len(names) - 1}"
-    )
+    raise BadInput(f"data: the labels {low} to {high} are not of {len(names)} classes: give 0 to {len(names) - 1}")

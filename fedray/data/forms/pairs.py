@@ -147,7 +147,7 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
         with blame_user_code(f"data: item {i}"):
             item = dataset[i]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise BadInput(f"data: item {i} is {_describe(item)}: give pairs of an input and a label")
+            raise BadInput(f"data: item {i} is {describe_thing(item)}: give pairs of an input and a label")
         if isinstance(item[0], str):
             texts.append(item[0])
         elif _is_picture(item[0]):
@@ -206,9 +206,7 @@ def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
     try:
         spool.append(as_inputs(np.stack(waiting), "data: the input"))
     except ValueError as error:
-        raise BadInput(
-            f"data: items up to {last} have inputs of several kinds ({error}): give them one type"
-        ) from error
+        raise BadInput(f"data: items up to {last} have inputs of several kinds ({error}): give one type") from error
     waiting.clear()
 
 
@@ -218,8 +216,3 @@ def _as_label(label: Any) -> Any:
         return label
     array = as_array(label, "the label") if not np.isscalar(label) else np.asarray(label)
     return array.item() if array.ndim == 0 else array.ravel()
-
-
-def _describe(item: Any) -> str:
-    """Returns what an item is that is no pair."""
-    return f"a tuple of {len(item)}" if isinstance(item, tuple | list) else name_type(item)
