@@ -77,9 +77,6 @@ NATURAL = scenario({"clients": {"number": CLIENTS}, "rounds": 2, "data": {"parti
 NATURAL["data"].pop("limit")
 
 
-CUBIC = {"data": {"name": "cubic", "partition": {"name": "iid"}}, "model": {"objective": "gaussian_nll"}}
-
-
 def digits(*, inverted: int | None = None, alike: bool = False) -> Dataset:
     """Digits that are dealt to clients; one client's images are inverted, or all hold the same rows."""
     data = load_digits(None)
@@ -134,14 +131,6 @@ def test_a_run_stores_the_drift_of_every_client() -> None:
         assert rows.client[rows.anomaly].tolist() == [MOVED]
         np.testing.assert_allclose(rows.z_knowledge, z_scores(rows.knowledge))
         assert (rows.replicate == replicate).all()
-
-
-@pytest.mark.parametrize(("method", "change"), [("fed_ensemble", CUBIC), ("ditto", {"method": {"models": 2}})])
-def test_regression_and_personal_models_have_drift_too(method: str, change: dict[str, Any]) -> None:
-    table = fedray.run(of_method(method, change)).drift.to_pandas()
-    assert len(table)
-    assert np.isfinite(table.knowledge).all()
-    assert (table.knowledge <= table.total + 1e-9).all()
 
 
 def test_variances_of_a_regression_are_those_of_the_mixture() -> None:

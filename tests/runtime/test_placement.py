@@ -19,14 +19,6 @@ def nodes(number: int, **has: float) -> list[Node]:
     return [Node(str(n), has) for n in range(number)]
 
 
-def test_a_share_of_a_gpu_does_not_overwrite_the_number_of_actors_that_fit_the_cpus() -> None:
-    """Ten actors fit the GPU and two the CPUs; it was refused, because ten need 40 CPUs."""
-    planned = plan_actors(
-        Clients((Tier("all", 50, num_cpus=4.0, num_gpus=0.1),)), [Node("a", {"CPU": 8.0, "GPU": 1.0})], "auto", "auto"
-    )
-    assert len(planned) == 2
-
-
 def by_node(specs: list[ActorSpec]) -> dict[str, list[ActorSpec]]:
     return {name: [one for one in specs if one.node == name] for name in {one.node for one in specs}}
 
@@ -52,11 +44,6 @@ def test_the_order_in_which_tiers_are_seated_does_not_decide_whether_they_fit() 
     tiers = [Tier(f"{n}", 10, num_cpus=cpus) for n, cpus in enumerate((2.0, 2.0, 3.0, 3.0))]
     planned = plan_actors(Clients(tuple(tiers)), nodes(2, CPU=5.0), "auto", "auto")
     assert sorted(one.num_cpus for one in by_node(planned)["0"]) == [2.0, 3.0]
-
-
-def test_few_actors_are_spread_over_the_nodes() -> None:
-    planned = plan_actors(Clients((Tier("all", 50, num_cpus=1.0),)), nodes(4, CPU=16.0), "auto", 6)
-    assert sorted(len(its) for its in by_node(planned).values()) == [1, 1, 2, 2]
 
 
 REFUSED: list[tuple[dict[str, Any], list[Node], int | str, str]] = [

@@ -146,13 +146,3 @@ def test_the_kubernetes_file_grows_from_nothing_and_its_groups_have_what_tiers_p
             assert group["replicas"] == group["minReplicas"] == 0 < group["maxReplicas"]
             cpus = int(container["resources"]["limits"]["cpu"])
             assert json.loads(json.loads(group["rayStartParams"]["resources"])) == {group["groupName"]: cpus}
-
-
-def test_the_image_copies_what_there_is_and_has_one_version_of_ray() -> None:
-    lines = (ROOT / "cluster" / "Containerfile").read_text().splitlines()
-    orders = [line.split() for line in lines if line and not line.startswith("#")]
-    assert {words[0] for words in orders} == {"FROM", "RUN", "COPY", "USER", "WORKDIR"}
-    copied = [name for words in orders if words[0] == "COPY" for name in words[1:-1]]
-    assert [name for name in copied if not (ROOT / name).exists()] == []
-    version = config("cluster/kuberay.yaml")["spec"]["rayVersion"]
-    assert f"ray[default]=={version}" in "\n".join(lines)
