@@ -12,7 +12,7 @@ import numpy as np
 import optuna
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from optuna.trial import FrozenTrial, TrialState
@@ -74,11 +74,6 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
         'accuracy'
     """
     return next((objective for objective in objectives if objective.kind != "total"), objectives[0])
-
-
-def make_shades() -> Colormap:
-    """Colors from low to high values, readable on light and dark pages."""
-    return LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
 
 
 def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
@@ -319,13 +314,14 @@ def figure_slices(view: View, i: int) -> Figure | None:
     values, label = scale_values(objective, [trial.values[i] for trial in view.done])
     order = np.array([trial.number for trial in view.done], dtype=float)
     panels = list(grid.ravel())
+    shades = LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
     for axes, parameter in zip(panels, space, strict=False):
         axes.scatter(
             find_axis_positions(parameter, view.done),
             values,
             s=18,
             c=order,
-            cmap=make_shades(),
+            cmap=shades,
             alpha=0.85,
             linewidths=0,
             label="_trials",
@@ -342,16 +338,6 @@ def figure_slices(view: View, i: int) -> Figure | None:
     for axes in grid[:, 0]:
         axes.set_ylabel(label)
     return figure
-
-
-def list_idle_notes(view: View) -> list[str]:
-    """Which parameters cannot act on an objective, and so are in none of its pictures."""
-    found = []
-    for i, objective in enumerate(view.objectives):
-        keys = ", ".join(parameter.key for parameter in view.space if parameter not in view.acting(i))
-        if keys:
-            found.append(f"{keys} cannot act on {objective.name}, and has no place in its pictures.")
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -469,7 +455,10 @@ def _notes(view: View) -> list[str]:
     notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
-    return notes + list_idle_notes(view)
+    for i, objective in enumerate(view.objectives):
+        if keys := ", ".join(parameter.key for parameter in view.space if parameter not in view.acting(i)):
+            notes.append(f"{keys} cannot act on {objective.name}, and has no place in its pictures.")
+    return notes
 
 
 def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
@@ -503,7 +492,8 @@ def _list_rows(
     rows = []
     for trial in trials:
         has, values = trial.state == TrialState.COMPLETE, list[str | Best]()
-        for i, (objective, error) in enumerate(zip(view.objectives, _errors_of(view, trial), strict=True)):
+        errors = trial_note(trial).get("standard_errors") or [None] * len(names)
+        for i, (objective, error) in enumerate(zip(view.objectives, errors, strict=True)):
             value = format_cell_value(objective, trial.values[i]) if has else "-"
             values.append(Best(value) if trial.number in view.winners else value)
             values += [format_cell_value(objective, error) if has and error is not None else "-"] if seen else []
@@ -513,17 +503,13 @@ def _list_rows(
     return ["trial", *heads, *(parameter.key for parameter in view.space), *last], rows
 
 
-def _errors_of(view: View, trial: FrozenTrial) -> list[float | None]:
-    """The standard error of each objective's value."""
-    return list(trial_note(trial).get("standard_errors") or [None] * len(view.objectives))
-
-
 def _count_ties(view: View) -> str:
     """How many trials are no more than a standard error worse than the best one; empty where nobody knows."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
-    error = _errors_of(view, ranked[0])[0] if ranked else None
-    if error is None:
+    errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
+    if not errors or errors[0] is None:
         return ""
+    error = errors[0]
     near = sum(abs(trial.values[0] - ranked[0].values[0]) <= error for trial in ranked[1:])
     tell = "is" if near == 1 else "are"
     return (

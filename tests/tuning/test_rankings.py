@@ -67,7 +67,6 @@ def test_trials_were_pruned_and_decided_by_a_phase_that_others_follow(tmp_path: 
     ({"sampler": "nsga2"}, 20, "nsga2 with 20 trials is random search, because its first 20 are random: "),
     ({"sampler": {"name": "nsga2", "population": 9}}, 9, "raise trials, or lower sampler.population"),
     ({"sampler": {"name": "tpe", "startup": 3}}, 3, "lower sampler.startup"),
-    ({"pruner": "median"}, 5, "median with 5 trials prunes none, because the first 5 go to their end: "),
 ], ids=lambda each: str(each)[:30])  # fmt: skip
 def test_a_search_that_learns_nothing_was_named_after_what_it_is_not(
     keys: dict[str, Any], trials: int, line: str
