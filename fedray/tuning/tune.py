@@ -291,7 +291,7 @@ def run_sweep(
             state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)
             log.info("training the trials")
             try:
-                how = {"actors": sweep.actors, "wait_for": wait_for}
+                how: dict[str, Any] = {"actors": sweep.actors, "wait_for": wait_for}
                 with make_workers(sweep.jobs, base, address, own, state.out, **how) as submit:
                     run_search(state, submit, confirm_place)
             except KeyboardInterrupt:
