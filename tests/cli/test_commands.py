@@ -254,7 +254,7 @@ def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path
     latex = (out / "table.tex").read_text().splitlines()
     mean = first["metrics"]["accuracy"]["mean"]
     assert [line.split(" & ")[:3] for line in latex if line.startswith("ensemble")] == [
-        ["ensemble", f"${mean:.4f}$", "0.9"]
+        ["ensemble", f"{mean:.4f}", "0.9"]
     ]
     assert [line.split(", ")[0][-6:] for line in result.err.splitlines()] == ["1 of 2", "2 of 2"]
 
