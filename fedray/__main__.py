@@ -5,12 +5,11 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from fedray.process.session import end_on_signals, exit_quickly, list_signals, open_streams, settle_streams
+from fedray.process.session import end_on_signals, exit_quickly, list_signals, settle_streams
 
 
 def main() -> None:
     """The program."""
-    open_streams()
     stack = ExitStack()
     stack.enter_context(end_on_signals())
 

@@ -31,7 +31,7 @@ STATE = "checkpoints/round-000004/state.safetensors"
     "name",
     [
         "data_returns_none", "data_raises_valueerror", "data_nan_in_inputs", "model_raises", "model_answers_a_tuple",
-        "model_fails_in_evaluation_skipped", "model_nan_in_evaluation", "method_plan_is_none",
+        "model_nan_in_evaluation", "method_plan_is_none",
         "method_step_returns_nan", "method_reduce_raises", "method_good",
     ],
 )  # fmt: skip

@@ -6,7 +6,6 @@ They may not take all memory, leave their folder, or run code.
 from __future__ import annotations
 
 import ast
-import gzip
 import io
 import os
 import pickle
@@ -20,7 +19,6 @@ from small import copy_run, run_command, scenario
 import fedray
 from fedray.assembly import memory as memory_needs
 from fedray.core.errors import BadInput
-from fedray.data import files
 from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.short_report  # a page of a run that is read
@@ -72,14 +70,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     ("name", "command"),
     [
         ("checkpoints/round-000002/state.safetensors", "export"),
-        ("checkpoints/round-000002/state.safetensors", "resume"),
         ("checkpoints/round-000002/progress.json", "resume"),
         ("rounds.parquet/part-000000002.parquet", "report"),
         ("pictures.npz", "report"),
-        ("manifest.json", "report"),
-        ("summary.json", "report"),
         ("scenario.yaml", "report"),
-        ("scenario.yaml", "resume"),
     ],
 )
 def test_a_pickle_in_a_run_directory_is_not_opened(name: str, command: str, run: fedray.Run, tmp_path: Path) -> None:
@@ -110,14 +104,11 @@ def packed(path: Path, *members: tuple[str, dict[str, Any]]) -> None:
     "members",
     [
         [("../evil", {})],
-        [("cifar-10-batches-py/../../evil", {})],
         [("/{home}/evil", {})],
         [("out", {"type": tarfile.SYMTYPE, "linkname": "{home}", "size": 0}), ("out/evil", {})],
-        [("out", {"type": tarfile.SYMTYPE, "linkname": "../..", "size": 0}), ("out/evil", {})],
         [("evil", {"type": tarfile.LNKTYPE, "linkname": "../../secret", "size": 0})],
-        [("evil", {"type": tarfile.CHRTYPE, "size": 0})],
     ],
-    ids=["up", "up inside", "absolute", "link to absolute", "link up", "hard link", "device"],
+    ids=["up", "absolute", "link to absolute", "hard link"],
 )
 def test_an_archive_does_not_leave_its_folder(members: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
@@ -139,17 +130,6 @@ def read_data(name: str, root: Path) -> Any:
     return open_dataset(name, root)
 
 
-def test_an_archive_of_endless_zeros_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both kinds, before they fill the disk."""
-    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
-    packed(tmp_path / "a.tar.gz", ("a", {"size": 2 << 20}))
-    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(3 << 20)))
-    for unpack, name in ((files.untar, "a.tar.gz"), (files.gunzip, "a.gz")):
-        with pytest.raises(BadInput, match="it unpacks to more than 1 MB"):
-            unpack("x", tmp_path / name, tmp_path / "out")
-    assert (tmp_path / "out").stat().st_size <= 1 << 20
-
-
 def test_a_foreign_pickle_is_not_read_as_cifar(tmp_path: Path) -> None:
     """The set is a pickle as its authors made it: torchvision opens the very files that it knows, by their digests."""
     folder = tmp_path / "CIFAR10" / "cifar-10-batches-py"
@@ -163,22 +143,13 @@ def test_a_foreign_pickle_is_not_read_as_cifar(tmp_path: Path) -> None:
 
 SYNTHETIC, STRATA = "data.name=synthetic", "schedule.rows=stratum"
 TOO_MUCH = [
-    ("method.models x replicates x model", ["model.hidden=[65536, 65536, 65536]"]),
     ("method.models x replicates x model", ["method.models=10000", "model.hidden=[65536]"]),
-    ("method.models x replicates x model", ["replicates=100000", "data.limit=100", "model.hidden=[4096]"]),
-    ("method.models x replicates x model", ["model={name: lstm, hidden: 65536, layers: 100}", SYNTHETIC]),
     ("participation x clients.number", [SYNTHETIC, "clients.number=1e9"]),
     ("clients.number x replicates", [SYNTHETIC, "clients.number=1e9", "participation.per_round=1", STRATA]),
-    ("data.test x data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
-    ("data.features", ["data={name: synthetic, classes: 65536, features: 65536}", "clients.number=1"]),
-    ("data.samples, data.spread", ["data={name: synthetic, spread: 10}"]),
-    ("data.samples", ["data={name: synthetic, samples: 1000000, features: 10000}", "clients.number=3"]),
+    ("data.test, data.features", ["data={name: synthetic, test: 10000000, features: 65536}"]),
     ("data.clients x data.samples", ["data={name: sine, samples: 1000000}", "clients.number=1e6"]),
     ("local.epochs or steps x local.batch_size", ["local.steps=1e7"]),
-    ("local.epochs or steps x local.batch_size", ["local.epochs=1e6", "local.batch_size=1"]),
-    ("model", ["model={name: cnn, channels: [60000]}"]),
     ("model.features", ["model={name: rbf, features: 1000000}", SYNTHETIC, "clients.number=3"]),
-    ("model", ["method={name: fedag, sampling: omc, samples: 10000}", "model.hidden=[4096]"]),
     ("clients.per_actor", [SYNTHETIC, "clients.number=1e8", "participation.per_round=9", "runtime=ray",
                            "clients.per_actor=1", "schedule.rows=client", "method.models=2"]),
 ]  # fmt: skip

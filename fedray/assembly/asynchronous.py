@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import torch
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput
 from fedray.core.method import Method
 from fedray.core.types import Clients
 from fedray.features.correction import Correction
@@ -76,28 +76,15 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
     rule = make_async_rule(scenario, pieces.clients)
     assert rule is not None
     mode, phase = f"participation.mode = {rule.mode}", method.phase
-    if phase.find(Correction) is not None:
-        raise BadInput(
-            f"{mode}, but the corrections of {method.name} are made of rounds in which clients and server meet: set it "
-            "to sync, or choose another method"
-        )
+    of_rounds = [name for name in IN_ROUNDS if getattr(phase, name)]
+    of_rounds += [type(one).__name__ for one in phase.pieces if one.reads_models or isinstance(one, Correction)]
     if phase.local.loss is not None and phase.local.loss.shared is not None:
+        of_rounds.append(f"a loss of {phase.local.loss.shared}")
+    if of_rounds:
         raise BadInput(
-            f"{mode}, but the loss of {method.name} reads {phase.local.loss.shared} of the round: set it to sync, or "
-            "choose another method"
+            f"{mode}, but {method.name} has {of_rounds[0]}, which is for rounds in which clients and server meet: set "
+            "it to sync, or choose another method"
         )
-    for name in IN_ROUNDS:
-        if getattr(phase, name):
-            raise BadInput(
-                f"{mode}, but the phase of {method.name} has {name}, which is for rounds: set the mode to sync, or "
-                f"leave {name} out"
-            )
-    for piece in phase.pieces:
-        if piece.reads_models:
-            raise BadInput(
-                f"{mode}, but clients of {method.name} read all models of a round ({type(piece).__name__}): set the "
-                "mode to sync, or choose another method"
-            )
     rows = pieces.models * len(pieces.seeds)
     if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(rows, pieces.layout.d))):
         raise BadInput(
@@ -110,19 +97,6 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
     ]
     least = worlds * (pieces.models if rule.mode == "semi" else 1)
     groups = max(least, min(worlds * each, MOST_NUMBERS // max(1, pieces.layout.d)))
-    grouped = _compose_groups(pieces, groups, compose, mode)
+    grouped = compose(replace(pieces, models=1, seeds=tuple(range(groups)), own_method=""))
     server = phase.server._replace(reduce=grouped.phase.server.reduce)
     return replace(method, phase=replace(phase, server=server, groups=groups))
-
-
-def _compose_groups(pieces: Setting, groups: int, compose: Callable[[Setting], Method], mode: str) -> Method:
-    """Returns the method with one model in as many worlds as there are groups; a user's own may refuse that."""
-    try:
-        return compose(replace(pieces, models=1, seeds=tuple(range(groups)), own_method=""))
-    except FedrayError as error:
-        if not pieces.own_method:
-            raise
-        raise BadInput(
-            f"{mode} composes {pieces.own_method} once more, with setting.models = 1 in {groups} worlds, which it "
-            f"refuses ({error}): set it to sync, or let it take one model"
-        ) from error

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,15 +23,13 @@ from fedray.components.distillation import (
 )
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import StudentEngine
 from fedray.core.text import quote_value
 from fedray.core.types import Net
-from fedray.data.catalogue import has_data
 from fedray.data.forms.arrays import as_float32
 from fedray.data.origins import add_back, subtract
 from fedray.data.shards import Scaling, Shards
 from fedray.data.store import open_dataset
-from fedray.data.types import Array, Dataset
+from fedray.data.types import Dataset
 from fedray.files.plain import expand_user_path
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
@@ -43,7 +40,7 @@ from fedray.scenario.schema import Scenario
 NOISE = "noise"
 
 
-def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: str = "") -> Dataset:
+def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: str = NOISE) -> Dataset:
     """Returns a data set whose inputs have the kind and shape of another one's.
 
     Args:
@@ -65,13 +62,11 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
         >>> add_ood(scenario, digits).ood.shape
         (359, 1, 8, 8)
     """
-    if not has_data(name):
-        raise BadInput(f"{key} = {name} is no data set: choose {choices}or a name of `fedray list datasets`")
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     try:
         other = open_dataset(name, root, {})
     except BadInput as error:
-        raise BadInput(f"{key} = {name}: {error}") from None
+        raise BadInput(f"{key} = {name}: {error} (or choose {choices})") from None
     if other.population or (other.kind, other.input_shape) != (data.kind, data.input_shape):
         raise BadInput(
             f"{key} = {name} has inputs of shape {list(other.input_shape)} ({other.kind}), but {data.name} has "
@@ -103,24 +98,18 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
             "choose data with classes, whose inputs are images or numbers"
         )
     rows = len(data.folds[0][1]) if data.folds else len(data.test.y)
-    if name == NOISE:
-        return data._replace(ood=_draw_noise(data, rows))
-    other = open_alike("evaluate.ood", name, scenario, data, "noise ")
+    if name == NOISE:  # standard normal when it is standardized
+        shape = (rows, *data.input_shape)
+        drawn = rng.normal(rng.keys(0, "out-of-distribution noise"), math.prod(shape)).reshape(shape)
+        raw, kind = data.shift[0] + data.scale[0] * drawn, data.test.x.dtype
+        if np.issubdtype(kind, np.integer):
+            raw = raw.round().clip(np.iinfo(kind).min, np.iinfo(kind).max)
+        return data._replace(ood=np.asarray(raw, dtype=kind))
+    other = open_alike("evaluate.ood", name, scenario, data, "noise")
     x = (other.train if other.folds else other.test).x
     chosen = np.linspace(0, len(x) - 1, min(rows, len(x))).round().astype(np.int64)
     inputs = subtract(add_back(x[chosen], other.origin), data.origin)
     return data._replace(ood=np.ascontiguousarray(as_float32(inputs)))
-
-
-def _draw_noise(data: Dataset, rows: int) -> Array:
-    """Raw inputs `[rows, *sample]` that are standard normal when they are standardized."""
-    shape = (rows, *data.input_shape)
-    drawn = rng.normal(rng.keys(0, "out-of-distribution noise"), math.prod(shape)).reshape(shape)
-    raw = data.shift[0] + data.scale[0] * drawn
-    kind = data.test.x.dtype
-    if np.issubdtype(kind, np.integer):
-        raw = raw.round().clip(np.iinfo(kind).min, np.iinfo(kind).max)
-    return np.asarray(raw, dtype=kind)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -141,7 +130,7 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
         own: the user's objects; of a method of their own without a spec the option `server_data` alone counts.
 
     Raises:
-        BadInput: the option of a user's own method is no share.
+        BadInput: it is no share.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -154,14 +143,15 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
     own = own or UserObjects()
     if name_own_method(scenario, own) and "server_data" not in _list_specified(scenario, own):
         share = options.get("server_data", 0.0)
-        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share < 1:
-            raise BadInput(
-                f"method.server_data = {quote_value(share)}: give the share of the training rows that the server holds "
-                "instead of the clients, at least 0 and below 1"
-            )
-        return float(share)
-    taught = options.get("server_data", 0.0) if options.get("inputs", WITHHELD) == WITHHELD else 0.0
-    return float(taught + (0.0 if options.get("solver") == "exact" else options.get("validation", 0.0)))
+    else:
+        share = options.get("server_data", 0.0) if options.get("inputs", WITHHELD) == WITHHELD else 0.0
+        share += 0.0 if options.get("solver") == "exact" else options.get("validation", 0.0)
+    if not isinstance(share, int | float) or not 0 <= share < 1:
+        raise BadInput(
+            f"method.server_data = {quote_value(share)} (with method.validation): give the share of the training rows "
+            "that the server holds instead of the clients, at least 0 and below 1"
+        )
+    return float(share)
 
 
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
@@ -178,14 +168,19 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
         BadInput: the server has no inputs, or inputs that the network does not take.
     """
     options = scenario.method.options
-    if not {"distil_epochs", "distil_steps"} & _list_specified(scenario, own):
+    if fuse := make_fuser(scenario, shards, seeds, own):
+        return lambda world, start, teachers, key: fuse(world, [Student(net, start, teachers)], key)[0]
+    if "distil_epochs" not in _list_specified(scenario, own):
         return None
-    _check_share(scenario, shards)
-    if "distil_epochs" in options:
-        return _learn_from_average(net, shards, options, choose_students(scenario.lanes)(net))
-    fuse = make_fuser(scenario, shards, seeds, own)
-    assert fuse is not None
-    return lambda world, start, teachers, key: fuse(world, [Student(net, start, teachers)], key)[0]
+    how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
+    engine = choose_students(scenario.lanes)(net)
+
+    def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
+        """FedBE's student, which starts at the first of its teachers."""
+        x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
+        return train_student(net, how, x, teachers, key, engine=engine)
+
+    return learn
 
 
 def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
@@ -237,7 +232,8 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):
-        key = "validation" if "solver" in scenario.method.options else "server_data"
+        options = scenario.method.options
+        key = next((key for key in ("server_data", "validation") if options.get(key)), "server_data")
         raise BadInput(f"method.{key} = {share:g} leaves the server no rows: raise it")
 
     @cache
@@ -272,10 +268,6 @@ def make_server_inputs(
     named, number = options.get("inputs", WITHHELD), options.get("input_rows", _MOST_INPUTS)
     if named == WITHHELD or not name_own_method(scenario, own):
         return lambda world: read(world)[0]
-    if not isinstance(named, str):
-        raise BadInput(f"method.inputs = {quote_value(named)}: choose withheld, noise or the name of a data set")
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise BadInput(f"method.input_rows = {quote_value(number)}: give how many inputs the server has, at least 1")
     if own.dealt is None and named != NOISE:
         _read_other(scenario, shards)  # at once, for its message; actors never need it
     return cache(lambda world: _draw_inputs(scenario, shards, seeds[world], number))
@@ -293,29 +285,6 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
         return None
     return lambda world, row: score_model(net, row.float(), *read(world))
-
-
-def _check_share(scenario: Scenario, shards: Shards) -> None:
-    options, share = scenario.method.options, share_of_server(scenario)
-    if share >= 1:
-        raise BadInput(
-            f"method.validation = {options['validation']:g} and method.server_data = {options['server_data']:g} take "
-            "every row from the clients: lower one of them"
-        )
-    if share and not len(shards.server(0)[1]):
-        key = "server_data" if options.get("inputs", WITHHELD) == WITHHELD else "validation"
-        raise BadInput(f"method.{key} = {options[key]} leaves the server no rows: raise it")
-
-
-def _learn_from_average(net: Net, shards: Shards, options: Mapping[str, Any], engine: StudentEngine) -> Learn:
-    """FedBE's student, which starts at the first of its teachers."""
-    how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
-
-    def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
-        x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
-        return train_student(net, how, x, teachers, key, engine=engine)
-
-    return learn
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> ServerRows:
@@ -338,17 +307,13 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> S
 def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:
     """Draws inputs that are no training rows: noise, or rows of the data set that `method.inputs` names."""
     key = rng.keys(seed, "server inputs")
-    if scenario.method.options["inputs"] == NOISE:
-        return _draw_noise_inputs(key, (number, *shards.data.input_shape), scenario, shards)
-    other = _read_other(scenario, shards)
-    return other[torch.from_numpy(rng.permutations(key, len(other))[:number]).sort().values]
-
-
-def _draw_noise_inputs(key: rng.Keys, shape: tuple[int, ...], scenario: Scenario, shards: Shards) -> Tensor:
-    """Inputs that are standard normal where they are standardized."""
+    if scenario.method.options["inputs"] != NOISE:
+        other = _read_other(scenario, shards)
+        return other[torch.from_numpy(rng.permutations(key, len(other))[:number]).sort().values]
     if shards.data.kind == "tokens":
         raise BadInput(f"method.inputs = noise, but {scenario.data.name} has tokens: choose withheld or a data set")
-    drawn = rng.normal(key, math.prod(shape)).reshape(shape)
+    shape = (number, *shards.data.input_shape)
+    drawn = rng.normal(key, math.prod(shape)).reshape(shape)  # standard normal where inputs are standardized
     if not shards.data.standardized:
         drawn = shards.data.shift[0] + shards.data.scale[0] * drawn
     return torch.from_numpy(drawn).float()
@@ -356,7 +321,7 @@ def _draw_noise_inputs(key: rng.Keys, shape: tuple[int, ...], scenario: Scenario
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
     """Inputs of another data set, standardized by its own training rows where the clients' are; labels are not read."""
-    data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld, noise ")
+    data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     data = data._replace(standardized=shards.data.standardized)
     return Scaling.of(data, [0]).normalize(x[None], torch.tensor([0]))[0]

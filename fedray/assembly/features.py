@@ -65,28 +65,21 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
         if word == "norm":
             mine = {name for name in layers if isinstance(net.module.get_submodule(name), NORMS)}
         elif word == "head":
-            mine = {_find_head(net)}
+            last = [name for name, part in net.module.named_modules() if any(True for _ in part.parameters(False))][-1]
+            head = trained_layers(net.layout)[-1]  # which beside its own parameters may have frozen ones inside
+            if head != last and not last.startswith(f"{head}."):
+                raise BadInput(
+                    f"local.private = head: the last layer of the network {net.name}, {last}, has no trained "
+                    f"parameters of its own: name what stays with the clients, {head} say"
+                )
+            mine = {head}
         else:
             mine = {name for name in layers if fnmatchcase(name, word)}
         if not mine:
-            what = "no normalization layers" if word == "norm" else "no such layer"
-            raise BadInput(
-                f"local.private = {word}: the network {net.name} has {what}: its layers are {', '.join(layers)[:300]}"
-            )
+            known = ", ".join(layers)[:300]
+            raise BadInput(f"local.private = {word}: the network {net.name} has no such layer: its layers are {known}")
         found |= mine
     return tuple(name for name in layers if name in found)
-
-
-def _find_head(net: Net) -> str:
-    """The last layer, which must have trained parameters of its own: beside them it may have frozen ones inside."""
-    last = [name for name, part in net.module.named_modules() if any(True for _ in part.parameters(False))][-1]
-    head = trained_layers(net.layout)[-1]
-    if head != last and not last.startswith(f"{head}."):
-        raise BadInput(
-            f"local.private = head: the last layer of the network {net.name}, {last}, has no trained parameters of its "
-            f"own (they are shared or frozen): name what stays with the clients, {head} say"
-        )
-    return head
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -195,25 +188,31 @@ def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
     """
     import networkx as nx
 
-    if keys.kind == "edges":
-        if keys.edges is None:
-            raise BadInput("graph.kind = edges, but graph.edges is missing: name a CSV or Parquet file")
-        edges = _read_edges(expand_user_path("graph.edges", keys.edges), nodes)
-        graph = nx.Graph(edges.tolist())
-        graph.add_nodes_from(range(nodes))
-        return _list_neighbors(graph, nodes) or _refuse(
-            f"graph.edges = {keys.edges}: the graph is not connected: add edges"
-        )
+    if (keys.kind == "edges") != (keys.edges is not None):
+        raise BadInput(f"graph.kind = {keys.kind}, but graph.edges is {keys.edges}: a file goes with edges alone")
     if keys.edges is not None:
-        raise BadInput(f"graph.edges = {keys.edges}, but graph.kind is {keys.kind}: set graph.kind to edges")
-    _check_size(keys, nodes)
+        path = expand_user_path("graph.edges", keys.edges)
+        table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
+        pairs = [_read_whole("graph.edges", path, name, table[name], nodes) for name in ("node", "neighbour")]
+        graph = nx.Graph([(i, j) for i, j in zip(*(one.tolist() for one in pairs), strict=True) if i != j])
+        graph.add_nodes_from(range(nodes))
+        if not nx.is_connected(graph):
+            raise BadInput(f"graph.edges = {keys.edges}: the graph is not connected: add edges")
+        return _list_neighbors(graph)
+    each = {"complete": nodes - 1, "erdos_renyi": _probability(keys, nodes) * (nodes - 1)}
+    edges = nodes * each.get(keys.kind, keys.neighbours if keys.kind == "watts_strogatz" else 4) / 2
+    if nodes < 2 or edges > MOST_EDGES:
+        raise BadInput(
+            f"clients.number = {nodes}: a {keys.kind} graph has about {edges:.2g} edges, 1 to {MOST_EDGES:.0e} are "
+            "possible: change it, or choose another graph.kind"
+        )
     for attempt in range(TRIES if keys.kind in DRAWN else 1):
         drawn = _make_with_networkx(keys, nodes, int(rng.keys(seed, "graph", attempt)) & 0xFFFFFFFF)
-        if (lists := _list_neighbors(drawn, nodes)) is not None:
-            return lists
-    return _refuse(
-        f"graph.kind = {keys.kind}: {TRIES} drawn graphs of {nodes} nodes were not connected: raise graph.probability"
-        + (" or graph.neighbours" if keys.kind == "watts_strogatz" else "")
+        if nx.is_connected(drawn):
+            return _list_neighbors(drawn)
+    raise BadInput(
+        f"graph.kind = {keys.kind}: {TRIES} drawn graphs of {nodes} nodes were not connected: raise graph.probability "
+        "or graph.neighbours"
     )
 
 
@@ -221,10 +220,16 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
     import networkx as nx
 
     if keys.kind == "torus":
-        return nx.convert_node_labels_to_integers(nx.grid_2d_graph(*_torus(nodes), periodic=True), ordering="sorted")
+        side = next((a for a in range(int(np.sqrt(nodes)), 2, -1) if nodes % a == 0), None)  # the squarest a x b = N
+        if side is None:
+            raise BadInput(f"clients.number = {nodes} fills no torus of 3 x 3 or more: take 9, 12, 15, 16, 18, ...")
+        grid = nx.grid_2d_graph(side, nodes // side, periodic=True)
+        return nx.convert_node_labels_to_integers(grid, ordering="sorted")
     if keys.kind == "erdos_renyi":
         return nx.fast_gnp_random_graph(nodes, _probability(keys, nodes), seed=seed)
     if keys.kind == "watts_strogatz":
+        if keys.neighbours >= nodes:
+            raise BadInput(f"graph.neighbours = {keys.neighbours}, but clients.number is {nodes}: lower it")
         return nx.watts_strogatz_graph(nodes, keys.neighbours, _probability(keys, nodes), seed)
     plain = {"ring": nx.cycle_graph, "complete": nx.complete_graph, "star": lambda n: nx.star_graph(n - 1)}
     return plain[keys.kind](nodes)
@@ -239,88 +244,35 @@ def _probability(keys: GraphKeys, nodes: int) -> float:
     return usual if keys.probability is None else keys.probability
 
 
-def _check_size(keys: GraphKeys, nodes: int) -> None:
-    """Refuses graphs that cannot be, and those that would fill the memory."""
-    if nodes < 2 or (keys.kind == "ring" and nodes < 3):
-        raise BadInput(f"clients.number = {nodes}, but a {keys.kind} needs {3 if keys.kind == 'ring' else 2}: raise it")
-    if keys.kind == "watts_strogatz" and keys.neighbours >= nodes:
-        raise BadInput(f"graph.neighbours = {keys.neighbours}, but clients.number is {nodes}: lower it")
-    if keys.kind == "torus":
-        _torus(nodes)
-    each = {"complete": nodes - 1, "erdos_renyi": _probability(keys, nodes) * (nodes - 1), "torus": 4, "star": 2}
-    edges = nodes * each.get(keys.kind, keys.neighbours if keys.kind == "watts_strogatz" else 2) / 2
-    if edges > MOST_EDGES:
-        raise BadInput(
-            f"clients.number = {nodes}: a {keys.kind} graph has about {edges:.2g} edges, {MOST_EDGES:.0e} at most: "
-            "lower it, or choose another graph.kind"
-        )
-
-
-def _torus(nodes: int) -> tuple[int, int]:
-    """Returns the squarest `a x b = N` with a, b >= 3."""
-    for a in range(int(np.sqrt(nodes)), 2, -1):
-        if nodes % a == 0:
-            return a, nodes // a
-    raise BadInput(f"clients.number = {nodes} does not fill a torus of 3 x 3 or more: take 9, 12, 15, 16, 18, ...")
-
-
-def _list_neighbors(graph: Any, nodes: int) -> Graph | None:
-    """Its neighbour lists, or None where a walk could not reach every node."""
-    import networkx as nx
-
-    if graph.number_of_nodes() != nodes or not nx.is_connected(graph):
-        return None
-    lists = [sorted(graph.neighbors(i)) for i in range(nodes)]
+def _list_neighbors(graph: Any) -> Graph:
+    """Returns the neighbour lists of a connected graph."""
+    lists = [sorted(graph.neighbors(i)) for i in range(graph.number_of_nodes())]
     start = np.cumsum([0] + [len(one) for one in lists]).astype(np.int64)
     return Graph(start, np.array([j for one in lists for j in one], dtype=np.int64))
 
 
-def _refuse(line: str) -> Graph:
-    raise BadInput(line)
-
-
 def read_failures(path: Path, nodes: int) -> IntArray:
     """The failure table of a file: rows (first step, last step, node, neighbor or -1), as `Outages` takes them."""
-    table = read_number_table("graph.failures", path, ("first", "last", "node"), ("neighbour",))
-    first, last = (_read_whole("graph.failures", path, table, name) for name in ("first", "last"))
-    if not ((first >= 0) & (first <= last)).all():
-        raise BadInput(f"graph.failures = {path}: a row lacks 0 <= first <= last: correct it")
+    key = "graph.failures"
+    table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
+    first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
+    if not (first <= last).all():
+        raise BadInput(f"graph.failures = {path}: a row lacks first <= last: correct it")
     neighbor = np.full(len(first), -1)
     if "neighbour" in table:
         given = ~np.isnan(table["neighbour"])  # an empty cell: the whole node fails
-        neighbor[given] = _read_nodes(
-            "graph.failures", path, {"neighbour": table["neighbour"][given]}, "neighbour", nodes
-        )
-    return np.stack([first, last, _read_nodes("graph.failures", path, table, "node", nodes), neighbor], axis=1)
+        neighbor[given] = _read_whole(key, path, "neighbour", table["neighbour"][given], nodes)
+    return np.stack([first, last, _read_whole(key, path, "node", table["node"], nodes), neighbor], axis=1)
 
 
-def _read_edges(path: Path, nodes: int) -> IntArray:
-    """Returns the edges of a file, `[E, 2]`."""
-    table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
-    pairs = np.stack([_read_nodes("graph.edges", path, table, name, nodes) for name in ("node", "neighbour")], axis=1)
-    edges: IntArray = pairs[pairs[:, 0] != pairs[:, 1]]
-    return edges
-
-
-def _read_whole(key: str, path: Path, table: dict[str, FloatArray], name: str) -> IntArray:
-    """Returns a column as whole numbers; nothing is cut or rounded."""
-    column = table[name]
-    wrong = column[~((np.abs(column) < 2**53) & (column == np.floor(column)))]  # NaN and infinity are wrong too
+def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
+    """Returns a column as whole numbers, 0 to `number` - 1; nothing is cut or rounded."""
+    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):
-        value = "an empty cell" if np.isnan(wrong[0]) else f"{wrong[0]:g}"
-        raise BadInput(f"{key} = {path}: column {name} holds {value}: give whole numbers")
-    return column.astype(np.int64)
-
-
-def _read_nodes(key: str, path: Path, table: dict[str, FloatArray], name: str, nodes: int) -> IntArray:
-    """Returns a column as ids of nodes, 0 to N - 1."""
-    named = _read_whole(key, path, table, name)
-    unknown = named[(named < 0) | (named >= nodes)]
-    if len(unknown):
         raise BadInput(
-            f"{key} = {path}: it names node {unknown[0]}, but clients.number is {nodes}: ids are 0 to {nodes - 1}"
+            f"{key} = {path}: column {name} holds {wrong[0]:g}: give whole numbers from 0, nodes below clients.number"
         )
-    return named
+    return column.astype(np.int64)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

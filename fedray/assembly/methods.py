@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any, cast
@@ -19,19 +19,12 @@ from fedray.assembly.features import (
     refuse_unread_widths,
 )
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
-from fedray.assembly.own_methods import (
-    explain_retired,
-    guard_method,
-    refuse_unread_code,
-    warn_of_idle_keys,
-    warn_of_unread_keys,
-    warn_of_unread_pieces,
-)
+from fedray.assembly.own_methods import guard_method, refuse_unread_code
 from fedray.assembly.pieces import make_compression, make_samples
 from fedray.assembly.registry import UserObjects, find_own, name_own_method
 from fedray.assembly.training_code import add_own_code
 from fedray.components.memory import remember_losses
-from fedray.components.schedule import Assignment, guard_schedule
+from fedray.components.schedule import guard_schedule
 from fedray.core.errors import BadInput
 from fedray.core.local import RateSchedule
 from fedray.core.method import Local, Method
@@ -43,7 +36,6 @@ from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.scenario.clients import ScheduleKeys
-from fedray.scenario.loader import read_scenario
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.names import declared_options, list_unset
 from fedray.scenario.rows import is_stack
@@ -68,14 +60,14 @@ def make_setting(
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
-    server_rows = make_server_rows(scenario, shards, own)
+    server_rows, own_schedule = make_server_rows(scenario, shards, own), find_own("schedule", scenario, own)
     return Setting(
         models=scenario.method.models,
         layout=net.layout,
         clients=clients,
         seeds=seeds,
         participation=make_participation(scenario, own, clients, sizes, seconds),
-        assign=choose_assignment(scenario, own),
+        assign=scenario.schedule.kind if own_schedule is None else guard_schedule(own_schedule),
         rows=scenario.schedule.rows,
         local=add_own_code(local, scenario, own, shards.data),
         outputs=partial(compute_raw_outputs, net),
@@ -157,23 +149,13 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
             "fedray.methods.federated, or leave it out"
         )
     refuse_unread_widths(method, pieces.clients.tiers)
-    compose = partial(_compose, scenario, own)
     if users:
         refuse_unread_code(pieces.local, method)
-        warn_of_unread_keys(scenario, pieces, make_local(read_scenario({})), method, compose)
-        warn_of_idle_keys(scenario, pieces, method, compose)
-        warn_of_unread_pieces(scenario, pieces, method, compose)
     if scenario.participation.mode != "sync":
-        return add_groups(scenario, replace(pieces, own_method=users), method, compose)
+        return add_groups(scenario, pieces, method, partial(_compose, scenario, own))
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)
-
-
-def choose_assignment(scenario: Scenario, own: UserObjects) -> str | Callable[[int, str], Assignment]:
-    """Returns the kind of schedule: its name, or a user's own, whose assignments are checked."""
-    function = find_own("schedule", scenario, own)
-    return scenario.schedule.kind if function is None else guard_schedule(function)
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
@@ -184,8 +166,7 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
     recorded = RecordedOptions(pieces.options)
     is_open = own.method is None and declared_options("method", name) is None
     given = replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces
-    with explain_retired(where):
-        method = contract(f"{where}: its function", compose)(given)
+    method = contract(f"{where}: its function", compose)(given)
     if is_open:
         refuse_unread("method", name, recorded)
     layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))

@@ -89,29 +89,26 @@ def _as_trained(
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
     """Returns the objective of a scenario, which must fit the data."""
-    objective, method = scenario.model.objective, scenario.method.name
+    objective = scenario.model.objective
     if objective == "auto":
         return "cross_entropy" if data.classes else "mse"
     if (objective == "cross_entropy") == bool(data.classes):
         return objective
     kind = "classes" if data.classes else "real targets"
-    if method_spec_of(method).defaults.get("model", {}).get("objective") == objective:
-        raise BadInput(
-            f"method.name = {method} has the objective {objective}, but {scenario.data.name} has {kind}: "
-            "set model.objective to auto, or choose other data"
-        )
-    raise BadInput(f"model.objective = {objective}, but {scenario.data.name} has {kind}: leave it at auto")
+    raise BadInput(
+        f"model.objective = {objective} (which {scenario.method.name} may set), but {scenario.data.name} has {kind}: "
+        "set model.objective to auto, or choose other data"
+    )
 
 
 def _check_vocabulary(data: Dataset, known: int) -> None:
     """Refuses tokens that the embedding of an LSTM does not have."""
     most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
     least = min(int(part.min(initial=0)) for part in (data.train.x, data.test.x))
-    if least < 0:
-        raise BadInput(f"the tokens of {data.name} go down to {least}, but tokens are numbers from 0: correct them")
-    if most >= known:
+    if least < 0 or most >= known:
         raise BadInput(
-            f"model.vocabulary = {known}, but the tokens of {data.name} go up to {most}: set it to {most + 1}"
+            f"model.vocabulary = {known}, but the tokens of {data.name} go from {least} to {most}: set it to "
+            f"{most + 1} at least, and let tokens be numbers from 0"
         )
 
 
@@ -167,7 +164,7 @@ def make_architectures(scenario: Scenario, classes: int, clients: Clients, netwo
     for i, one in enumerate(networks):
         options = {key: value for key, value in one.items() if key not in ("name", "tier", "answers")}
         net = network(replace(scenario, model=ModelKeys(one["name"], options=options)))
-        members = _in_turn(i, len(networks)) if "tier" not in one else _of_tier(clients, tiers.index(one["tier"]))
+        members = _choose_members(clients, i, len(networks), tiers.index(one["tier"]) if "tier" in one else None)
         bases.append(Base(net, scenario.method.models, members=members, answers=one.get("answers", True)))
     return Stack(
         bases=tuple(bases),
@@ -189,13 +186,9 @@ def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
     )
 
 
-def _in_turn(i: int, number: int) -> Members:
-    """Client j has network `j mod number`."""
-    return lambda client: np.asarray(client % number == i)
-
-
-def _of_tier(clients: Clients, tier: int) -> Members:
-    return lambda client: np.asarray(clients.tier_of(client) == tier)
+def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:
+    """Returns who has network i: the clients of its tier, or every client j with `j mod number = i`."""
+    return lambda client: np.asarray(client % number == i if tier is None else clients.tier_of(client) == tier)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,15 +9,14 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedray.assembly.features import MOST_CLIENTS
 from fedray.assembly.registry import find_function, name_thing
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.local import SENT, Augmentation, AugmentationForm, LocalLoss
-from fedray.core.method import Compress, Local, Method, Phase
+from fedray.core.local import SENT, Augmentation, AugmentationForm
+from fedray.core.method import Compress, Method
 from fedray.core.types import Layout, Net
 from fedray.data.augmentation import AUGMENTATIONS, PADDED
 from fedray.data.shards import Shards
@@ -26,7 +25,7 @@ from fedray.methods.beta_predbayes import FIT, read_cycles
 from fedray.models.stacking import Base, Stack, build_interpolation
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import list_nested
-from fedray.own_code.user_code import describe_exception, name_type, takes_positional
+from fedray.own_code.user_code import name_type, takes_positional
 from fedray.scenario import names
 from fedray.scenario.methods import method_spec_of
 from fedray.scenario.schema import Scenario
@@ -83,12 +82,6 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
 
 _TRIED = 16  # rows
 _SHRUNK = 20.0  # ToTensor divides by 255, and with a Normalize behind it by 50 or more
-_MIXES = "it makes mixed labels: write a loss that reads inputs and network instead (docs/how-to/training.md)"
-_MISPLACED = {  # transforms of torchvision
-    "Normalize": "leave it out, fedray standardizes what the function returns",
-    "MixUp": _MIXES,
-    "CutMix": _MIXES,
-}
 _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
@@ -106,7 +99,12 @@ def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: 
     made = []
     for one in wanted:
         if isinstance(one, str) and not names.is_own("augmentation", one):
-            _refuse_idle(one, data)
+            if data.kind != "images" or (one == "crop" and max(data.input_shape[1:]) < PADDED):
+                shape = list(data.input_shape)
+                raise BadInput(
+                    f"local.augment = {one} changes pictures of {PADDED} pixels or more, but inputs of {data.name} are "
+                    f"{shape} ({data.kind}): give a function of your own"
+                )
             made.append(AUGMENTATIONS[one])
         elif isinstance(one, str):
             known = names.declared_options("augmentation", one) or {}
@@ -117,18 +115,6 @@ def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: 
     return tuple(made)
 
 
-def _refuse_idle(name: str, data: Dataset) -> None:
-    """Refuses fedray's own for rows that it cannot change."""
-    if data.kind != "images":
-        raise BadInput(f"local.augment = {name}, but {data.name} has no images: give a function of your own")
-    height, width = data.input_shape[1:]
-    if name == "crop" and max(height, width) < PADDED:
-        raise BadInput(
-            f"local.augment = crop moves pictures by up to an eighth of their sides, but those of {data.name} have "
-            f"{height} x {width} pixels: give a function of your own"
-        )
-
-
 def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augmentation:
     """Returns a user's augmentation with its options.
 
@@ -137,29 +123,24 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
         name: what messages call it.
         options: of the scenario.
 
-    Raises:
-        BadInput: it is, or holds, a transform that has no place in training.
-
     Example:
         >>> read_augmentation(lambda x: x, "same", {}).form, read_augmentation(lambda x, y: (x, y), "pair", {}).form
         ('row', 'batch')
     """
-    for part in list_nested(thing):
-        what = type(part).__name__
-        if what in _MISPLACED and type(part).__module__.startswith("torchvision."):
-            has = "" if part is thing else f" has {what}"
-            raise BadInput(f"local.augment = {name}{has}: {_MISPLACED[what]}")
+    if any(type(part).__name__ == "Normalize" for part in list_nested(thing)):
+        raise BadInput(
+            f"local.augment = {name} has Normalize: leave it out, fedray standardizes what the function returns"
+        )
     of_one = takes_positional(find_function(thing), 1, options)
     return Augmentation(partial(thing, **options) if options else thing, "row" if of_one else "batch", name)
 
 
-def try_augmentations(shards: Shards, rules: Sequence[Augmentation], net: Net) -> None:
+def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
     """Changes rows of the first client with any, twice, to find mistakes in a function at once.
 
     Args:
         shards: the clients' data.
         rules: the augmentations.
-        net: what reads the rows.
 
     Raises:
         FedrayError: a function cannot be used; one line.
@@ -176,49 +157,20 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation], net: Net) -
     steps = Steps(rng.keys(0, "augmentation", client), 0, np.array([[rows.shape[1]]]), shards.data.classes)
     for rule in rules:
         found, again = (change_batches((rule,), x, y, steps) for _ in range(2))
-        if rule.form != "rows":
-            _refuse_other_draws(rule.name, found, again)
-            if shards.data.kind == "images":
-                _refuse_other_scale(rule.name, x.float(), found[0].float())
+        if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, again, strict=True)):
+            raise BadInput(
+                f"local.augment = {rule.name} has a generator of its own, or remembers its calls, so that no run could "
+                "be repeated: draw from torch, numpy.random or random, or start the generator anew in each call, with "
+                "int(torch.randint(2**31, ()))"
+            )
+        before, after = x.float(), found[0].float()
+        if shards.data.kind == "images" and 0.0 < float(after.std()) < float(before.std()) / _SHRUNK:
+            raise BadInput(
+                f"local.augment = {rule.name} returned numbers up to {float(after.max()):.3g} for pictures up to "
+                f"{float(before.max()):g}: leave ToTensor, Normalize and scaling out, fedray standardizes what the "
+                "function returns"
+            )
         x, y = found
-    if shards.data.kind == "tokens":
-        _refuse_unread(net, shards.normalize(x[:, 0], torch.zeros(1, dtype=torch.int64))[0], rules)
-
-
-def _refuse_unread(net: Net, rows: Tensor, rules: Sequence[Augmentation]) -> None:
-    """Refuses tokens that a network does not know."""
-    module, training = net.module, net.module.training
-    try:
-        with torch.no_grad(), rng.torch_scope(0):
-            module.eval()(rows)
-    except Exception as error:
-        wanted = ", ".join(rule.name for rule in rules)
-        raise BadInput(
-            f"local.augment = {wanted} made tokens from {int(rows.min())} to {int(rows.max())}, which the network "
-            f"{net.name} does not take ({describe_exception(error)}): raise its vocabulary, or return others"
-        ) from error
-    finally:
-        module.train(training)
-
-
-def _refuse_other_draws(name: str, found: tuple[Tensor, Tensor], again: tuple[Tensor, Tensor]) -> None:
-    """Refuses a function that makes other rows of the same rows and the same numbers."""
-    if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, again, strict=True)):
-        raise BadInput(
-            f"local.augment = {name} has a generator of its own, or remembers its calls, so that no run could be "
-            "repeated: draw from torch, numpy.random or random, or start the generator anew in each call, with "
-            "int(torch.randint(2**31, ()))"
-        )
-
-
-def _refuse_other_scale(name: str, before: Tensor, after: Tensor) -> None:
-    """Refuses pictures whose numbers have become much smaller, such as bytes that became numbers from 0 to 1."""
-    if 0.0 < float(after.std()) < float(before.std()) / _SHRUNK:
-        low, high, first, last = (float(part) for part in (after.min(), after.max(), before.min(), before.max()))
-        raise BadInput(
-            f"local.augment = {name} returned numbers from {low:.3g} to {high:.3g} for pictures from {first:g} to "
-            f"{last:g}: leave ToTensor and scaling out, fedray standardizes what the function returns"
-        )
 
 
 def check_augmentations(where: str, rules: Any) -> None:
@@ -272,39 +224,15 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
     loss = phase.local.loss
     if net is None or loss is None or loss.shared is None:
         return method
-    name, number = _check_name(loss, phase), phase.models * worlds
-    row = net.init(0)
-    kept = phase.server.init(row.expand(number, -1).clone())
-    if name not in kept:
+    name, number, row = str(loss.shared), phase.models * worlds, net.init(0)
+    kept = phase.server.init(row.expand(number, -1).clone()).get(name)
+    if not name.startswith(SENT) or phase.walk is not None or kept is None or kept.shape[:1] != (number,):
         raise BadInput(
-            f"local.loss = {loss.name} reads {name!r}, which the server of {method.name} does not keep: let Server.init"
-            " return it, or leave shared out"
+            f"local.loss = {loss.name} reads {name!r}: let Server.init return it, a row of numbers for each of "
+            f"{number} models, under a name that begins with {SENT}, or leave shared out"
         )
-    if kept[name].ndim < 2 or len(kept[name]) != number:
-        raise BadInput(
-            f"local.loss = {loss.name} reads {name!r} of shape {list(kept[name].shape)}: give it a row of numbers for "
-            f"each of {number} models"
-        )
-    shown = loss._replace(example=kept[name][0].to(row.dtype))
-    return replace(method, phase=_train_with(phase, shown))
-
-
-def _check_name(loss: LocalLoss, phase: Phase) -> str:
-    name = str(loss.shared)
-    if not name.startswith(SENT):
-        raise BadInput(f"local.loss = {loss.name} reads {name!r}: clients get what is called {SENT}...: name it so")
-    if phase.walk is not None:
-        raise BadInput(f"local.loss = {loss.name} reads {name!r}, but a random walk has no server: leave shared out")
-    return name
-
-
-def _train_with(phase: Phase, loss: LocalLoss) -> Phase:
-    """Returns a phase whose trainings have this loss."""
-
-    def change(local: Local) -> Local:
-        return replace(local, loss=loss)
-
-    return phase.with_locals(change)
+    shown = loss._replace(example=kept[0].to(row.dtype))
+    return replace(method, phase=phase.with_locals(lambda local: replace(local, loss=shown)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.local import READS, LocalLoss, Transform
 from fedray.core.method import Walk
 from fedray.core.spec import MethodSpec
-from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.text import quote_value
 from fedray.data import catalogue
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
 from fedray.data.cut import Dealt
@@ -89,22 +89,19 @@ def register(
     """
     if kind not in KINDS:
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
-    if models is not None and kind != "method":
-        raise BadInput(f"{kind}.name = {name!r}: models = {models!r} is for methods: leave it out")
+    if kind != "method" and (models is not None or spec is not None):
+        raise BadInput(f"{kind}.name = {name!r}: models and spec are for methods: leave them out")
     if spec is not None:
-        if kind != "method" or not isinstance(spec, MethodSpec) or models is not None or options is not None:
-            raise BadInput(
-                f"{kind}.name = {name!r}: spec is a fedray.methods.MethodSpec of a method, alone: leave it out"
-            )
         options = {key: option.default for key, option in spec.options.items()}
-    row, given = KINDS[kind], options if isinstance(options, Mapping) else {}
-    check_code(kind, f"{kind}.name = {name!r}", thing, given if row.part == "training" else _list_needed(row, thing))
+    row = KINDS[kind]
+    needed = (options or {}) if row.part == "training" else _list_needed(row, thing)
+    check_code(kind, f"{kind}.name = {name!r}", thing, needed)
     if row.part == "training" and options is None:
         options = declare_options(kind, thing)
     if kind in ("method", "model") and (taken := sorted({"name", *section_fields(kind)} & set(options or ()))):
         raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of every {kind}: choose another name")
     if kind == "method":
-        describe_method(name, models, options if isinstance(options, Mapping) else None, spec)
+        describe_method(name, models, options, spec)
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
     text += "" if models is None else f"; method.models: {models}"
@@ -143,8 +140,6 @@ def _find_origin(known: Mapping[str, Any]) -> names.Origin:
 
 def _list_options(kind: str, thing: Callable[..., Any], options: Mapping[str, Any] | None) -> str:
     """Returns the options of a name with their defaults, for `fedray list`."""
-    if not isinstance(options, Mapping | None):
-        return "not known"  # refused where it is kept
     if options is None and kind in ("method", "partition", "selection"):
         return "those that it reads"
     if kind == "schedule":
@@ -360,8 +355,11 @@ def take_objects(
         named = keys is not None and _is_named(kind, thing)
         if thing is None:
             continue
-        if keys is not None and not (named and kind.part != "training"):
-            _refuse_both(kind, keys)
+        for key in (kind.key, f"{kind.section}.root"):
+            if keys and key in keys and not (named and kind.part != "training"):
+                raise BadInput(
+                    f"{key} = {quote_value(keys[key])}, but {kind.given}= is given too: leave one of them out"
+                )
         if keys is not None and named:
             keys[kind.section if kind.default or isinstance(thing, Mapping) else kind.key] = thing
         else:
@@ -388,12 +386,6 @@ def _is_named(kind: Kind, thing: Any) -> bool:
     return isinstance(thing, str | Mapping)
 
 
-def _refuse_both(kind: Kind, keys: Mapping[str, Any]) -> None:
-    """Refuses a key that names what is an object."""
-    for key in (key for key in (kind.key, f"{kind.section}.root") if key in keys):
-        raise BadInput(f"{key} = {quote_value(keys[key])}, but {kind.given}= is given too: leave one of them out")
-
-
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
     """Refuses options of a method or a network that is passed as a function: only a registered one has options.
 
@@ -416,30 +408,16 @@ def _check_object(kind: Kind, thing: Any) -> Any:
     if kind.word == "model" and isinstance(thing, nn.Module):
         made = type(thing).__name__
         raise BadInput(f"model is a module, {made}(...): give a function that makes it, model=lambda: {made}(...)")
-    found = _name_metrics(thing) if kind.word == "metric" else tuple(as_list(thing)) if kind.argument else thing
+    found = tuple(as_list(thing)) if kind.argument else thing
+    if kind.word == "metric":  # functions without names given are called what they are called
+        found = dict(thing) if isinstance(thing, Mapping) else {name_thing(one): one for one in found}
     for one in found.values() if isinstance(found, Mapping) else found if kind.argument else [found]:
-        if isinstance(one, str) and kind.word == "augmentation":
-            if not names.is_known(kind.word, one):
-                known = names.known_names(kind.word)
-                remedy = suggest_nearest(one, known, "give modules= the one that registers it")
-                raise BadInput(f"{kind.given} = {one} is not one of {', '.join(known)}: {remedy}")
+        if kind.word == "augmentation" and isinstance(one, str) and names.is_known(kind.word, one):
             continue
         where = f"{kind.word} {name_thing(one)}" if kind.argument and callable(one) else kind.word
         options = _list_needed(kind, one) if kind.word == "partition" else ()
         check_code(kind.word, where, one, options, arguments="" if kind.word == "model" else None)
     return found
-
-
-def _name_metrics(metrics: Any) -> dict[str, Any]:
-    """Metrics by name; functions without names given are called what they are called."""
-    if isinstance(metrics, Mapping):
-        return dict(metrics)
-    named: dict[str, Any] = {}
-    for one in as_list(metrics):
-        if (name := name_thing(one)) in named:
-            raise BadInput(f"metrics: two functions are called {name}: give a mapping {{name: function}}")
-        named[name] = one
-    return named
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from fedray.assembly.registry import UserObjects, explaining_own_objects, requir
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
-from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray
+from fedray.core.types import EVALUATED_CLIENTS, Clients
 from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
@@ -50,7 +49,7 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     require_objects(scenario, own)
     memory.check_memory(memory.estimate_scenario(scenario))
     with explaining_own_objects(scenario, own):
-        study = assemble(scenario, own, _find_pooled(asked, scenario, own))
+        study = assemble(scenario, own, _find_pooled(asked, own) if asked is not scenario else None)
         memory.check_memory(memory.estimate_study(scenario, study))
         try_own_code(study)
     if own.data is not None:
@@ -58,10 +57,8 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     return study
 
 
-def _find_pooled(asked: Scenario, built: Scenario, own: UserObjects) -> Dealing | None:
-    """Returns the clients whose rows are pooled; None if nothing is pooled."""
-    if asked is built:
-        return None
+def _find_pooled(asked: Scenario, own: UserObjects) -> Dealing:
+    """Returns the clients whose rows are pooled."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
@@ -75,24 +72,34 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> St
         pooled: the clients whose rows one client has; None: nothing is pooled.
     """
     data = open_data(scenario, own)
-    require_one_target(data)
+    if not data.classes and data.outputs > 1:
+        raise BadInput(
+            f"data: {data.name} has {data.outputs} targets, but a regression is scored on one: give one column"
+        )
     folds = find_folds(scenario, data)
-    worlds = _seed_worlds(scenario, own, folds)
-    made = None if fits_learners(scenario, own) else make_network(scenario, data, own, len(worlds.seeds))
-    shards = deal_shards(scenario, data, worlds.replicates, folds, pooled=pooled, own=own)
+    # The worlds: the replicates, with each learning rate of a grid, in each fold.
+    starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
+    replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
+    seeds, first = (
+        np.array([seed_world(seed, fold) for seed in each for fold in folds], dtype=np.int64)
+        for each in (replicates, starts)
+    )
+    rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
+    made = None if fits_learners(scenario, own) else make_network(scenario, data, own, len(seeds))
+    shards = deal_shards(scenario, data, replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
     devices = own.devices or make_devices(scenario, clients)
-    size, net = (None, made) if made else make_ensemble(scenario, data, own, clients, len(worlds.seeds))
-    setting = make_setting(scenario, net, shards, devices, tuple(worlds.seeds.tolist()), own=own)
+    size, net = (None, made) if made else make_ensemble(scenario, data, own, clients, len(seeds))
+    setting = make_setting(scenario, net, shards, devices, tuple(seeds.tolist()), own=own)
     pieces = replace(add_stack(scenario, data, own, setting), ensemble=size)
     study = Study(
         name=scenario.method.name,
-        method=show_shared_rows(compose_method(scenario, own, pieces, shards), made, len(worlds.seeds)),
+        method=show_shared_rows(compose_method(scenario, own, pieces, shards), made, len(seeds)),
         net=net,
         clients=clients,
         shards=shards,
-        seeds=worlds.seeds,
-        folds=np.array(folds * len(worlds.replicates), dtype=np.int64),
+        seeds=seeds,
+        folds=np.array(folds * len(replicates), dtype=np.int64),
         rounds=scenario.rounds,
         input_shape=data.input_shape,
         classes=data.classes,
@@ -108,39 +115,11 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> St
         client_timeout=scenario.client_timeout,
         lanes=scenario.lanes,
         asynchronous=make_async_rule(scenario, clients),
-        starts=worlds.starts,
-        rates=worlds.rates if len(worlds.rates) else None,
+        starts=first,
+        rates=rates if len(rates) else None,
     )
     adaptive = scenario.schedule.kind == "adaptive"
     return study if pieces.stack is None else build_stack_study(study, pieces.stack, adaptive)
-
-
-class _Worlds(NamedTuple):
-    """The seeds and learning rates of the worlds of a study.
-
-    Attributes:
-        replicates: The seed of each replicate.
-        seeds: Of each world, `[worlds]`.
-        starts: Of the first models of each world, `[worlds]`.
-        rates: Learning rate of each world, `[worlds]`; empty where they do not differ.
-    """
-
-    replicates: list[int]
-    seeds: IntArray
-    starts: IntArray
-    rates: FloatArray
-
-
-def _seed_worlds(scenario: Scenario, own: UserObjects, folds: list[int]) -> _Worlds:
-    """Returns the worlds of a scenario: its replicates, with each learning rate of a grid, in each fold."""
-    starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
-    replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
-    seeds, first = (
-        np.array([seed_world(seed, fold) for seed in each for fold in folds], dtype=np.int64)
-        for each in (replicates, starts)
-    )
-    rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
-    return _Worlds(replicates, seeds, first, rates)
 
 
 def seed_world(seed: int, fold: int) -> int:
@@ -204,14 +183,6 @@ def deal_shards(
         rule = make_rule(scenario.predict.conformal, data.classes, scenario.data.name)
         check_withheld_rows(rule, shards, scenario.data.hold_out)
     return shards
-
-
-def require_one_target(data: Dataset) -> None:
-    """Raises `BadInput` for a regression with several targets, whose scores would be those of the first one alone."""
-    if not data.classes and data.outputs > 1:
-        raise BadInput(
-            f"data: {data.name} has {data.outputs} targets, but a regression is scored on one: give one column"
-        )
 
 
 def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
@@ -299,15 +270,9 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset
     """
     if scenario.data.standardize:
         return data
-    plain = not data.shift.any() and bool((data.scale == 1).all())
-    name = scenario.method.name
-    reasons = {
-        f"{data.name} has tokens": data.kind == "tokens",
-        f"float32 does not tell the inputs of {data.name} apart as they are": data.origin is not None,
-        f"the inputs of {data.name} are not standardized anyway": plain,
-        f"clients of {name} fit trees, to which the scale of an input is all the same": fits_learners(scenario, own),
-    }
-    for why, is_so in reasons.items():
-        if is_so:
-            raise BadInput(f"data.standardize = false cannot act, because {why}: leave it out")
+    if data.kind == "tokens" or data.origin is not None or fits_learners(scenario, own):
+        raise BadInput(
+            f"data.standardize = false cannot act, because {data.name} has tokens or inputs that float32 does not tell "
+            f"apart as they are, or {scenario.method.name} fits trees: leave it out"
+        )
     return data._replace(standardized=False)

@@ -16,7 +16,7 @@ from fedray.assembly.registry import UserObjects, declare_options, makes_transfo
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
-from fedray.core.method import Local, Phase
+from fedray.core.method import Local
 from fedray.data.types import Dataset
 from fedray.features.windows import check_windows
 from fedray.metrics.scores import PREFIXES, is_fedrays
@@ -77,17 +77,8 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
     """
     loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
     function = partial(loss.function, **options) if options else loss.function
-    return loss._replace(function=contract(f"local.loss = {name}", function, remedy=_explain_unread(loss)), name=name)
-
-
-def _explain_unread(loss: LocalLoss) -> str:
-    """Says what to write if a loss names undeclared parts of its context; empty if it names none."""
-    code = getattr(loss.function, "__code__", None)
-    unread = [one for one in READS if code is not None and one in code.co_names and one not in loss.reads]
-    if not unread:
-        return ""
-    all_reads = ", ".join(f'"{one}"' for one in (*loss.reads, *unread))
-    return f": context.{unread[0]} is None unless it is declared: LocalLoss(..., reads=({all_reads},))"
+    remedy = "" if loss.reads else f": in its context {', '.join(READS)} are None: name them in LocalLoss(..., reads=)"
+    return loss._replace(function=contract(f"local.loss = {name}", function, remedy=remedy), name=name)
 
 
 def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
@@ -95,27 +86,21 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
     where = f"local.optimizer = {name}"
     if not isinstance(thing, Transform):
         if not makes_transform(thing, options):
-            return named_factory(contract(where, partial(thing, **options)), name)
-        thing = contract(where, thing, _check_transform)(**options)
+            factory = contract(where, partial(thing, **options))
+
+            def make(parameters: Any, lr: float) -> Any:
+                return factory(parameters, lr=lr)
+
+            make.__name__ = name  # which messages say
+            return make
+        wanted = "return a fedray.methods.Transform"
+        thing = contract(
+            where, thing, lambda found: None if isinstance(found, Transform) else f"{name_type(found)}: {wanted}"
+        )(**options)
     elif options:
         raise BadInput(f"{where} has options, but it is no function of them: register a function that makes it")
     at = None if thing.at is None else contract(where, thing.at)
     return thing._replace(init=contract(where, thing.init), update=contract(where, thing.update), name=name, at=at)
-
-
-def _check_transform(found: Any) -> str | None:
-    """Returns what is wrong with what a function of options has made."""
-    return None if isinstance(found, Transform) else f"{name_type(found)}: return a fedray.methods.Transform"
-
-
-def named_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Returns a function with the name that messages have for it."""
-
-    def make(parameters: Any, lr: float) -> Any:
-        return factory(parameters, lr=lr)
-
-    make.__name__ = name
-    return make
 
 
 def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[..., Any]]:
@@ -146,19 +131,6 @@ def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Cal
     return tuple((name, contract(f"callbacks = {name}", one)) for name, one in [*named, *passed])
 
 
-def _check_ensemble(study: Study, phase: Phase) -> None:
-    """Refuses a loss that reads all models where clients cannot have them all as a round begins."""
-    obstacles = {
-        "a random walk has no server that sends them: choose another method": phase.walk is not None,
-        "the method sends its clients no models: choose another one": phase.walk is None and not phase.down_vectors,
-        "models change while clients train: set participation.mode = sync": study.asynchronous is not None,
-        "some layers stay with the clients, who have none for the others: leave local.private out": phase.stays,
-    }
-    for why, is_there in obstacles.items():
-        if reads_ensemble(phase.local.loss) and is_there:
-            raise BadInput(f"local.loss reads the ensemble, but {why}, or let it read broadcast instead")
-
-
 def try_own_code(study: Study) -> None:
     """Trains two steps if there is code in local training, to find mistakes in it at once.
 
@@ -170,13 +142,18 @@ def try_own_code(study: Study) -> None:
     phase, tried = study.method.phase, study.parts[0].study if study.parts else study
     for one in study.method.parts or (phase,):
         check_windows(one, study.method.name)
-        try_augmentations(study.shards, one.local.augment, tried.net)
+        try_augmentations(study.shards, one.local.augment)
     if phase.local.has_code:
         if phase.walk is not None and phase.local.keeps_model:
             raise BadInput(
                 "local.loss reads the client's previous model, which a random walk does not keep: leave it out"
             )
-        _check_ensemble(study, phase)
+        lacks = phase.walk is not None or not phase.down_vectors or study.asynchronous is not None or phase.stays
+        if lacks and reads_ensemble(phase.local.loss):
+            raise BadInput(
+                "local.loss reads the ensemble, but clients do not get all models whole as a round begins (a walk, a "
+                "method that sends none, participation.mode, local.private): let it read broadcast instead"
+            )
         try_code(tried.net, tried.example, phase.local, phase.models)
         if mixes_targets(tried.net, phase.local):
             name = "" if phase.local.loss is None else phase.local.loss.name

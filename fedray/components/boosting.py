@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -224,7 +224,7 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
             parts["trees"][world, t, : found.shape[2]] = found[world, best]
         return State(_join_parts(parts), state.counters, {**extra, "stopped": stopped})
 
-    return Server(init, _reduce_nothing, step)
+    return Server(init, lambda _uploads: {}, step)  # learners are no deltas
 
 
 def bagging_server(sizes: Sizes) -> Server:
@@ -236,7 +236,7 @@ def bagging_server(sizes: Sizes) -> Server:
         parts["alpha"][:, t] = has_root(found[:, 0]).any(1).float()
         return State(_join_parts(parts), state.counters, state.extra)
 
-    return Server(lambda _models: {"stopped": torch.zeros(sizes.worlds, dtype=torch.int64)}, _reduce_nothing, step)
+    return Server(lambda _models: {"stopped": torch.zeros(sizes.worlds, dtype=torch.int64)}, lambda _uploads: {}, step)
 
 
 def until_chance(schedule: Schedule) -> Schedule:
@@ -252,11 +252,6 @@ def until_chance(schedule: Schedule) -> Schedule:
 def explain_stop(state: State) -> str:
     """Returns why boosting is over in every world; empty while it goes on in one."""
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
-
-
-def _reduce_nothing(_uploads: Any) -> Stats:
-    """Stands where clients train; learners are no deltas."""
-    return {}
 
 
 def _copy_parts(state: State, layout: Layout) -> dict[str, Tensor]:

@@ -52,13 +52,22 @@ def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
     net.module.eval()
     tensors = [view.clone() for view in net.layout.views(start).values()]
     params = [t.requires_grad_() for t in tensors[: net.layout.trainable_tensors]]
-    names = net.layout.names
-    move = _follow_momentum(params) if teaching.optimizer == "momentum" else _follow_adam(params)
+    names, velocity, adam = net.layout.names, [torch.zeros_like(p) for p in params], torch.optim.Adam(params)
 
     def train(batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
         for batch, rate in zip(batches, rates, strict=True):
             out = functional_call(net.module, dict(zip(names, tensors, strict=True)), (teaching.x[batch],))
-            move(torch.autograd.grad(loss_to_teachers(net, out, teaching.target[batch]), params), rate)
+            grads = torch.autograd.grad(loss_to_teachers(net, out, teaching.target[batch]), params)
+            if teaching.optimizer == "momentum":
+                with torch.no_grad():
+                    torch._foreach_mul_(velocity, MOMENTUM)
+                    torch._foreach_add_(velocity, list(grads))
+                    torch._foreach_add_(params, velocity, alpha=-rate)
+                continue
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = grad
+            adam.param_groups[0]["lr"] = rate
+            adam.step()
         return torch.cat([t.detach().reshape(-1) for t in tensors])
 
     return train
@@ -75,30 +84,6 @@ def loss_to_teachers(net: Net, out: Tensor, target: Tensor) -> Tensor:
     if net.objective == "cross_entropy":
         return -(target * out.log_softmax(-1)).sum(-1).mean()
     return per_sample("half_mse", out, target).mean()
-
-
-def _follow_momentum(params: list[Tensor]) -> Callable[[Sequence[Tensor], float], None]:
-    velocity = [torch.zeros_like(p) for p in params]
-
-    def move(grads: Sequence[Tensor], rate: float) -> None:
-        with torch.no_grad():
-            torch._foreach_mul_(velocity, MOMENTUM)
-            torch._foreach_add_(velocity, list(grads))
-            torch._foreach_add_(params, velocity, alpha=-rate)
-
-    return move
-
-
-def _follow_adam(params: list[Tensor]) -> Callable[[Sequence[Tensor], float], None]:
-    optimizer = torch.optim.Adam(params)
-
-    def move(grads: Sequence[Tensor], rate: float) -> None:
-        for param, grad in zip(params, grads, strict=True):
-            param.grad = grad
-        optimizer.param_groups[0]["lr"] = rate
-        optimizer.step()
-
-    return move
 
 
 TORCH = StudentEngine(ask_model, begin_student)

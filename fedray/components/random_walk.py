@@ -220,34 +220,9 @@ def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
     """
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-        hop = find_hops(walk, t, plan)
+        before, after = walk.at(max(0, t - 1))[plan.world, plan.model], walk.at(t + 1)[plan.world, plan.model]
         sent = compress.bytes(plan.client, clients.tier_of(plan.client))
-        received = compress.bytes(hop.came, clients.tier_of(hop.came))
-        return np.where(hop.goes >= 0, sent, 0), np.where(hop.came >= 0, received, 0)
+        received = compress.bytes(before, clients.tier_of(before))
+        return np.where(after == plan.client, 0, sent), np.where(before == plan.client, 0, received)
 
     return traffic
-
-
-class Hops(NamedTuple):
-    """Where the models of a plan's jobs come from and go to.
-
-    Attributes:
-        came: the client before, `[J]`; -1: the model was here already.
-        goes: the next client, `[J]`; -1: the model stays.
-    """
-
-    came: IntArray
-    goes: IntArray
-
-
-def find_hops(walk: Walk, t: int, plan: Plan) -> Hops:
-    """Returns the hops before and after the jobs of round t.
-
-    Args:
-        walk: where the models are.
-        t: the round.
-        plan: its jobs, J of them.
-    """
-    of = plan.world, plan.model
-    before, after = walk.at(max(0, t - 1))[of], walk.at(t + 1)[of]
-    return Hops(np.where(before == plan.client, -1, before), np.where(after == plan.client, -1, after))

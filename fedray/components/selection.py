@@ -143,24 +143,17 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         exploited = number - explored
         if not exploited:
             return np.sort(known.client[first])
-        utility = _oort_utility(known, old, seconds, penalty)
+        plain = known.size[old] * np.maximum(known.loss[old], 0.0)
+        plain = np.minimum(plain, np.percentile(plain, CLIP))
+        utility = plain / max(float(plain.max()), 1e-12) + np.sqrt(0.1 * np.log(known.round) / known.last[old])
+        wanted = float(np.percentile(seconds[old], known.pace))
+        utility = np.where(seconds[old] > wanted, utility * (wanted / seconds[old]) ** penalty, utility)
         least = np.sort(utility)[-exploited] * CUT_OFF
         rest = np.flatnonzero(utility >= least)
         chosen = old[rest[draw_weighted(np.maximum(utility[rest], 1e-12), exploited, generator)]]
         return np.sort(known.client[np.concatenate([first, chosen])])
 
     return choose
-
-
-def _oort_utility(known: KnownClients, old: IntArray, seconds: FloatArray, penalty: float) -> FloatArray:
-    """Returns the utility of the clients that were trained before, by their places, `[len(old)]`."""
-    plain = known.size[old] * np.maximum(known.loss[old], 0.0)
-    plain = np.minimum(plain, np.percentile(plain, CLIP))
-    utility = plain / max(float(plain.max()), 1e-12) + np.sqrt(0.1 * np.log(known.round) / known.last[old])
-    wanted = float(np.percentile(seconds[old], known.pace))
-    slow = seconds[old] > wanted
-    result: FloatArray = np.where(slow, utility * (wanted / seconds[old]) ** penalty, utility)
-    return result
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:

@@ -115,18 +115,6 @@ class _SumTask(ctypes.Structure):
     )
 
 
-class RowSums(NamedTuple):
-    """What `sum_rows` returns.
-
-    Attributes:
-        sums: Of each limb, `[limbs, G, d]` float64; the coarse limb comes first where there is one.
-        most: The largest magnitude of each row, `[J]`; NaN where a row has one.
-    """
-
-    sums: Tensor
-    most: NDArray[np.float64]
-
-
 def sum_rows(
     x: Tensor,
     group: NDArray[np.int64],
@@ -136,8 +124,11 @@ def sum_rows(
     *,
     limbs: int,
     square: bool,
-) -> RowSums:
-    """Sums of the limbs of rows, see `fedray.core.sums`.
+) -> tuple[Tensor, NDArray[np.float64]]:
+    """Sums the limbs of rows, see `fedray.core.sums`.
+
+    Returns the sums of each limb, `[limbs, G, d]` float64, in which the coarse limb comes first where there is one, and
+    the largest magnitude of each row, `[J]`; NaN where a row has one.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
@@ -151,7 +142,7 @@ def sum_rows(
     Example:
         >>> if is_available():
         ...     rows, one_group = torch.tensor([[0.5], [0.25]]), np.array([0, 0])
-        ...     assert sum_rows(rows, one_group, 1, None, None, limbs=1, square=False).sums.item() == 0.75
+        ...     assert sum_rows(rows, one_group, 1, None, None, limbs=1, square=False)[0].item() == 0.75
     """
     library = load_library()
     assert isinstance(library, Library)
@@ -164,4 +155,4 @@ def sum_rows(
     group = np.ascontiguousarray(group, dtype=np.int64)
     task = _SumTask(*(address(a) for a in (x, group, scale, flags, sums, most)), rows, columns, groups, limbs, square)
     library.function("sum", x.dtype)(ctypes.byref(task))
-    return RowSums(sums, most)
+    return sums, most

@@ -127,7 +127,16 @@ def exact_sum(
             "training rows, and divide the total by their sum"
         )
     if native.is_available() and x.device.type == "cpu" and x.is_contiguous() and x.dtype in _COMPILED:
-        return _sum_compiled(x, group, groups, weight, limbs=limbs, square=square)
+        factor = weight.numpy().astype(np.float64)
+        add = partial(native.sum_rows, x, group.numpy(), groups, None if (factor == 1).all() else factor)
+        sums, most = add(None, limbs=limbs, square=square)
+        big = _check_largest(most, factor, square) > 1.0
+        if big.any():  # rows that need the coarse limb are added again
+            sums, _ = add(big, limbs=limbs, square=square)
+        names = range(COARSE if big.any() else 0, limbs)
+        return ExactSum(
+            {limb: part.clone() if len(names) > 1 else part for limb, part in zip(names, sums, strict=True)}
+        )
     return sum_with_torch(x, group, groups, weight, limbs=limbs, square=square)
 
 
@@ -162,23 +171,6 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
             if part is not into:
                 sums[limb][:, columns] = part if is_one_row else member @ part
     return ExactSum(sums)
-
-
-def _sum_compiled(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """Returns the same by the compiled kernel; rows that need the coarse limb are added again."""
-    factor = weight.numpy().astype(np.float64)
-    add = partial(native.sum_rows, x, group.numpy(), groups, None if (factor == 1).all() else factor)
-    sums, most = add(None, limbs=limbs, square=square)
-    big = _check_largest(most, factor, square) > 1.0
-    fine = tuple(range(limbs))
-    if not big.any():
-        return ExactSum(_name_limbs(fine, sums))
-    return ExactSum(_name_limbs((COARSE, *fine), add(big, limbs=limbs, square=square).sums))
-
-
-def _name_limbs(names: tuple[int, ...], sums: Tensor) -> dict[int, Tensor]:
-    """Returns the sums of each limb `[G, d]` with memory of their own, from all of them `[limbs, G, d]`."""
-    return {limb: part.clone() if len(names) > 1 else part for limb, part in zip(names, sums, strict=True)}
 
 
 class _Split(NamedTuple):

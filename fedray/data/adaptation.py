@@ -104,16 +104,9 @@ def names_data(thing: Any) -> bool:
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
     rest = [value for key, value in thing.items() if key not in (*COLUMNS, "features")]  # whose names may be numbers
-    rows = is_leaf(thing) or any(_is_plain_pair(value) or _holds_numbers(value) for value in rest)
+    lists = [value for value in rest if isinstance(value, list | tuple)]
+    rows = is_leaf(thing) or any(isinstance(one, int | float | list | tuple) for value in lists for one in value)
     return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
-
-
-_MEANT = {  # options of `adapt` by other usual names
-    **dict.fromkeys(("features", "inputs", "columns", "x"), "input"),
-    **dict.fromkeys(("client", "clients", "client_id", "user", "users", "user_id", "by"), "group"),
-    **dict.fromkeys(("label", "labels", "y"), "target"),
-    "test_size": "test_fraction",
-}
 
 
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -133,22 +126,10 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
         if isinstance(thing, Dataset):
             raise BadInput(f"{key} cannot act, because the data are a fedray.data.Dataset already: leave it out")
         if option not in known:
-            meant = _MEANT.get(option)
             remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
-            remedy = f"did you mean data.{meant}?" if meant else remedy
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     given = {key.removeprefix("data."): overrides.pop(key) for key in found}
     return {key: spell_columns(one, f"data.{key}") if key in COLUMNS else one for key, one in given.items()}
-
-
-def _is_plain_pair(value: Any) -> bool:
-    """Whether a value is two lists, of inputs and of labels, which no key of a scenario is."""
-    return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, list | tuple) for part in value)
-
-
-def _holds_numbers(value: Any) -> bool:
-    """Whether a value is a list of numbers or of lists, which no key of data sets is."""
-    return isinstance(value, list | tuple) and any(isinstance(one, int | float | list | tuple) for one in value)
 
 
 def is_plain(value: Any) -> bool:
@@ -237,18 +218,12 @@ def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
     Raises:
         BadInput: There is no such client.
     """
-    if isinstance(client, str):
-        if client in names:
-            return names.index(client)
-        if not names:
-            raise BadInput(f"client = {client!r}, but the clients of this run have no names: give 0 to {number - 1}")
-        remedy = suggest_nearest(client, names, "choose one of them")
-        raise BadInput(f"client = {client!r}: there is no such client: {remedy} ({', '.join(names)[:300]})")
-    if not isinstance(client, int | np.integer) or isinstance(client, bool):
-        raise BadInput(f"client = {client!r}: give its name, or a number from 0 to {number - 1}")
-    if not 0 <= client < number:
-        raise BadInput(f"client = {client}, but the run has clients 0 to {number - 1}: choose one of them")
-    return int(client)
+    if isinstance(client, str) and client in names:
+        return names.index(client)
+    if isinstance(client, int | np.integer) and not isinstance(client, bool) and 0 <= client < number:
+        return int(client)
+    called = f", or a name: {', '.join(names)[:300]}" if names else ""
+    raise BadInput(f"client = {client!r}: there is no such client: give 0 to {number - 1}{called}")
 
 
 def _name_owners(cut: Cut, column: Array) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.core.local import Augmentation
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.types import FloatArray
 
 PADDED = 8  # a picture is padded by an eighth of its side: 4 pixels of 32, as is usual for CIFAR-10
 
@@ -32,16 +32,11 @@ def crop(x: Tensor, numbers: FloatArray) -> Tensor:
     most = height // PADDED, width // PADDED
     padded = F.pad(x, (most[1], most[1], most[0], most[0]))
     row, column = (
-        torch.from_numpy(_draw_first(numbers[:, i], most[i])[:, None] + np.arange(side)).to(x.device)
+        torch.from_numpy((numbers[:, i] * (2 * most[i] + 1)).astype(np.int64)[:, None] + np.arange(side)).to(x.device)
         for i, side in enumerate((height, width))
     )
     each = torch.arange(len(x), device=x.device)[:, None, None]
     return padded.permute(0, 2, 3, 1)[each, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)
-
-
-def _draw_first(numbers: FloatArray, most: int) -> IntArray:
-    """Returns the first row of each window in a padded picture, 0 to 2 `most`."""
-    return (numbers * (2 * most + 1)).astype(np.int64)
 
 
 def flip(x: Tensor, numbers: FloatArray) -> Tensor:

@@ -129,18 +129,13 @@ def check_rows(rows: int, clients: int, each: int = 1) -> None:
         each: Rows that each client gets at least.
     """
     if rows < clients * each:
-        raise BadInput(
-            f"clients.number = {clients}, but {rows} rows are too few for {each} each: lower it to {rows // each}"
-        )
+        raise BadInput(f"clients.number = {clients}, but {rows} rows are too few for {each} each: use {rows // each}")
 
 
 def check_labels(labels: Array, name: str) -> IntArray:
     """Returns the labels as int64; targets of a regression are refused."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadInput(
-            f"data.partition.name = {name}, but the data has no classes: use iid, or natural where the rows "
-            "say whose they are"
-        )
+        raise BadInput(f"data.partition.name = {name}, but the data has no classes: use iid or natural")
     return labels.astype(np.int64, copy=False)
 
 

@@ -83,10 +83,7 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
     for group in np.unique(copy).tolist():
         members, mine = np.flatnonzero(cluster == group), rows[copy == group]
         if not len(members):
-            raise BadInput(
-                f"clients.number = {len(cluster)}, but data.partition.copies gives rows to {int(copy.max()) + 1} "
-                "groups: raise it"
-            )
+            raise BadInput(f"clients.number = {len(cluster)} is fewer than data.partition.copies has groups: raise it")
         cut = deal(mine, len(members))
         every.append(mine[cut.rows])
         owner.append(members[cut.owner])
@@ -317,7 +314,7 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
             known = ", ".join(name for name in data.columns if name != GIVEN_ROW)
             remedy = f"name the column that says whose a row is in data.group ({known}), or " if known else ""
             raise BadInput(
-                f"data.partition.name = natural, but {data.name} has no natural clients: {remedy}use another partition"
+                f"data.partition.name = natural, but {data.name} has no natural clients: {remedy}use another"
             )
         return data.train.group
     if name in partition.BY_COLUMN:

@@ -47,9 +47,7 @@ def spell_columns(given: Any, key: str) -> Any:
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, Mapping) or list_classes(given) & {"pandas.Series", "pandas.DataFrame", "polars.Series"}:
-        raise BadInput(
-            f"{key} is {name_type(given)}: name a column, or give labels beside the table, data=(table, labels)"
-        )
+        raise BadInput(f"{key} is {name_type(given)}: name a column, or give data=(table, labels)")
     if isinstance(given, Collection):
         return [str(name) for name in given]
     return str(given)
@@ -77,24 +75,6 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
 
 MANY_ROWS = 20  # below which the whole numbers of all rows may differ by chance
 _INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, and what pandas and pyarrow make of it
-
-
-def is_index(name: str) -> bool:
-    """Whether a column has the name of an index that pandas wrote into a file or a table of Arrow.
-
-    Example:
-        >>> [name for name in ("Unnamed: 0", "__index_level_0__", "", "age") if not is_index(name)]
-        ['age']
-    """
-    return _INDEX.fullmatch(name) is not None
-
-
-def numbers_rows(column: Any) -> bool:
-    """Whether a pandas series of numbers has a whole number of its own in every row, as one that names patients."""
-    values = column.dropna()
-    if len(values) < MANY_ROWS or (values.dtype.kind == "f" and (values != np.floor(values)).any()):
-        return False
-    return bool(values.is_unique)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -214,10 +194,12 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 def _find_kind(frame: Any, column: str, key: str) -> str:
     """Returns what a column is as an input: `number`, or one of `TOLD`."""
     values = frame[column]
-    if is_index(str(column)):
+    if _INDEX.fullmatch(str(column)):
         return "index"
-    if values.dtype.kind in "iuf":
-        return "id" if numbers_rows(values) else "number"
+    if values.dtype.kind in "iuf":  # a whole number of its own in every row names patients, say
+        there = values.dropna()
+        whole = len(there) >= MANY_ROWS and (there.dtype.kind != "f" or (there == np.floor(there)).all())
+        return "id" if whole and there.is_unique else "number"
     if holds_truth_values(values):
         return "truth"
     if not is_text(values):

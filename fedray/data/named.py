@@ -158,7 +158,10 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
             for user, rows in data.items():
                 x = np.asarray(rows["x"], dtype=np.float64)
                 if x.size and not (x.min() >= 0 and x.max() <= 1):
-                    raise _say_others(path, x)
+                    raise BadInput(
+                        f"data.name = femnist, but {path} has pixels from {x.min():.3g} to {x.max():.3g}, not 0 to 1: "
+                        f"read it as it is, data: {{name: leaf, path: {path.parent.parent}}}"
+                    )
                 pixels = np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
                 y = np.asarray(rows["y"], dtype=np.int64)
                 if user in found or len(pixels) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
@@ -167,14 +170,6 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
         except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
             raise explain_damage("femnist", path, error) from error
     return found
-
-
-def _say_others(path: Path, x: Any) -> BadInput:
-    """Returns the line about other data in LEAF's form, such as standardized pictures, which bytes do not hold."""
-    return BadInput(
-        f"data.name = femnist, but {path} has pixels from {x.min():.3g} to {x.max():.3g}, and FEMNIST's are from 0 to "
-        f"1: read other data of this form as they are, data: {{name: leaf, path: {path.parent.parent}}}"
-    )
 
 
 def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) -> Split:

@@ -69,9 +69,7 @@ def deal_by_function(
         if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
             raise BadInput(f"{where}: the rows of client {client} are {name_type(found[client])}: give whole numbers")
         if len(rows) and (rows.min() < 0 or rows.max() >= len(labels)):
-            raise BadInput(
-                f"{where}: client {client} has rows {rows.min()} to {rows.max()}: there are rows 0 to {len(labels) - 1}"
-            )
+            raise BadInput(f"{where}: client {client} has rows {rows.min()} to {rows.max()} of 0 to {len(labels) - 1}")
     return cut_of_parts(parts, len(labels), where)
 
 
@@ -201,9 +199,7 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
         told = f"data.partition.partitioner = {name}: {describe_exception(error)}; the columns are {known}"
         raise BadInput(told) from None
     if clients not in (None, number):
-        raise BadInput(
-            f"clients.number = {clients}, but {name} makes {number} partitions: leave it out or set it to {number}"
-        )
+        raise BadInput(f"clients.number = {clients}, but {name} makes {number} partitions: leave it out")
     return cut_of_parts(parts, rows, f"data.partition.partitioner = {name}")
 
 

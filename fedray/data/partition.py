@@ -45,10 +45,7 @@ def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
     """Each value is a client; `what` says where they come from, for the message."""
     found, owner = np.unique(values, return_inverse=True)
     if clients is not None and clients != len(found):
-        raise BadInput(
-            f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out (clients.number=null) or "
-            f"set it to {len(found)}"
-        )
+        raise BadInput(f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out, or set it so")
     return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
 
 
@@ -91,21 +88,16 @@ def domain(
     check_rows(len(values), clients)
     if clients < len(found):
         raise BadInput(f"clients.number = {clients}, but the column has {len(found)} domains: raise it to {len(found)}")
-    number = _clients_of_domains(count, clients)
+    number = np.minimum(share_rows(count.astype(np.float64), clients), count)
+    spare = np.repeat(np.arange(len(count)), count - number)  # places that domains still have
+    more: IntArray = np.bincount(spare[: clients - int(number.sum())], minlength=len(count))
+    number = number + more
     order = generator.permutation(len(values))
     order = order[np.argsort(group[order], kind="stable")]
     place = np.arange(len(order)) - (np.cumsum(count) - count)[group[order]]  # position inside the domain
     first = np.cumsum(number) - number
     owner = first[group[order]] + place % number[group[order]]
     return gather_cut(order, owner.astype(np.int64), clients)
-
-
-def _clients_of_domains(count: IntArray, clients: int) -> IntArray:
-    """Clients of each domain of `count` rows, `[G]`: in proportion, and never more than its rows."""
-    number = np.minimum(share_rows(count.astype(np.float64), clients), count)
-    spare = np.repeat(np.arange(len(count)), count - number)  # places that domains still have
-    more: IntArray = np.bincount(spare[: clients - int(number.sum())], minlength=len(count))
-    return number + more
 
 
 def time(
@@ -288,14 +280,8 @@ def _draw_sizes(law: str, skew: float, rows: int, clients: int, generator: Gener
 def _check_sizes(sizes: Sequence[int], rows: int, clients: int) -> IntArray:
     """Exact sizes, `[N]`."""
     size = np.asarray(sizes, dtype=np.int64)
-    if len(size) != clients:
-        raise BadInput(
-            f"data.partition.sizes has {len(size)} sizes, but clients.number is {clients}: give one for each"
-        )
-    if size.sum() != rows:
-        raise BadInput(
-            f"data.partition.sizes adds up to {size.sum()}, but there are {rows} rows to deal: give sizes of that sum"
-        )
+    if len(size) != clients or size.sum() != rows:
+        raise BadInput(f"data.partition.sizes has {len(size)} of sum {size.sum()}: give {clients} of sum {rows}")
     return size
 
 
@@ -341,10 +327,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
     """
     flat = labels.reshape(len(labels), -1)
     if flat.shape[1] != 1:
-        raise BadInput(
-            "data.partition.name = shards, but the data has several targets: use iid, or natural "
-            "where the rows say whose they are"
-        )
+        raise BadInput("data.partition.name = shards, but the data has several targets: use iid or natural")
     n, total = len(labels), clients * shards
     check_rows(n, clients, shards)
     order = generator.permutation(n)
@@ -394,14 +377,9 @@ def _holders(count: IntArray, clients: int, classes: int, generator: Generator) 
     The numbers add up to `clients * classes`.
     """
     cap, need = np.minimum(count, clients), clients * classes
-    if need < len(count):
-        least = -(-len(count) // clients)
-        raise BadInput(
-            f"data.partition.classes = {classes} with {clients} clients reaches {need} of {len(count)} classes, and "
-            f"every row must be dealt: raise it to {least}"
-        )
-    if cap.sum() < need:
-        raise BadInput(f"data.partition.classes = {classes}, but {clients} clients have too few rows for it: lower it")
+    if need < len(count) or cap.sum() < need:
+        what = "more, so that every row is dealt" if need < len(count) else "fewer, as there are not enough rows"
+        raise BadInput(f"data.partition.classes = {classes}, but {clients} clients have to hold {what}: correct it")
     filled = np.minimum(cap[:, None], np.arange(clients + 1)).sum(axis=0)  # places below each level
     level = int(np.searchsorted(filled, need, side="right")) - 1  # the highest level that is not too much
     places = np.minimum(cap, level)

@@ -125,7 +125,9 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
     texts = np.asarray(table["split"].to_pylist() if "split" in table.column_names else ["train"] * len(table))
     split = np.select([texts == name for name in SPLITS], range(len(SPLITS)), -1)  # all are training rows without it
     if (split < 0).any():
-        raise BadInput(f"{key}: its column split has {texts[np.argmin(split)]!r}: the splits are {', '.join(SPLITS)}")
+        raise BadInput(
+            f"{key}: its column split has {str(texts[np.argmin(split)])!r}: the splits are {', '.join(SPLITS)}"
+        )
     if "digest" in known and known["digest"] != _digest(columns["row"], columns["client"], split):
         raise BadInput(f"{key}: its rows are not those that were written: {REMEDY}")
     clients = max(int(columns["client"].max(initial=-1)) + 1, int(known.get("clients", 0)))
@@ -145,7 +147,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
         n = len(data.train.y)
         if rows.max() >= n or (count := np.bincount(rows, minlength=n)).max() > 1 or not (kind == 0).any():
             raise BadInput(
-                f"{key}: it deals rows twice, none to train with, or more than the {n} of {data.name}: correct it"
+                f"{key}: it deals rows twice, none to train, or more than the {n} of {data.name}: correct it"
             )
         if data.folds and count[data.folds[fold][1]].any():
             raise BadInput(f"{key}: it deals test rows of fold {fold}: give the file of this fold")
@@ -169,10 +171,7 @@ def _refuse_other_data(key: str, known: dict[str, str], data: Dataset) -> None:
     """Refuses a file that was written of other rows; the name of a data set may differ."""
     for name, value in _describe_data(data).items():
         if name != "data" and known.get(name, value) != value:
-            raise BadInput(
-                f"{key}: it deals {known.get('data', 'other data')} with other {name} than {data.name}: give the file "
-                "of this data set, with the same data.* keys"
-            )
+            raise BadInput(f"{key}: it deals other {name} than those of {data.name}: give the file of this data set")
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:

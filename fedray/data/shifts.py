@@ -72,10 +72,7 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
             if wrong and name in given:
                 raise BadInput(f"data.partition.{name} = {given[name]}, but {why}: correct it, or leave it out")
     if "copies" in given and ("rotation" in given) == ("permute_labels" in given):
-        raise BadInput(
-            "data.partition.copies = true gives every row to each group of clients: give one of rotation and "
-            "permute_labels, which make the groups"
-        )
+        raise BadInput("data.partition.copies = true: give one of rotation and permute_labels, which make the groups")
     return rest, Shifts(**given)
 
 
@@ -215,9 +212,7 @@ class LabelNoise(NamedTuple):
         """
         for key, share in zip(self._fields, self, strict=True):
             if share and not round(share * clients):
-                raise BadInput(
-                    f"data.partition.{key} = {share:g} of {clients} clients is none of them: raise it, or leave it out"
-                )
+                raise BadInput(f"data.partition.{key} = {share:g} of {clients} clients is none of them: raise it")
         first_noisy = round(self.flipped * clients)
         end = min(clients, first_noisy + round(self.noisy * clients))
         out = np.zeros((len(seeds), clients), dtype=np.int64)
@@ -237,8 +232,7 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
         raise BadInput("data.partition.flipped and noisy change labels, but the data has no classes: leave them out")
     if sum(noise) > 1 + 1e-9:
         raise BadInput(
-            f"data.partition.noisy = {noise.noisy:g}, but data.partition.flipped is {noise.flipped:g}: two shares of "
-            "the clients are at most 1 in sum"
+            f"data.partition.noisy = {noise.noisy:g} and flipped = {noise.flipped:g}: their sum is at most 1"
         )
     return rest, noise
 

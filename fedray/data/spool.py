@@ -79,7 +79,7 @@ class Spool:
             self._file.write(np.ascontiguousarray(piece).data)
         except OSError as error:
             raise Unwritable(
-                f"cannot write rows to {tempfile.gettempdir()} ({error.strerror}): free some space or set TMPDIR"
+                f"cannot write rows to {tempfile.gettempdir()} ({error}): free it or set TMPDIR"
             ) from error
 
 
@@ -92,7 +92,10 @@ def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterato
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:
-        mapped = find_mapping(array)
+        base: object = array
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        mapped = base if isinstance(base, mmap.mmap) else None
     for start in range(0, len(array), rows):
         yield array[start : start + rows]
         if mapped is not None:
@@ -116,14 +119,6 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
         spool.append(piece[inside])
         start += len(piece)
     return spool.finish()
-
-
-def find_mapping(array: NDArray[Any]) -> mmap.mmap | None:
-    """Returns the mapped file that an array is a view of; None where it is in memory."""
-    base: object = array
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    return base if isinstance(base, mmap.mmap) else None
 
 
 def release(mapped: mmap.mmap) -> None:

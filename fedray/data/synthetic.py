@@ -342,14 +342,10 @@ def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
     for part in parts:
         if not part.classes or part.population or part.folds:
             raise BadInput(f"data.sets: {part.name} has no classes, or no stored training and test rows: leave it out")
-        if part.input_shape != first.input_shape or part.train.x.dtype != first.train.x.dtype:
-            shapes = [f"{one.name} {' x '.join(map(str, one.input_shape))}" for one in (first, part)]
-            raise BadInput(f"data.sets: the inputs of {' and '.join(shapes)} differ: join sets of the same inputs")
+        if (part.input_shape, part.train.x.dtype) != (first.input_shape, first.train.x.dtype):
+            raise BadInput(f"data.sets: the inputs of {first.name} and {part.name} differ: join sets of equal inputs")
         if not apart and part.classes != first.classes:
-            raise BadInput(
-                f"data.sets: {first.name} has {first.classes} classes and {part.name} {part.classes}: write "
-                "data.classes: apart"
-            )
+            raise BadInput(f"data.sets: {first.name} and {part.name} have other classes: write data.classes: apart")
     shift = np.cumsum([0, *(part.classes for part in parts[:-1])]) * apart
     splits = [
         Split(

@@ -361,9 +361,7 @@ def check_rows(where: str, split: Any, what: str = "labels") -> None:
     groups = () if split.group is None else (("groups", split.group),)
     for of, values in (("inputs", split.x), (what, split.y), *groups):
         if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray) or not values.ndim:
-            raise BadInput(
-                f"{where} has {of} that are {name_type(values)}: give a NumPy array of a row for each sample"
-            )
+            raise BadInput(f"{where} has {of} that are {name_type(values)}: give a NumPy array")
         if not values.dtype.isnative:
             raise BadInput(f"{where} has {of} of type {values.dtype}: give them in the byte order of this machine")
         if len(values) != len(split.x):
@@ -384,9 +382,7 @@ def check_dataset(data: Dataset) -> Dataset:
     what = "labels" if data.classes else "targets"
     check_parts(data.name, train, test, what=what, generated=data.population is not None)
     if train.x.dtype.kind != test.x.dtype.kind:
-        raise BadInput(
-            f"{name}: inputs of train are {train.x.dtype}, but those of test are {test.x.dtype}: give them one type"
-        )
+        raise BadInput(f"{name}: inputs of train are {train.x.dtype}, of test {test.x.dtype}: give them one type")
     for where, x, y in ((f"{name}: train", train.x, train.y), (f"{name}: test", test.x, test.y)):
         if x.ndim == 4 and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
             raise BadInput(f"{where} has images with their channels last: give x.transpose(0, 3, 1, 2)")
@@ -403,9 +399,7 @@ def check_dataset(data: Dataset) -> Dataset:
         if y.ndim != wanted[0] or y.dtype not in wanted[1]:
             raise BadInput(f"{where} has {what} of type {y.dtype} and shape {list(y.shape)}: give {wanted[2]}")
         if data.classes and len(y) and (y.min() < 0 or y.max() >= data.classes):
-            raise BadInput(
-                f"{where} has labels {y.min()} to {y.max()}, but {data.classes} classes: give 0 to {data.classes - 1}"
-            )
+            raise BadInput(f"{where} has labels {y.min()} to {y.max()}: give 0 to {data.classes - 1}")
     if not data.classes:
         refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
     if not data.folds and not len(test.y):
@@ -413,9 +407,7 @@ def check_dataset(data: Dataset) -> Dataset:
         raise BadInput(f"{name}: test has no rows, so nothing can be scored: {remedy}")
     for column, values in data.columns.items():
         if len(values) != len(train.y):
-            raise BadInput(
-                f"{name}: column {column} has {len(values)} values, but train {len(train.y)} rows: give one each"
-            )
+            raise BadInput(f"{name}: column {column} has {len(values)} values for {len(train.y)} rows: give one each")
     if not all(np.isfinite(part).all() for part in (data.shift, data.scale, data.y_shift, data.y_scale)):
         raise BadInput(f"{name}: a mean or a standard deviation is infinite: look for huge inputs or targets")
     for remark in tell_test_scale(data.kind, train.x, test.x, data.features):

@@ -161,11 +161,9 @@ def pick_recorded_clients(study: Study) -> IntArray:
     return np.arange(wanted) * known // max(1, wanted)
 
 
-def label_shares(study: Study, world: int) -> FloatArray:
-    """Returns the share of each class in each client's training data, `[N, C]`."""
-    counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
-    shares: FloatArray = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)
-    return shares
+def weigh_equally(rows: IntArray) -> WeightedRows:
+    """Returns some rows, which all weigh the same."""
+    return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
 
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
@@ -175,28 +173,22 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     to its label shares, which is the expectation over test samples that follow its distribution. Where there are no
     classes it is tested on all test rows. Of copies (`fedray.data.deal`) these are the rows of its group's copy.
     """
-    if not study.classes:
-        everything = np.arange(len(study.split("test", world)[1]))
-
-        def find_targets(client: int) -> WeightedRows:
-            own = study.shards.client_test(world, client)
-            own = study.shards.cluster_test(world, client) if own is None else own
-            rows = everything if own is None else own
-            return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
-
-        return find_targets
     labels = study.split("test", world)[1].numpy()
-    count = np.bincount(labels, minlength=study.classes)
-    shares = label_shares(study, world)
+    if study.classes:
+        counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
+        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)  # of each class, `[N, C]`
 
     def find(client: int) -> WeightedRows:
         own = study.shards.client_test(world, client)
         if own is not None:
-            return WeightedRows(own, np.full(len(own), 1.0 / max(1, len(own))))
+            return weigh_equally(own)
         alike = study.shards.cluster_test(world, client)
-        number = count if alike is None else np.bincount(labels[alike], minlength=study.classes)
+        rows = np.arange(len(labels)) if alike is None else alike
+        if not study.classes:
+            return weigh_equally(rows)
+        number = np.bincount(labels[rows], minlength=study.classes)
         each = np.where(number > 0, shares[client], 0.0) / np.maximum(number, 1)
-        rows = np.flatnonzero(each[labels] > 0) if alike is None else alike[each[labels[alike]] > 0]
+        rows = rows[each[labels[rows]] > 0]
         weight = each[labels[rows]]
         return WeightedRows(rows, weight / max(float(weight.sum()), 1e-300))
 
@@ -205,12 +197,8 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
 def held_out_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function: client -> its held-out rows, which all weigh the same."""
-
-    def find(client: int) -> WeightedRows:
-        rows = study.shards.client_holdout(world, client) if study.hold_out else np.empty(0, np.int64)
-        return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
-
-    return find
+    nothing = np.empty(0, np.int64)
+    return lambda client: weigh_equally(study.shards.client_holdout(world, client) if study.hold_out else nothing)
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
@@ -230,7 +218,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns for each row 1 if the answer is wrong and else 0, or the squared error, the mean over targets.
+    """Returns for each row 1 if the answer is right and else 0, or the squared error, the mean over targets.
 
     Args:
         study: what was trained.

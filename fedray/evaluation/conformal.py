@@ -38,66 +38,6 @@ from fedray.simulation.study import ClientScores, Runtime, Study
 # own.
 
 
-class RowScores(NamedTuple):
-    """The scores of rows before a threshold is known.
-
-    Attributes:
-        labels: of each label, `[n, C]`; None for a regression.
-        moments: mean and standard deviation of the answer, `[n]` each; None for classes.
-        y: labels or targets, `[n]`.
-
-    Example:
-        >>> found = RowScores(np.array([[0.3, 0.8], [0.9, 0.2]]), None, np.array([0, 0]))
-        >>> measure_rows(found, None).tolist(), measure_rows(found, 0.8).tolist()
-        ([0.3, 0.9], [[1.0, 0.0], [2.0, 1.0]])
-    """
-
-    labels: FloatArray | None
-    moments: tuple[FloatArray, FloatArray] | None
-    y: Any
-
-
-def score_rows(
-    study: Study,
-    of: RowAnswers,
-    rule: ConformalRule,
-    rows: IntArray | None = None,
-    weights: FloatArray | None = None,
-) -> RowScores:
-    """Scores some rows.
-
-    Args:
-        study: what was trained.
-        of: what the models say.
-        rule: how sets are made.
-        rows: places in `of`, `[n]`; None: all of them.
-        weights: over the models, `[K]`; None: those of everybody.
-    """
-    said = join_answers(study, of, rows, weights)
-    if said.probs is None:
-        return RowScores(None, (said.mean, said.sd), said.y)
-    u = of.u if rows is None else of.u[rows]
-    return RowScores(score_labels(said.probs, u, rule), None, said.y)
-
-
-def measure_rows(found: RowScores, threshold: float | None) -> FloatArray:
-    """Returns numbers of each row: the score of its right answer, `[n]`, or what its set holds, `[2, n]` (`Sets`).
-
-    Args:
-        found: the scores.
-        threshold: the largest score inside of a set; None: it is not known yet.
-    """
-    if found.labels is not None:
-        if threshold is None:
-            return np.asarray(found.labels[np.arange(len(found.y)), found.y])
-        return np.stack(cover_labels(found.labels, found.y, threshold))
-    assert found.moments is not None
-    mean, sd = found.moments
-    if threshold is None:
-        return np.asarray(np.abs(found.y - mean) / sd)
-    return np.stack(cover_targets(mean, sd, found.y, threshold))
-
-
 def measure_sets(
     study: Study,
     world: int,
@@ -109,8 +49,16 @@ def measure_sets(
     thresholds: FloatArray | None,
 ) -> FloatArray:
     """A `Measure`: the scores of right answers `[n]`, or with thresholds `[worlds]` coverage and size `[2, n]`."""
+    said = join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
-    return measure_rows(score_rows(study, of, rule, rows, weights), threshold)
+    if said.probs is None:
+        if threshold is None:
+            return np.asarray(np.abs(said.y - said.mean) / said.sd)
+        return np.stack(cover_targets(said.mean, said.sd, said.y, threshold))
+    labels = score_labels(said.probs, of.u if rows is None else of.u[rows], rule)
+    if threshold is None:
+        return np.asarray(labels[np.arange(len(labels)), said.y])
+    return np.stack(cover_labels(labels, said.y, threshold))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -184,7 +132,7 @@ class Told(NamedTuple):
     """What is said about the rows of a split.
 
     Attributes:
-        everybody: numbers of all rows by everybody's answer, see `measure_rows`.
+        everybody: numbers of all rows by everybody's answer, see `measure_sets`.
         known: of each known client the scores of its right answers `[n_k]`; with thresholds coverage and mean size of
             its sets, `[2]`.
         y: labels or targets, `[n]`.
@@ -217,11 +165,10 @@ def tell(
         own: what clients with models of their own say; None: there are none.
     """
     of = read_world(study, world, measured, split)
-    everybody, known = (None, None) if found is None else (found.everybody.value, found.known.value)
-    inquiry = inquire(split, rule, None if known is None else np.full(study.worlds, known))
-    numbers = measure_rows(score_rows(study, of, rule), everybody)
-    known_say = tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers)
-    return Told(numbers, known_say, of.y)
+    everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
+    numbers = measure_sets(study, world, of, None, None, rule=rule, thresholds=everybody)
+    inquiry = inquire(split, rule, known)
+    return Told(numbers, tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers), of.y)
 
 
 def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule, own: Own | None = None) -> Calibration:

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
 from fedray.evaluation.answers import (
     Measured,
     ask_own_scores,
@@ -132,80 +132,37 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
-    factor, owner = 2.0 if study.net.objective == "half_mse" else 1.0, find_owners(study, answer)
+    factor, models, losses = 2.0 if study.net.objective == "half_mse" else 1.0, answer.models, dict[int, Tensor]()
+    client = np.arange(models)  # the client whose model each one is, `[R, A]`, -1 where it is nobody's
+    if study.method.one_model_per_client:
+        size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
+        owner = np.where(np.stack(size) > 0, client, -1)
+    else:
+        owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
     owned = (owner >= 0).any(axis=1)
-    losses = measure_own_losses(study, runtime, answer, owner) if owned.any() else {}
+    if owned.any():  # of many clients only the owners compute the loss
+        if study.clients.number <= EVALUATED_CLIENTS:
+            asked = [np.arange(study.clients.number)] * study.worlds
+        else:
+            asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
+        pieces = runtime.ask(losses_of(models, clients=asked), answer.state)
+        for world in np.flatnonzero(owned).tolist():
+            model = np.flatnonzero(np.isin(owner[world], asked[world]))
+            losses[world] = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
     if not owned.all():
         pieces = runtime.ask(losses_of(study.method.phase.models), state)
-        losses |= {
-            world: drop_empty(study, join_pieces(pieces, world), world) for world in np.flatnonzero(~owned).tolist()
-        }
+        for world in np.flatnonzero(~owned).tolist():
+            of_world = join_pieces(pieces, world)
+            client = np.arange(of_world.shape[1])
+            filled = study.shards.sizes(np.full_like(client, world), client) > 0
+            losses[world] = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
     return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
-
-
-def find_owners(study: Study, answer: Answer) -> IntArray:
-    """Returns for each model the client (with rows) that it belongs to, `[R, A]`; -1 for a model of no client.
-
-    Args:
-        study: what was trained.
-        answer: the models that answer.
-    """
-    if not study.method.one_model_per_client:
-        return np.full((study.worlds, answer.models), -1) if answer.owner is None else answer.owner
-    client = np.arange(answer.models)
-    size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
-    return np.where(np.stack(size) > 0, client, -1)
-
-
-def measure_own_losses(study: Study, runtime: Runtime, answer: Answer, owner: IntArray) -> dict[int, Tensor]:
-    """Measures the loss of each model on its owner's rows, by world; of many clients only the owners compute it.
-
-    Args:
-        study: what was trained.
-        runtime: where the losses are computed.
-        answer: the models that answer.
-        owner: the client whose model each one is, `[R, A]`, -1 where it is nobody's.
-
-    Returns:
-        World -> `[j]`, of the models with an owner; without the worlds where no model has one.
-    """
-    found = {}
-    if study.clients.number <= EVALUATED_CLIENTS:
-        asked = [np.arange(study.clients.number)] * study.worlds
-    else:
-        asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
-    pieces = runtime.ask(losses_of(answer.models, clients=asked), answer.state)
-    for world in np.flatnonzero((owner >= 0).any(axis=1)).tolist():
-        model = np.flatnonzero(np.isin(owner[world], asked[world]))
-        place = np.searchsorted(asked[world], owner[world, model])
-        found[world] = join_pieces(pieces, world)[model, place]
-    return found
-
-
-def drop_empty(study: Study, losses: Tensor, world: int) -> Tensor:
-    """Returns the losses `[K, n]` on the first n clients of a world, without clients that have no rows.
-
-    Args:
-        study: what was trained.
-        losses: on the first n clients, `[K, n]`.
-        world: number of the world.
-    """
-    client = np.arange(losses.shape[1])
-    filled = study.shards.sizes(np.full_like(client, world), client) > 0
-    return losses if filled.all() else losses[:, torch.from_numpy(filled)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How uncertain the answers to out-of-distribution inputs are, beside those to the rows of a split.
 
 DRAWN_BINS = 20  # of the entropy, in the report's picture
-
-
-class _Uncertainty(NamedTuple):
-    """The uncertainty of each row: entropy of the answer `[n]`, and the part of disagreement `[n]`, if there is one."""
-
-    total: FloatArray
-    knowledge: FloatArray | None
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
@@ -218,14 +175,16 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
         unknown: the same on the out-of-distribution inputs, `[K, m, C]`.
         answer: the models that answer.
     """
-    inside, outside = (_measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown))
+    (inside, inside_knowledge), (outside, outside_knowledge) = (
+        _measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown)
+    )
     scores = {
-        "ood_auroc": auroc(outside.total, inside.total),
-        "ood_fpr95": fpr95(outside.total, inside.total),
-        "ood_entropy": float(outside.total.mean()),
+        "ood_auroc": auroc(outside, inside),
+        "ood_fpr95": fpr95(outside, inside),
+        "ood_entropy": float(outside.mean()),
     }
-    if inside.knowledge is not None and outside.knowledge is not None:
-        scores["ood_auroc_knowledge"] = auroc(outside.knowledge, inside.knowledge)
+    if inside_knowledge is not None and outside_knowledge is not None:
+        scores["ood_auroc_knowledge"] = auroc(outside_knowledge, inside_knowledge)
     return scores
 
 
@@ -242,7 +201,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
         `ood_entropies`, `[bins, 3]`: the lower end of each bin of the entropy, and the shares of the test rows and of
         the other inputs in it; and `ood_auroc`, `[1]`.
     """
-    both = [_measure_uncertainty(study, 0, outputs, answer).total for outputs in (known, unknown)]
+    both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
     shares = [np.histogram(np.minimum(each, edges[-1]), edges)[0] / len(each) for each in both]
     return {
@@ -251,14 +210,20 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
     }
 
 
-def _measure_uncertainty(study: Study, world: int, outputs: Tensor, answer: Answer) -> _Uncertainty:
-    """Measures the uncertainty of the answers to some rows; a stack answers by its first row."""
+def _measure_uncertainty(
+    study: Study, world: int, outputs: Tensor, answer: Answer
+) -> tuple[FloatArray, FloatArray | None]:
+    """Measures the uncertainty of the answers to some rows; a stack answers by its first row.
+
+    Returns:
+        The entropy of each answer `[n]`, and the part of disagreement `[n]`, if there is one.
+    """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = ensemble.entropies(mean)
     if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
-        return _Uncertainty(total, None)
+        return total, None
     each, weights = ensemble.entropies(members), weigh_present(answer, world)
-    return _Uncertainty(total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0))
+    return total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -364,7 +329,9 @@ def _score_world(
         each = {prefix: _score_clients(study, world, measured, outputs, split) for prefix, split in told.items()}
     for prefix, values in each.items() if own else ():
         row |= summarize_clients(values, prefix, classes=bool(study.classes))
-    row |= _score_clusters(study, world, measured)
+    true, several = study.shards.clusters(world), answer.models > 1 and not study.method.one_model_per_client
+    if true is not None and measured.weights and several and study.evaluation.gamma is not None:  # else those of tiers
+        row["cluster_ari"] = compare_clusters(true, measured.weights[world])
     if not study.evaluation.clients:
         return row, None
     chosen, name = pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
@@ -393,16 +360,6 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
     return measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
 
 
-def _score_clusters(study: Study, world: int, measured: Measured) -> dict[str, float]:
-    """Scores how well the clients' models tell their true clusters apart; nothing if there is one cluster or model."""
-    true = study.shards.clusters(world)
-    if true is None or not measured.weights or study.method.one_model_per_client or measured.answer.models == 1:
-        return {}
-    if study.evaluation.gamma is None:  # the weights are those of tiers, which are no clusters
-        return {}
-    return {"cluster_ari": compare_clusters(true, measured.weights[world])}
-
-
 def score_answer(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
 ) -> dict[str, Any]:
@@ -419,23 +376,15 @@ def score_answer(
     _, y = study.split(split, world)
     if study.parts:
         probs = ensemble.probabilities(outputs.numpy())
-        return {**score_stack(study, probs, y.numpy()), **score_members(probs[1:], y.numpy())}
-    if study.classes:
+        found, members = score_stack(study, probs, y.numpy()), probs[1:]
+    elif study.classes:
         members, mean = answer_world(outputs, study.evaluation.average, answer, world)
-        return {**classification.classification_scores(members, y.numpy(), mean), **score_members(members, y.numpy())}
-    outputs = drop_absent(outputs, answer, world)
-    return score_regression(read_members(study, world, outputs, split, answer, residual=residual))
-
-
-def score_members(probs: FloatArray, y: IntArray) -> dict[str, list[float]]:
-    """Returns every score of each member by itself, `[K]` each, from probabilities `[K, n, C]` and labels `[n]`.
-
-    Example:
-        >>> probs = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])  # of two members
-        >>> score_members(probs, np.array([0, 1]))["member_accuracy"]
-        [1.0, 0.5]
-    """
-    return {f"member_{name}": values for name, values in classification.member_scores(probs, y).items()}
+        found = classification.classification_scores(members, y.numpy(), mean)
+    else:
+        outputs = drop_absent(outputs, answer, world)
+        return score_regression(read_members(study, world, outputs, split, answer, residual=residual))
+    each = classification.member_scores(members, y.numpy())
+    return {**found, **{f"member_{name}": values for name, values in each.items()}}
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:

@@ -26,6 +26,7 @@ from fedray.evaluation.answers import (
     pick_own_models,
     rows_of_clients,
     value_each,
+    weigh_equally,
 )
 from fedray.evaluation.regression import Members, drop_absent, read_members, weigh_present
 from fedray.metrics import ensemble
@@ -92,12 +93,7 @@ class Inquiry(NamedTuple):
     def rows(self, study: Study, world: int) -> RowsOfClient:
         """Returns a function: client -> the rows that it is asked about."""
         find = rows_of_clients(study, world, self.split)
-
-        def find_half(client: int) -> WeightedRows:
-            rows = find(client).rows[1::2]
-            return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
-
-        return find_half if self.halved else find
+        return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
         """Returns what each client says of the numbers of its rows; means of no rows are NaN."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,18 +40,12 @@ def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
 def refuse_own_rule(study: Study, answer: Answer) -> None:
     """Raises `BadInput` if a method's own rule cannot give the answers that the scenario asks for."""
-    if answer.combine is None:
-        return
-    name, average = study.method.name, study.evaluation.average
-    if not study.classes:
-        raise BadInput(f"method {name}: its Answer has combine, but {study.name} has real targets: leave combine out")
-    if study.evaluation.gamma is not None:
+    asks = not study.classes or study.evaluation.gamma is not None or study.evaluation.average == "logits"
+    if answer.combine is not None and asks:
         raise BadInput(
-            f"method {name}: its Answer has combine, which answers everybody alike: leave predict.gamma and "
-            "evaluate.personal out"
+            f"method {study.method.name}: its Answer has combine, which gives everybody the same probabilities of "
+            "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
         )
-    if average == "logits":
-        raise BadInput(f"predict.average = {average}: the Answer of {name} has combine instead: leave it out")
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ensemble.ClassAnswer:
@@ -202,38 +197,22 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 
 
 def score_regression(of: Members) -> dict[str, Any]:
-    """Returns all scores, and each member's."""
-    found = regression.regression_scores(
-        of.means,
-        of.y,
-        weights=of.weights,
-        variances=of.variances,
-        noise=of.noise,
-        floor=of.floor,
-        residual=of.residual,
-    )
-    if of.residual is not None:
-        found["residual_sd"] = float(np.sqrt(of.residual))
-    return {**found, **score_regressors(of)}
-
-
-def score_regressors(of: Members) -> dict[str, list[float]]:
-    """Returns every score of each member by itself, `[K]` each.
+    """Returns all scores, and of each member by itself the scores `member_...`, `[K]` each.
 
     One model has no knowledge uncertainty: where none is predicted or added, its variance is that of its residuals.
     """
+    score = partial(regression.regression_scores, y=of.y, floor=of.floor)
+    found: dict[str, Any] = score(
+        of.means, weights=of.weights, variances=of.variances, noise=of.noise, residual=of.residual
+    )
+    if of.residual is not None:
+        found["residual_sd"] = float(np.sqrt(of.residual))
     noise = of.noise if of.variances is not None or of.noise else of.residual or 0.0
     each = [
-        regression.regression_scores(
-            mean[None],
-            of.y,
-            variances=None if of.variances is None else of.variances[k : k + 1],
-            noise=noise,
-            floor=of.floor,
-        )
+        score(mean[None], variances=None if of.variances is None else of.variances[k : k + 1], noise=noise)
         for k, mean in enumerate(of.means)
     ]
-    return {f"member_{name}": [one[name] for one in each] for name in MEMBER_TARGET_SCORES}
+    return found | {f"member_{name}": [one[name] for one in each] for name in MEMBER_TARGET_SCORES}
 
 
 def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:

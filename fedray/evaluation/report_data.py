@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, State
 from fedray.evaluation.answers import (
     Measured,
     ask_own_scores,
@@ -47,20 +47,6 @@ PLANE_MARGIN = 0.25  # around the triangle of the members, as a share of its wid
 MODELS_AT_ONCE = 64
 
 
-class LossPlane(NamedTuple):
-    """The loss on a plane of weights.
-
-    Attributes:
-        loss: log mean training loss on a grid of g points a side, `[g, g]`, rows upwards.
-        points: where the three members lie, `[3, 2]`.
-        extent: left, right, bottom and top end of the grid, `[4]`, in distance between weights.
-    """
-
-    loss: FloatArray
-    points: FloatArray
-    extent: FloatArray
-
-
 def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
     """Returns an orthonormal basis of the plane through three models, by Gram-Schmidt on w1 - w0 and w2 - w0.
 
@@ -84,13 +70,19 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
     return axes, ((w - w[0]) @ axes.T).numpy()
 
 
-def measure_loss_plane(study: Study, state: State) -> LossPlane | None:
-    """Measures the plane through members 0, 1 and 2 of the first world; None with fewer, or for a large network."""
+def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
+    """Measures the plane through members 0, 1 and 2 of the first world; nothing with fewer, or for a large network.
+
+    Returns:
+        `loss_plane`: log mean training loss on a grid of g points a side, `[g, g]`, rows upwards. `loss_plane_points`:
+        where the three members lie, `[3, 2]`. `loss_plane_extent`: left, right, bottom and top end of the grid, `[4]`,
+        in distance between weights.
+    """
     engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
-        return None
+        return {}
     if engine.name == "conv" and study.net.layout.d > MOST_CONV_PARAMETERS:
-        return None
+        return {}
     grid, samples = PLANE_RESOLUTION[engine.name]
     x, y = study.pool_rows(0, PLANE_CLIENTS)
     chosen = torch.linspace(0, len(x) - 1, min(samples, len(x))).long()
@@ -109,13 +101,13 @@ def measure_loss_plane(study: Study, state: State) -> LossPlane | None:
     rows = (state.models[0].double() + at @ axes).to(state.models.dtype)
     losses = torch.cat([measure(part) for part in torch.split(rows, MODELS_AT_ONCE)])
     log = losses.clamp(min=1e-12).log().reshape(grid, grid)
-    return LossPlane(log.numpy(), points, np.array([across[0], across[-1], up[0], up[-1]]))
+    extent = np.array([across[0], across[-1], up[0], up[-1]])
+    return {"loss_plane": log.numpy(), "loss_plane_points": points, "loss_plane_extent": extent}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The arrays behind the report's pictures of a finished run (its first world), in `pictures.npz`.
 
-MOST_TEXT = 200  # characters of the name of a class
 MOST_COMPARED_MEMBERS = 2_000  # pair by pair, as many as the page draws
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
 
@@ -135,7 +127,14 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     every = join_pieces(pieces, 0)
     outputs, y = drop_absent(every, answer, 0), study.split("test", 0)[1].numpy()
     if study.classes:
-        arrays = _class_arrays(study, every, y, answer)
+        members, mean = answer_world(every, study.evaluation.average, answer, 0)
+        table = classification.calibration(mean, y)
+        arrays: dict[str, Any] = {
+            "class_names": np.array(study.shards.data.class_names, dtype=str),
+            "confusion": classification.confusion(mean, y),
+            "calibration": np.stack([table.confidence, table.accuracy, table.samples.astype(np.float64)], axis=1),
+            "disagreement": compare_members(members),
+        }
         if study.parts:
             arrays |= collect_stack_report(study, progress.state, ensemble.probabilities(every.numpy()), y)
     else:
@@ -143,7 +142,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     if study.evaluation.ood:
         unknown = join_pieces(runtime.ask(outputs_on(OOD, answer.models, worlds=1), answer.state), 0)
         arrays |= collect_ood_report(study, every, unknown, answer)
-    arrays |= _plane_arrays(study, progress.state)
+    arrays |= measure_loss_plane(study, progress.state)
     clusters = study.shards.clusters(0)
     if clusters is not None:
         arrays["clusters"] = clusters[:EVALUATED_CLIENTS]
@@ -175,17 +174,6 @@ def compare_members(members: FloatArray) -> FloatArray:
     chosen = members.argmax(-1).astype(np.min_scalar_type(members.shape[-1]))
     pairs: FloatArray = np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1]
     return pairs
-
-
-def _class_arrays(study: Study, outputs: Tensor, y: IntArray, answer: Answer) -> dict[str, Any]:
-    members, mean = answer_world(outputs, study.evaluation.average, answer, 0)
-    table = classification.calibration(mean, y)
-    return {
-        "class_names": np.array([name[:MOST_TEXT] for name in study.shards.data.class_names], dtype=str),
-        "confusion": classification.confusion(mean, y),
-        "calibration": np.stack([table.confidence, table.accuracy, table.samples.astype(np.float64)], axis=1),
-        "disagreement": compare_members(members),
-    }
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
@@ -255,10 +243,3 @@ def _target_arrays(study: Study, outputs: Tensor, answer: Answer, residual: floa
         "coverage": np.array(covered),
         "errors": np.stack([np.sqrt(variance), np.abs(of.y - mean)], axis=1),
     }
-
-
-def _plane_arrays(study: Study, state: State) -> dict[str, Any]:
-    plane = measure_loss_plane(study, state)
-    if plane is None:
-        return {}
-    return {"loss_plane": plane.loss, "loss_plane_points": plane.points, "loss_plane_extent": plane.extent}

@@ -1,10 +1,4 @@
-"""Scores and report data of a stack: its own answer, the plain average of its sub models, and each sub model's.
-
-Example:
-    >>> members = np.array([0.2, 0.4, 0.6, 1.0])[:, None, None]  # 2 folds of 2 models; one sample, one class
-    >>> average_over_models(members, folds=2, models=2).round(2).tolist()
-    [[[0.3]], [[0.8]]]
-"""
+"""Scores and report data of a stack: its own answer, the plain average of its sub models, and each sub model's."""
 
 from __future__ import annotations
 
@@ -27,27 +21,13 @@ def find_bases(study: Study) -> list[Part]:
     return [part for part in study.parts if not isinstance(part.study.shards, FeatureShards)]
 
 
-def average_over_models(members: FloatArray, folds: int, models: int) -> FloatArray:
-    """Averages the models of each fold of a base.
-
-    Args:
-        members: probabilities of the base's sub models, fold after fold, `[folds * models, n, C]`.
-        folds: F.
-        models: models of each fold.
-
-    Returns:
-        `[F, n, C]`.
-    """
-    average: FloatArray = members.reshape(folds, models, *members.shape[1:]).mean(axis=1)
-    return average
-
-
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
     """Splits the sub models' probabilities `[P, n, C]` into `[F, n, C]` a base, means over the models of a fold."""
-    return [
-        average_over_models(members[part.first : part.first + part.folds * part.models], part.folds, part.models)
-        for part in find_bases(study)
-    ]
+    found = []
+    for part in find_bases(study):
+        own = members[part.first : part.first + part.folds * part.models]
+        found.append(own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1))
+    return found
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
@@ -68,7 +48,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
     scores = classification.classification_scores(probs[1:], y, probs[0])
     scores |= {
         "accuracy_average": classification.accuracy(average, y),
-        "f1_average": classification.weighted_f1(average, y),
+        "f1_average": classification.f1_scores(average, y)["f1_weighted"],
     }
     for i, folds in enumerate(bases if study.parts[0].combine is None else []):
         scores[f"accuracy_base_{i}"] = classification.accuracy(folds.mean(axis=0), y)

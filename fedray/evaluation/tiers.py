@@ -83,17 +83,13 @@ def score_tiers(
             asked = members & ~np.isnan(told[:, 0])
             if not asked.any():
                 continue
-            scores = _average(study, told[asked])
+            if study.classes:
+                scores = classification.scores_of_means(told[asked].mean(axis=0))
+            else:  # the RMSE is the mean of theirs
+                means = np.concatenate([np.sqrt(told[asked, :1]), told[asked, 1:]], axis=1).mean(axis=0)
+                scores = dict(zip(("rmse", "nll", "coverage_95", "width_95"), means.tolist(), strict=True))
             if sets is not None and split == "test" and group != "personal_":
                 covered, size = (each[asked].mean() for each in sets)
                 scores |= {"conformal_coverage": float(covered), f"conformal_{name_size(study)}": float(size)}
             found |= {prefix + group + name: value for name, value in scores.items()}
     return found
-
-
-def _average(study: Study, told: FloatArray) -> dict[str, float]:
-    """Returns the scores of some clients from their means `[n, m]`; the RMSE is the mean of theirs."""
-    if study.classes:
-        return classification.scores_of_means(told.mean(axis=0))
-    means = np.concatenate([np.sqrt(told[:, :1]), told[:, 1:]], axis=1).mean(axis=0)
-    return dict(zip(("rmse", "nll", "coverage_95", "width_95"), means.tolist(), strict=True))

@@ -150,7 +150,7 @@ class FitTrees(Work):
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
         """The learners of a client, `[F, n, 3]`: by the ensemble's weights, later ones by its own (local AdaBoost)."""
         rows, weight = job.rows, self._weigh(job)[0]
-        learners = torch.zeros(self.series, *_tree_shape(self.numbers))
+        learners = torch.zeros(self.series, self.numbers // 3, 3)  # nodes, and the numbers of each
         classes, first = len(np.unique(rows.y)), 0.0
         for number in range(self.series):
             learners[number] = self._fit_one(job, weight, number)
@@ -236,8 +236,3 @@ def draw_rows(odds: FloatArray, numbers: FloatArray) -> IntArray:
     ends = np.cumsum(odds)
     drawn: IntArray = np.minimum(np.searchsorted(ends, numbers * ends[-1], side="right"), len(odds) - 1)
     return drawn
-
-
-def _tree_shape(numbers: int) -> tuple[int, int]:
-    """Nodes of a tree of so many numbers, and numbers of a node."""
-    return numbers // 3, 3

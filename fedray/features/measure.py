@@ -32,7 +32,6 @@ from fedray.core.errors import BadInput
 from fedray.core.piece import Piece
 from fedray.core.types import EVALUATED_ROWS, IntArray, Net
 from fedray.models.net import factor_fisher, per_sample
-from fedray.own_code.user_code import name_type
 from fedray.training.client_code import read_features, watching_features
 from fedray.training.update import Site, Update
 
@@ -141,7 +140,10 @@ class ClientSums(Measure):
                     inputs = site.to_device(x)
                     outputs = functional_call(net.module, named, (inputs,))
                     seen = SeenRows(inputs, read_features(net, watched), outputs, site.to_device(y))
-                    total[j] += _check_sums(self.function(seen), self.numbers).to(total.device)
+                    found = self.function(seen)
+                    if getattr(found, "shape", None) != (self.numbers,):
+                        raise BadInput(f"ClientSums: its function must return a tensor of {self.numbers:,} numbers")
+                    total[j] += found.double().to(total.device)
         return update._replace(beside=total.to(models.dtype))
 
 
@@ -152,15 +154,6 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
     for some in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
         x = site.shards.normalize(fetched.x[some][None], where)[0]
         yield x, site.shards.targets(fetched.labels(some, 0)[None], where)[0]
-
-
-def _check_sums(found: object, numbers: int) -> Tensor:
-    """Refuses what a function returned, if these are not the sums."""
-    if not isinstance(found, Tensor):
-        raise BadInput(f"ClientSums: its function returned {name_type(found)}: return a tensor of {numbers:,} numbers")
-    if found.shape != (numbers,):
-        raise BadInput(f"ClientSums: its function returned shape {list(found.shape)}: return {numbers:,} numbers")
-    return found.double()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -192,8 +192,7 @@ def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[l
 
 def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
     """The step `one` of the first `real` lanes, in place."""
-    lanes = max(real, min(engine.min_lanes, engine.width, len(now.rows)))  # a lone lane beside one that has finished
-    trained = engine.train(net, _take_lanes(one, now, lanes))
+    trained = engine.train(net, one._replace(start=now.rows, counters=now.counters))
     before, after, p = now.rows[:real], trained.final[:real], net.layout.trainable
     if momentum:
         velocity = now.velocity[:real].mul_(momentum).add_(after[:, :p] - before[:, :p])
@@ -222,30 +221,3 @@ def _cut_steps(block: Block) -> Iterator[Block]:
 def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
     """`Block.read` of a block of one step."""
     return read(step, step + 1)
-
-
-def _take_lanes(one: Block, now: _Sampled, lanes: int) -> Block:
-    """The first lanes of a block of one step, from where they are now."""
-    now = _Sampled(*(part[:lanes] for part in now))
-    if lanes == len(one.start):
-        return one._replace(start=now.rows, counters=now.counters)
-    assert one.anchor is not None
-    source = one.source
-    if source is not None:
-        first = None if source.first is None else source.first[:lanes]
-        source = source._replace(index=source.index[:, :lanes], first=first, world=source.world[:lanes])
-
-    def read(first: int, end: int) -> tuple[Tensor, Tensor]:
-        x, y = one.read(first, end)
-        return x[:, :lanes], y[:, :lanes]
-
-    return one._replace(
-        start=now.rows,
-        counters=now.counters,
-        read=read,
-        weight=one.weight[:, :lanes],
-        steps=one.steps[:lanes],
-        keys=one.keys[:lanes],
-        anchor=one.anchor[:lanes],
-        source=source,
-    )

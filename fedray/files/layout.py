@@ -103,11 +103,8 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
     if others and not (train and (tests or more)):
         part = (train + tests + more)[0]
         raise BadInput(f"{where}: {part} says part, and {others[0]} does not: rename one of them, or leave it out")
-    for alike in (train, tests):
-        if len(alike) > 1:
-            raise BadInput(f"{where}: {alike[0]} and {alike[1]} are the same part: join them, or leave one out")
-    if not train:
-        raise BadInput(f"{where}: of the parts {', '.join(names)[:200]} none is called train: rename one")
+    if len(train) != 1 or len(tests) > 1:
+        raise BadInput(f"{where}: one of {', '.join(names)[:200]} is to say train, and one at most test: rename some")
     chosen = test if test is not None else next(iter(tests + more), None)
     unread = [] if test is not None else [name for name in names if name not in (train[0], chosen)]
     if not unread:
@@ -190,18 +187,14 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
         inside = folder / test
         other = inside if inside.is_dir() else expand_user_path("data.test", test)
         if not other.is_dir():
-            raise BadInput(
-                f"data.test = {test}: there is no such folder, neither in {folder} nor as a path: correct it"
-            )
+            raise BadInput(f"data.test = {test}: there is no such folder in {folder}, nor as a path: correct it")
         named = [at for at in list_folders(folder) if find_part(at.name) == "train" and not _has_pictures(at)]
         train = named[0] if named else folder
         _walk(layout, train, "train", "", other)
         _walk(layout, other, "test", "", None)
     if not layout.classes:
         endings = ", ".join(PICTURES[:4])
-        raise BadInput(
-            f"data.path = {folder}: no folder in it holds pictures ({endings}, ...): put those of a class into one"
-        )
+        raise BadInput(f"data.path = {folder}: no folder in it holds pictures ({endings}, ...): put some into one")
     return layout._replace(classes=sorted(layout.classes, key=lambda one: one.part == "test"))
 
 
@@ -210,16 +203,8 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
     full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if direct:
-        if len(direct) < len(full):
-            other = next(at for at in full if at not in direct)
-            raise BadInput(
-                f"data.path = {folder}: {direct[0].name} holds pictures, and {other.name} only folders: put the "
-                "pictures of each class into a folder"
-            )
-        if all(find_part(name) for name in names):
-            raise BadInput(
-                f"data.path = {folder}: {names[0]} is a part, but holds pictures: put those of a class into one"
-            )
+        if len(direct) < len(full) or all(find_part(name) for name in names):
+            raise BadInput(f"data.path = {folder}: put the pictures of each class of each part into a folder")
         layout.classes.extend(ClassFolder(part or "train", client, at.name, at) for at in full)
         return
     parts = find_parts(names, f"data.path = {folder}") if full else None

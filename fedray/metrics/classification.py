@@ -17,20 +17,6 @@ from fedray.metrics.ensemble import entropies, score_range, to_floats, to_labels
 BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 
 
-class _Rows(NamedTuple):
-    """What several scores read: probabilities `[n, C]`, labels `[n]` and the most probable classes `[n]`."""
-
-    probs: FloatArray
-    labels: IntArray
-    given: IntArray
-
-
-def _read(probs: ArrayLike, y: ArrayLike) -> _Rows:
-    """Returns the arrays of one model or ensemble."""
-    p = to_floats(probs)
-    return _Rows(p, to_labels(y), p.argmax(axis=-1))
-
-
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
     """Share of the samples whose most probable class is the label; in a tie, the first class counts.
 
@@ -38,28 +24,17 @@ def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
         0.5
     """
-    return _accuracy(_read(probs, y))
-
-
-def _accuracy(rows: _Rows) -> float:
-    """Returns the share of `accuracy`."""
-    return float((rows.given == rows.labels).mean())
+    return float((to_floats(probs).argmax(axis=-1) == to_labels(y)).mean())
 
 
 def nll(probs: ArrayLike, y: ArrayLike) -> float:
     """Mean of `-log p(label)` in nats; probabilities below 2.2e-16 count as 2.2e-16, so that it is finite."""
-    return _nll(_read(probs, y))
+    return float(-_log_likelihoods(to_floats(probs), to_labels(y)).mean())
 
 
-def _nll(rows: _Rows) -> float:
-    """Returns the mean of `nll`."""
-    return float(-_log_likelihoods(rows).mean())
-
-
-def _log_likelihoods(rows: _Rows) -> FloatArray:
+def _log_likelihoods(probs: FloatArray, y: IntArray) -> FloatArray:
     """`log p(label)` of each sample, `[n]`."""
-    chosen = rows.probs[np.arange(len(rows.probs)), rows.labels]
-    return np.asarray(np.log(np.clip(chosen, np.finfo(np.float64).eps, 1.0)))
+    return np.asarray(np.log(np.clip(probs[np.arange(len(probs)), y], np.finfo(np.float64).eps, 1.0)))
 
 
 def brier(probs: ArrayLike, y: ArrayLike) -> float:
@@ -69,18 +44,13 @@ def brier(probs: ArrayLike, y: ArrayLike) -> float:
         >>> brier([[0.0, 1.0]], [0])
         2.0
     """
-    return _brier(_read(probs, y))
+    return float(_square_gaps(to_floats(probs), to_labels(y)).mean())
 
 
-def _brier(rows: _Rows) -> float:
-    """Returns the mean of `brier`."""
-    return float(_square_gaps(rows).mean())
-
-
-def _square_gaps(rows: _Rows) -> FloatArray:
+def _square_gaps(probs: FloatArray, y: IntArray) -> FloatArray:
     """Returns the Brier score of each sample, `[n]`."""
-    gaps = rows.probs.copy()
-    gaps[np.arange(len(gaps)), rows.labels] -= 1.0
+    gaps = probs.copy()
+    gaps[np.arange(len(gaps)), y] -= 1.0
     return np.asarray((gaps**2).sum(axis=-1))
 
 
@@ -110,13 +80,8 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
         y: Labels, `[n]`.
         bins: Number of bins.
     """
-    return _calibration(_read(probs, y), bins)
-
-
-def _calibration(rows: _Rows, bins: int) -> Calibration:
-    """Returns the table of `calibration`."""
     edges = np.linspace(0.0, 1.0, bins + 1)
-    confidence, right, index = _find_bins(rows, edges)
+    confidence, right, index = _find_bins(to_floats(probs), to_labels(y), edges)
     count = np.bincount(index, minlength=bins)
     filled = np.where(count > 0, count, np.nan)
     sums = (np.bincount(index, weights=v, minlength=bins) for v in (confidence, right))
@@ -124,10 +89,10 @@ def _calibration(rows: _Rows, bins: int) -> Calibration:
     return Calibration(edges[:-1], edges[1:], count.astype(np.int64), means[0], means[1])
 
 
-def _find_bins(rows: _Rows, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
     """Returns the confidence of each sample, whether it is right, and the number of its bin, `[n]` each."""
-    confidence = rows.probs[np.arange(len(rows.probs)), rows.given]
-    right = (rows.given == rows.labels).astype(np.float64)
+    given = probs.argmax(axis=-1)
+    confidence, right = probs[np.arange(len(probs)), given], (given == y).astype(np.float64)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
     return confidence, right, index
 
@@ -146,12 +111,7 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
         >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
         0.3
     """
-    return _ece(_read(probs, y), bins)
-
-
-def _ece(rows: _Rows, bins: int = BINS) -> float:
-    """Returns the error of `ece`."""
-    table = _calibration(rows, bins)
+    table = calibration(probs, y, bins)
     gap = np.where(table.samples > 0, table.samples * np.abs(table.accuracy - table.confidence), 0.0)
     return float(gap.sum() / table.samples.sum())
 
@@ -186,13 +146,9 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
         >>> confusion([[0.9, 0.1], [0.8, 0.2]], [0, 1]).tolist()
         [[1, 0], [1, 0]]
     """
-    return _confusion(_read(probs, y))
-
-
-def _confusion(rows: _Rows) -> IntArray:
-    """Returns the table of `confusion`."""
-    classes = rows.probs.shape[-1]
-    cells = np.bincount(rows.labels * classes + rows.given, minlength=classes**2)
+    rows = to_floats(probs)
+    classes = rows.shape[-1]
+    cells = np.bincount(to_labels(y) * classes + rows.argmax(axis=-1), minlength=classes**2)
     return cells.reshape(classes, classes).astype(np.int64)
 
 
@@ -207,20 +163,10 @@ def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
         >>> f1_scores([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.2, 0.8]], [0, 0, 1, 1])
         {'f1_weighted': 0.7333..., 'f1_macro': 0.7333...}
     """
-    return _f1_scores(_read(probs, y))
-
-
-def _f1_scores(rows: _Rows) -> dict[str, float]:
-    """Returns the two means of `f1_scores`."""
-    table = _confusion(rows)
+    table = confusion(probs, y)
     true, given = table.sum(axis=1), table.sum(axis=0)
     f1 = 2.0 * np.diag(table) / np.maximum(true + given, 1)
     return {"f1_weighted": float((f1 * true).sum() / true.sum()), "f1_macro": float(f1[true + given > 0].mean())}
-
-
-def weighted_f1(probs: ArrayLike, y: ArrayLike) -> float:
-    """Returns the F1 of `f1_scores` that is weighted by how often a class is the label."""
-    return f1_scores(probs, y)["f1_weighted"]
 
 
 def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
@@ -236,9 +182,9 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
         accuracy_min, accuracy_mean and accuracy_max.
     """
     rows = to_floats(members)
-    whole = _read(rows.mean(axis=0) if answer is None else answer, y)
-    scores = {"accuracy": _accuracy(whole), **_f1_scores(whole), "nll": _nll(whole), "brier": _brier(whole)}
-    scores |= {"ece": _ece(whole), "entropy": entropy(whole.probs), "disagreement": disagreement(rows)}
+    whole = to_floats(rows.mean(axis=0) if answer is None else answer)
+    scores = {"accuracy": accuracy(whole, y), **f1_scores(whole, y), "nll": nll(whole, y), "brier": brier(whole, y)}
+    scores |= {"ece": ece(whole, y), "entropy": entropy(whole), "disagreement": disagreement(rows)}
     return scores | score_range("accuracy", [accuracy(row, y) for row in rows])
 
 
@@ -252,11 +198,11 @@ def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
         probs: Probabilities, `[n, C]`.
         y: Labels, `[n]`.
     """
-    rows = _read(probs, y)
-    confidence, right, index = _find_bins(rows, np.linspace(0.0, 1.0, BINS + 1))
+    rows, labels = to_floats(probs), to_labels(y)
+    confidence, right, index = _find_bins(rows, labels, np.linspace(0.0, 1.0, BINS + 1))
     gaps = np.zeros((BINS, len(right)))
     gaps[index, np.arange(len(right))] = confidence - right
-    return np.concatenate([np.stack([right, -_log_likelihoods(rows), _square_gaps(rows)]), gaps])
+    return np.concatenate([np.stack([right, -_log_likelihoods(rows, labels), _square_gaps(rows, labels)]), gaps])
 
 
 def scores_of_means(means: FloatArray) -> dict[str, float]:
@@ -282,14 +228,9 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
         >>> member_scores([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]], [0, 1])["accuracy"]
         [1.0, 0.5]
     """
-    each = [_read(member, y) for member in to_floats(members)]
-    return {
-        "accuracy": [_accuracy(one) for one in each],
-        "nll": [_nll(one) for one in each],
-        "brier": [_brier(one) for one in each],
-        "ece": [_ece(one) for one in each],
-        "entropy": [entropy(one.probs) for one in each],
-    }
+    rows, scores = to_floats(members), {"accuracy": accuracy, "nll": nll, "brier": brier, "ece": ece}
+    found = {name: [score(member, y) for member in rows] for name, score in scores.items()}
+    return found | {"entropy": [entropy(member) for member in rows]}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

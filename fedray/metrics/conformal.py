@@ -117,14 +117,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
         >>> round(compute_coverage((9,), k=9, r=1), 6)  # one client: k / (n + 1)
         0.9
     """
-    low, high = _find_window(sizes, k, r)
-    places, weights = _list_nodes(4 if len(sizes) >= 30 else 20)
-    t = low + (high - low) * places
-    return float(low + (high - low) * (weights * _fewer_than(sizes, k, r, t)).sum())
-
-
-def _find_window(sizes: tuple[int, ...], k: int, r: int) -> tuple[float, float]:
-    """Finds where the integrand leaves 1 and where it reaches 0, to 12 digits."""
+    # Finds where the integrand leaves 1 and where it reaches 0, to 12 digits
     n = np.unique(np.array(sizes))
     rank = list_ranks(tuple(n.tolist()), k)
     first, last = (betaincinv(rank, n - rank + 1, tail) for tail in (_TAIL, 1.0 - _TAIL))
@@ -132,7 +125,10 @@ def _find_window(sizes: tuple[int, ...], k: int, r: int) -> tuple[float, float]:
     mean, variance = _moments(sizes, k, grid)
     reach = _REACH * (np.sqrt(variance) + 1.0)
     inside = np.flatnonzero((mean + reach > r - 0.5) & (mean - reach < r - 0.5))
-    return float(grid[max(0, inside[0] - 1)]), float(grid[min(_GRID - 1, inside[-1] + 1)])
+    low, high = float(grid[max(0, inside[0] - 1)]), float(grid[min(_GRID - 1, inside[-1] + 1)])
+    places, weights = _list_nodes(4 if len(sizes) >= 30 else 20)
+    t = low + (high - low) * places
+    return float(low + (high - low) * (weights * _fewer_than(sizes, k, r, t)).sum())
 
 
 @lru_cache(maxsize=2)

@@ -58,15 +58,11 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
         if left < 0:
             nodes[new] = LEAF, classes[inner.value[at, 0].argmax()], 0.0
             continue
-        nodes[new] = inner.feature[at] + 1, _round_down(float(inner.threshold[at])), len(old)
+        threshold, near = float(inner.threshold[at]), np.float32(inner.threshold[at])
+        below = near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))  # or equal, as a float32
+        nodes[new] = inner.feature[at] + 1, below, len(old)
         old += [left, right]
     return torch.from_numpy(nodes)
-
-
-def _round_down(threshold: float) -> np.float32:
-    """Returns the largest float32 that is at most a number."""
-    near = np.float32(threshold)
-    return near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))
 
 
 def has_root(trees: Tensor) -> Tensor:

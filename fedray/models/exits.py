@@ -80,7 +80,9 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
     if not isinstance(net, nn.Sequential):  # torchvision's networks flatten between their layers
         parts.append(nn.Flatten())
     row, training = torch.linspace(-1.0, 1.0, math.prod(shape)).view(1, *shape), net.training
-    starts = [i for i, part in enumerate(parts) if _has_weights(part)]
+    starts = [
+        i for i, part in enumerate(parts) if not isinstance(part, _NORMS) and any(True for _ in part.parameters())
+    ]
     starts = [i - (i > 0 and isinstance(parts[i - 1], nn.Flatten)) for i in starts]
     known = [id(part) for part in net.parameters()]
     found = [id(value) for part in (*parts, last) for value in part.parameters()]
@@ -96,7 +98,11 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
             for b, block in enumerate(blocks):
                 x = block.eval()(x)
                 if b < number - 1:
-                    heads[str(b)] = _make_head(x, wanted.shape[1], refused)
+                    if x.dim() not in (2, 4):
+                        raise refused
+                    mean = [nn.AdaptiveAvgPool2d(1), nn.Flatten()] if x.dim() == 4 else []
+                    linear = nn.Linear(x.shape[1], wanted.shape[1])
+                    heads[str(b)] = nn.Sequential(*mean, linear) if mean else linear
             out = last(x)
         except (RuntimeError, TypeError, ValueError, IndexError):
             raise refused from None
@@ -105,19 +111,6 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
     if out.shape != wanted.shape or not (row.is_meta or torch.equal(out, wanted)):
         raise refused
     return Exits(blocks, {**heads, str(number - 1): last}).train(training)
-
-
-def _has_weights(part: nn.Module) -> bool:
-    """Says whether a stage begins with a layer."""
-    return not isinstance(part, _NORMS) and any(True for _ in part.parameters())
-
-
-def _make_head(x: Tensor, outputs: int, refused: BadInput) -> nn.Module:
-    """Makes a head for what a block puts out."""
-    if x.dim() not in (2, 4):
-        raise refused
-    linear = nn.Linear(x.shape[1], outputs)
-    return linear if x.dim() == 2 else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear)
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:

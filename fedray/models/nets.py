@@ -437,26 +437,19 @@ def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, width
     depth, small = _channels_and_stem("resnet", input_shape)
     net: Any = ResNet(BasicBlock, layers, num_classes=outputs)
     if width != 1:
-        _scale_stages(net, layers, max(1, round(64 * width)))
+        net.inplanes = channels = max(1, round(64 * width))  # of the first stage; torchvision fixes 64
+        net.conv1, net.bn1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(channels)
+        for stage, blocks in enumerate(layers):
+            made = net._make_layer(BasicBlock, channels * 2**stage, blocks, stride=1 if stage == 0 else 2)
+            setattr(net, f"layer{stage + 1}", made)
+        net.fc = nn.Linear(net.inplanes, net.fc.out_features)
+        for module in net.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     net.conv1 = _stem(depth, net.conv1.out_channels) if small else _match_channels(net.conv1, depth)
     if small:
         net.maxpool = nn.Identity()
     return replace_norms(net, norm)
-
-
-def _scale_stages(net: Any, layers: list[int], channels: int) -> None:
-    """Give the first stage of a ResNet so many channels, and each further one twice as many; torchvision fixes 64."""
-    from torchvision.models.resnet import BasicBlock
-
-    net.inplanes = channels
-    net.conv1, net.bn1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(channels)
-    for stage, blocks in enumerate(layers):
-        made = net._make_layer(BasicBlock, channels * 2**stage, blocks, stride=1 if stage == 0 else 2)
-        setattr(net, f"layer{stage + 1}", made)
-    net.fc = nn.Linear(net.inplanes, net.fc.out_features)
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _stem(depth: int, channels: int) -> nn.Conv2d:

@@ -136,13 +136,16 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
     if type(net.module) is not nn.Sequential:
         raise BadInput(f"{begin} is no nn.Sequential of plain layers, which is what {who} cuts: choose mlp or cnn")
     for part in net.module:
-        if not _can_slice(part):
+        can = type(part) in (nn.Linear, nn.Conv2d, nn.Flatten, *_UNIT, *_CHANNEL)
+        if isinstance(part, nn.Flatten):  # each channel goes through it by itself, or it is cut, too
+            can = (part.start_dim, part.end_dim) == (1, -1)
+        if not can or (isinstance(part, nn.Conv2d) and part.groups != 1):
             raise BadInput(
                 f"{begin} has {type(part).__name__}, but {who} cuts Linear and Conv2d (groups=1), with ReLU, Tanh, "
                 "pooling, Flatten and dropout between them: choose mlp, cnn or vgg11, and no normalization (model.norm)"
             )
-    named = list(net.module.named_parameters())
-    if net.layout.counters or tuple(name for name, _ in named) != net.layout.names or _shares_layers(net.module):
+    named = [name for name, _ in net.module.named_parameters(remove_duplicate=False)]
+    if net.layout.counters or tuple(named) != net.layout.names:
         raise BadInput(f"{begin} has frozen or shared layers, but {who} cuts plain ones: choose mlp or cnn")
     weighted = [(i, part) for i, part in enumerate(net.module) if isinstance(part, nn.Linear | nn.Conv2d)]
     found: list[SlicedLayer] = []
@@ -154,21 +157,6 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
             raise BadInput(f"{begin} has a {type(part).__name__} that reads no whole channels, but {who} cuts channels")
         found.append(SlicedLayer(shape, part.bias is not None, reads, end == weighted[-1][0]))
     return tuple(found)
-
-
-def _shares_layers(module: nn.Sequential) -> bool:
-    """Whether a layer or its parameters occur twice."""
-    every = [id(value) for part in module for value in part._parameters.values() if value is not None]
-    return len(set(every)) < len(every)
-
-
-def _can_slice(part: nn.Module) -> bool:
-    """Whether the layers around this one may be cut: each channel goes through it by itself, or it is cut, too."""
-    if type(part) is nn.Flatten:
-        return (part.start_dim, part.end_dim) == (1, -1)
-    if type(part) is nn.Conv2d:
-        return part.groups == 1
-    return type(part) in (nn.Linear, *_UNIT, *_CHANNEL)
 
 
 def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:

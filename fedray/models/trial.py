@@ -181,7 +181,14 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
         with rng.torch_scope(address):
             module = make()
         layout = layout_of(module, name)
-        _check_first_values(module, name)
+        for parameter in module.parameters():
+            if parameter.requires_grad and parameter.dtype != torch.float32:
+                kind = str(parameter.dtype).removeprefix("torch.")
+                raise BadInput(f"model.name = {name} has parameters of type {kind}: make them float32, as torch does")
+            if not bool(torch.isfinite(parameter).all()):
+                raise BadInput(
+                    f"model.name = {name} begins with parameters that are NaN or infinite: look at how it draws them"
+                )
         named = dict(module.named_parameters()) | dict(module.named_buffers())
         calls.append([named[key] for key in layout.names])
     first, again, other = calls
@@ -200,18 +207,6 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
             f"model.name = {name}: every call gives the same first values (what is frozen is the same in all models), "
             f"so that all {models} models begin as one: draw them with torch's generator, or set method.models to 1"
         )
-
-
-def _check_first_values(module: nn.Module, name: str) -> None:
-    """Refuses parameters that are not float32, or not finite from the beginning."""
-    for parameter in module.parameters():
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            kind = str(parameter.dtype).removeprefix("torch.")
-            raise BadInput(f"model.name = {name} has parameters of type {kind}: make them float32, as torch does")
-        if not bool(torch.isfinite(parameter).all()):
-            raise BadInput(
-                f"model.name = {name} begins with parameters that are NaN or infinite: look at how it draws them"
-            )
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
@@ -248,7 +243,7 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
         >>> find_mixing(net, torch.zeros(4), training=False) == MIXES, find_mixing(plain, torch.zeros(4), training=True)
         (True, None)
     """
-    place, failure, first = next(net.module.parameters()).device, "", net.init(0)
+    place, failure, first = next(net.module.parameters(), torch.zeros(0)).device, "", net.init(0)
     moved = first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "padding"), len(first))).to(first)
     for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-4))[0 if training else 1 :]:
         try:

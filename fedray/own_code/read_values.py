@@ -1,4 +1,4 @@
-"""What a user's code reads beside its source, as digests, and what it can reach, as something to compare."""
+"""What a user's code reads beside its source, as digests, and what it can reach and change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from numbers import Number
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,63 +124,18 @@ def _write_array(value: Tensor | np.ndarray[Any, Any]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code can reach: the functions, plain values and objects that lie in closures, as something to compare.
-#
-# Two compositions of a method whose parts reach the same things compute the same. So a piece that was changed between
-# the two, and is not seen in what they reach, is not read.
+# What code can reach and change: variables of closures, tensors, arrays and tables.
 
 _TABLES = (Tensor, np.ndarray, dict, list, set)
 _MOST_COMPARED = 100_000  # values of an array, evenly spread, of which a change is noticed
-
-
-class Reached(NamedTuple):
-    """What code can reach.
-
-    Attributes:
-        things: Code, plain values with the names that they have there, arrays by their bytes, and other objects by
-            their identities.
-        named: The names of attributes and globals in all of the code.
-    """
-
-    things: frozenset[Any]
-    named: frozenset[str]
-
-
-def reach(thing: Any, skipped: type | tuple[type, ...] = ()) -> Reached:
-    """What a function, or an object that holds functions, can reach through closures, partials, tables and dataclasses.
-
-    Args:
-        thing: Where to begin.
-        skipped: Kinds of objects that are not looked into, and are the same as any other of their kind.
-
-    Example:
-        >>> def make(rate, number):
-        ...     return lambda x: rate * x
-        >>> one, same, other = (reach(make(*each)).things for each in ((0.1, 1), (0.1, 2), (0.2, 1)))
-        >>> one == same, one == other
-        (True, False)
-    """
-    things: set[Any] = set()
-    named: set[str] = set()
-    for name, one in _walk(thing, skipped):
-        if one is None or isinstance(one, _PLAIN_VALUES):
-            things.add((name, repr(one)))
-        elif isinstance(one, skipped):
-            things.add((name, type(one)))
-        elif isinstance(one, FunctionType):
-            things.add(one.__code__)
-            named.update(list_names(one.__code__))
-        elif _look_into(one) is None:
-            things.add((name, _identify(one)))
-    return Reached(frozenset(things), frozenset(named))
 
 
 def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[int, tuple[str, Any]]:
     """Returns the variables of closures, tensors, arrays and tables that code can reach, with their names, by identity.
 
     Args:
-        thing: As in `reach`.
-        skipped: As in `reach`.
+        thing: Functions, or what holds them.
+        skipped: Kinds of objects that are not looked into.
 
     Example:
         >>> def make(table):

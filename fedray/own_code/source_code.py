@@ -154,7 +154,11 @@ def _read_source(thing: Any) -> str | None:
     """Returns the source of a function or class in one spelling, without comments and docstrings."""
     try:
         if isinstance(thing, FunctionType) and thing.__name__ == "<lambda>":
-            tree: ast.AST | None = _find_lambda(thing)
+            lines, _ = inspect.findsource(thing)
+            line = thing.__code__.co_firstlineno
+            found = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Lambda)]
+            here = [node for node in found if node.lineno == line]
+            tree: ast.AST | None = here[0] if len(here) == 1 else None
         else:
             tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
@@ -169,15 +173,6 @@ def strip_docstrings(tree: ast.AST) -> ast.AST:
         if isinstance(node, kinds) and ast.get_docstring(node, False):
             node.body = node.body[1:] or [ast.Pass()]
     return tree
-
-
-def _find_lambda(function: FunctionType) -> ast.AST | None:
-    """Returns the expression of a lambda; None where its line has several of them."""
-    lines, _ = inspect.findsource(function)
-    line = function.__code__.co_firstlineno
-    found = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Lambda)]
-    here = [node for node in found if node.lineno == line]
-    return here[0] if len(here) == 1 else None
 
 
 def hash_file(path: str | None) -> str | None:

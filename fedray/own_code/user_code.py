@@ -9,7 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,10 +44,8 @@ def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
         yield
     except FedrayError:
         raise
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and not is_raised_by_user(error):
-            raise  # a signal that ends the program
-        remedy = of_none if "NoneType" in _text_of(error) else ""
+    except Exception as error:
+        remedy = of_none if "NoneType" in str(error) else ""
         raise FedrayError(f"{what} raised {describe_exception(error)}{remedy}") from error
 
 
@@ -58,7 +56,7 @@ def describe_exception(error: BaseException) -> str:
         >>> describe_exception(KeyError("target"))
         "KeyError: 'target'"
     """
-    text = " ".join("".join(c if c.isprintable() else " " for c in _text_of(error)).split())[:MOST_TEXT]
+    text = " ".join(str(error).split())[:MOST_TEXT]
     line = find_user_line(error)
     return f"{type(error).__name__}{': ' if text else ''}{text}{'' if line is None else f' ({line})'}"
 
@@ -76,12 +74,6 @@ def find_user_line(error: BaseException) -> str | None:
     if found is None and isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
         found = f"{_shorten_path(error.filename)}:{error.lineno}"
     return found
-
-
-def is_raised_by_user(error: BaseException) -> bool:
-    """Whether the last line of Python that ran before an exception is one of the user's."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(frames) and _is_users(frames[-1].f_code.co_filename)
 
 
 def name_type(value: Any) -> str:
@@ -139,31 +131,11 @@ def explain_uncallable(
     """
     if not callable(thing) or (isinstance(thing, type) and not classes):
         return f"is {name_type(thing)}"
-    called = _find_called(thing)
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        return "has a yield, so that it returns a generator"
-    if inspect.iscoroutinefunction(called):
-        return "is async, so that it returns a coroutine"
     names, known = arguments.split(", ") if arguments else [], list(keywords)
     if takes_positional(thing, len(names), known):
         return None
-    needed = [p.name for p in _list_parameters(thing) if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if needed and takes_positional(thing, len(names), {*needed, *known}):
-        missing = " and ".join(f"{name}=" for name in needed if name not in known)
-        return f"needs {missing}, which nobody gives it (functools.partial does)"
     names += [f"{name}=..." for name in known]
     return f"does not take ({', '.join(names)})" if names else "cannot be called without arguments"
-
-
-def _find_called(thing: Any) -> Any:
-    """Returns the function or method that runs when a thing is called."""
-    while isinstance(thing, partial):
-        thing = thing.func
-    return thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing).__call__
-
-
-def _list_parameters(thing: Any) -> list[inspect.Parameter]:
-    return list(inspect.signature(thing).parameters.values())
 
 
 @cache
@@ -183,14 +155,6 @@ def _shorten_path(file: str) -> str:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return file
-
-
-def _text_of(error: BaseException) -> str:
-    """Returns the text of an exception; the user's own `__str__` may fail too."""
-    try:
-        return str(error)
-    except Exception:
-        return ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -218,16 +182,20 @@ def import_modules(modules: Iterable[str]) -> None:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for name in modules:
-        path = Path(name).expanduser() if name.endswith(".py") else None
+        path = Path(name).expanduser()
+        is_file = name.endswith(".py")
+        if is_file and path.is_file() and (folder := str(path.absolute().parent)) not in sys.path:
+            sys.path.insert(0, folder)
         try:
-            module = importlib.import_module(name if path is None else _find_stem(name, path))
-        except (Exception, SystemExit) as error:
-            if isinstance(error, BadInput) or (isinstance(error, SystemExit) and not is_raised_by_user(error)):
-                raise
-            remedy = "correct it" if _is_found(error, name) else "give the name of an importable module, or its file"
+            module = importlib.import_module(path.stem if is_file else name)
+        except FedrayError:
+            raise
+        except Exception as error:
+            remedy = "give the name of a module that Python can import, or its file"
             raise BadInput(f"--import {name}: {describe_exception(error)}: {remedy}") from error
-        if path is not None and path.is_file():
-            _require_file(name, path, module)
+        known = Path(module.__file__ or "")  # a copy, as Ray makes it, will do
+        if is_file and path.is_file() and (not known.is_file() or path.read_bytes() != known.read_bytes()):
+            raise BadInput(f"--import {name}: Python knows another module {path.stem} ({known}): rename yours")
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
@@ -284,28 +252,3 @@ def _find_place(name: str) -> Path:
     top = sys.modules.get(name.partition(".")[0])
     folders = list(getattr(top, "__path__", ()))
     return Path(folders[0] if folders else str(getattr(sys.modules[name], "__file__", ""))).absolute()
-
-
-def _find_stem(name: str, path: Path) -> str:
-    """Returns the name under which a file can be imported; its folder is added to the import path."""
-    if path.is_file():
-        folder = str(path.absolute().parent)
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    if not path.stem.isidentifier():
-        raise BadInput(f"--import {name}: {path.stem} cannot be the name of a module: use letters, digits and _")
-    return path.stem
-
-
-def _is_found(error: BaseException, name: str) -> bool:
-    """Whether a module was found, and failed by itself."""
-    missing = getattr(error, "name", None)
-    return not isinstance(error, ModuleNotFoundError) or missing not in (name.partition(".")[0], Path(name).stem, name)
-
-
-def _require_file(name: str, path: Path, module: ModuleType) -> None:
-    """Refuses a file in whose place Python knows another module of the same name; a copy, as Ray makes it, will do."""
-    known = getattr(module, "__file__", None)
-    if known is None or not Path(known).exists() or path.read_bytes() != Path(known).read_bytes():
-        where = known or "a built-in one"
-        raise BadInput(f"--import {name}: Python knows another module {path.stem} ({where}): rename yours")

@@ -105,17 +105,10 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
     def take(number: int, _frame: Any) -> None:
         os.write(writer, bytes([number]))  # again: a library may have taken the wakeup descriptor
 
-    def forget() -> None:  # in a process that is forked from this one: its signals are its own
-        if not over.is_set():
-            signal.set_wakeup_fd(-1)
-            for number in list_signals():
-                signal.signal(number, signal.SIG_DFL)
-
     before = {number: signal.signal(number, take) for number in list_signals()}
     before_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     thread = threading.Thread(target=_take_signals, args=(reader, ending, over), daemon=True)
     thread.start()
-    os.register_at_fork(after_in_child=forget)
     try:
         yield
     finally:
@@ -137,20 +130,15 @@ def _take_signals(reader: int, ending: Ending, over: threading.Event) -> None:
                 end_process(number, ending)
 
 
-def _silence() -> None:
-    """Lets nobody say anything more: other threads go on meanwhile, and see what they use disappear."""
-    with suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for output in (1, 2):
-            os.dup2(nowhere, output)
-
-
 def end_process(number: int, ending: Ending) -> None:
     """Says the line, calls the hooks, and ends this process with status 128 + the number of the signal."""
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())
-    _silence()
+    with suppress(OSError):  # other threads go on meanwhile, and see what they use disappear
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):
+            os.dup2(nowhere, output)
     for hook in reversed(ending.hooks):
         with suppress(Exception):
             hook()
@@ -400,17 +388,3 @@ def settle_streams() -> None:
             stream.flush()
         except OSError:
             silence(stream)
-
-
-def open_streams() -> None:
-    """Opens the standard streams that the process was started without (`>&-`), on nothing.
-
-    Else the next files and pipes would get their numbers, and what C libraries and child processes say would be
-    written there.
-    """
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(handle, True)
-    os.close(handle)
-    sys.stdin = sys.stdin or open(0)  # noqa: SIM115 - it stays open
-    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115

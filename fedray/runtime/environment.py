@@ -41,14 +41,7 @@ def read_patience() -> float:
     Raises:
         BadInput: The variable is no positive number.
     """
-    text = os.environ.get(PATIENCE_VARIABLE, "1800")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:  # NaN is refused too
-        raise BadInput(f"{PATIENCE_VARIABLE} = {text[:100]}: give a positive number of seconds, or unset it")
-    return seconds
+    return _read_number(PATIENCE_VARIABLE, "1800", "a positive number of seconds")
 
 
 def read_share() -> int:
@@ -57,10 +50,18 @@ def read_share() -> int:
     Raises:
         BadInput: The variable is no number from 1.
     """
-    text = os.environ.get(PARTS_VARIABLE, "1")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
-        raise BadInput(f"{PARTS_VARIABLE} = {text[:100]}: give a number of runs from 1, or unset it")
-    return int(text)
+    return max(1, int(_read_number(PARTS_VARIABLE, "1", "a number of runs from 1")))
+
+
+def _read_number(variable: str, default: str, what: str) -> float:
+    text = os.environ.get(variable, default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:  # NaN is refused too
+        raise BadInput(f"{variable} = {text[:100]}: give {what}, or unset it")
+    return number
 
 
 def prepare_process() -> None:
@@ -80,14 +81,6 @@ def prepare_process() -> None:
         if tune is not None:
             tune(_MOST_MAPS, 0)
             tune(_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def find_working_folder() -> str:
-    """Returns the working directory of this process, in full; empty where it was removed."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return ""
 
 
 def enter_folder(folder: str) -> None:
@@ -153,7 +146,8 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
     if gpus > 0 and not torch.cuda.is_available():
         raise BadInput(f"clients.tiers.NAME.num_gpus = {gpus:g}, but torch sees no CUDA device here: set it to 0")
     if gpus > 0:
-        _refuse_old_gpu(tf32)
+        if tf32 and torch.cuda.get_device_capability() < (8, 0):  # before Ampere CUDA ignores the switch
+            raise BadInput(f"clients.tf32 = true, but {torch.cuda.get_device_name()} has no TF32: leave it out")
         _fix_cuda_arithmetic(tf32)
     return "cuda" if gpus > 0 else "cpu"
 
@@ -185,14 +179,6 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
         1
     """
     return sum(bool(tier.num_gpus) for tier in tiers) if device == "cpu" else None
-
-
-def _refuse_old_gpu(tf32: bool) -> None:
-    """Refuses TF32 on a GPU from before Ampere (compute capability 8.0), where CUDA ignores the switch."""
-    import torch
-
-    if tf32 and torch.cuda.get_device_capability() < (8, 0):
-        raise BadInput(f"clients.tf32 = true, but {torch.cuda.get_device_name()} has no TF32: leave it out")
 
 
 def _fix_cuda_arithmetic(tf32: bool) -> None:
@@ -246,7 +232,12 @@ def find_address(runtime: str, address: str | None) -> str | None:
     if runtime == "inline":
         return None
     wanted = address or os.environ.get(VARIABLE) or LOCAL
-    _refuse_kind(wanted)
+    host, _, port = wanted.rpartition(":")
+    if wanted not in ("auto", LOCAL) and not (host and port.isdigit() and "/" not in wanted):
+        raise BadInput(
+            f"{name_address(wanted)}: give HOST:PORT of the head node, or auto on a machine of the cluster (and no "
+            "dashboard, nor Ray Client)"
+        )
     return None if wanted == LOCAL else wanted
 
 
@@ -276,23 +267,6 @@ def name_address(address: str) -> str:
         '--address 10.0.0.1:6379'
     """
     return f"{VARIABLE} = {address}" if os.environ.get(VARIABLE) == address else f"--address {address}"
-
-
-def _refuse_kind(address: str) -> None:
-    """Refuses what is no address of a cluster's head node."""
-    if address.startswith("ray://"):
-        raise BadInput(
-            f"{name_address(address)}: this is Ray Client, from a machine outside of the cluster, where no run can be "
-            "kept: run fedray on a machine of the cluster with --address auto, or submit it as a job"
-        )
-    if address.startswith(("http://", "https://")):
-        raise BadInput(
-            f"{name_address(address)}: this is a dashboard, to which jobs are submitted (RAY_API_SERVER_ADDRESS): "
-            "give HOST:PORT of the head node, or auto"
-        )
-    host, _, port = address.rpartition(":")
-    if address not in ("auto", LOCAL) and not (host and port.isdigit()):
-        raise BadInput(f"{name_address(address)}: give HOST:PORT of the head node, or auto")
 
 
 def answers(address: str, seconds: float = 2.0) -> bool:
@@ -364,6 +338,3 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
     """
     if awaited and address is None:
         raise BadInput("--wait-for waits for the nodes of a cluster: give its --address, or leave it out")
-    wrong = {name: amount for name, amount in (awaited or {}).items() if not 0 < amount < math.inf}
-    if wrong:
-        raise BadInput(f"wait_for = {wrong}: give amounts above 0")

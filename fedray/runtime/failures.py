@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,7 +40,6 @@ LONE_ROW = (
     "batch normalization cannot train on one row: choose another local.batch_size, layer or group normalization "
     "(model.norm), or clients with more rows (data.partition.min_rows)"
 )
-MOST_TEXT = 100_000  # characters of all tracebacks of a call (a reply is read through 1 MB)
 
 
 class TrainedBlock(NamedTuple):
@@ -86,7 +84,7 @@ def try_jobs(
         if isinstance(error, Diverged) and not skip:
             raise  # its message names the clients
         if len(index) <= atom:
-            if is_gpu_full(error):  # not the client's fault, so nothing to skip
+            if isinstance(error, torch.OutOfMemoryError):  # not the client's fault, so nothing to skip
                 raise explain_full_gpu(error) from error
             if skip:
                 return [], dict.fromkeys(index.tolist(), "".join(traceback.format_exception(error))[-MOST_TRACEBACK:])
@@ -145,7 +143,7 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
     try:
         outputs = engine.outputs(net, rows, counters, inputs)
     except Exception as error:
-        if is_gpu_full(error):
+        if isinstance(error, torch.OutOfMemoryError):
             raise explain_full_gpu(error) from error
         if net.name in MODEL_NAMES:
             raise
@@ -155,25 +153,6 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
         return outputs
     check_finite_outputs(net, outputs, " in evaluation")
     return outputs
-
-
-@contextmanager
-def explain_no_client(split: str, skip: bool) -> Iterator[None]:
-    """Says of a failure on rows that no client trains on why it is not left out.
-
-    Args:
-        split: `test` or `hold_out`.
-        skip: Whether clients that fail are left out.
-    """
-    try:
-        yield
-    except FedrayError as error:
-        if not skip:
-            raise
-        raise FedrayError(
-            f"{error}: on_client_error: skip leaves out clients that fail in training; it cannot leave out {split} "
-            "rows, which belong to no client"
-        ) from error.__cause__
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
@@ -186,25 +165,9 @@ def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: It
         jobs: those that diverged.
     """
     names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in jobs)
-    steps = " or ".join(_name_steps(scenario.get("method", {}), scenario.get("local", {})))
+    step = method_spec_of(scenario.get("method", {}).get("name")).step
+    steps = f"local.lr or method.{step}" if step else "local.lr"
     return Diverged(f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower {steps}")
-
-
-def _name_steps(method: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[str]:
-    """Names the keys that set the size of training steps, with the defaults of those above them."""
-    name = method.get("name")
-    spec = method_spec_of(name)
-    usual, lr = spec.defaults.get("local", {}).get("lr"), local.get("lr")
-    yield "local.lr" if None in (usual, lr) or lr <= usual else f"local.lr (the default of {name} is {usual:g})"
-    if spec.step and not isinstance(value := method[spec.step], str):
-        default = spec.options[spec.step].default
-        if isinstance(default, str) or value > default:
-            yield f"method.{spec.step} (the default is {default})"
-
-
-def is_gpu_full(error: BaseException) -> bool:
-    """Whether an exception is CUDA's for want of memory."""
-    return isinstance(error, torch.OutOfMemoryError)
 
 
 def is_lone_row(error: BaseException) -> bool:
@@ -234,20 +197,11 @@ def _explain(error: Exception) -> str:
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
-def shorten_tracebacks(errors: Tracebacks) -> Tracebacks:
-    """Shortens tracebacks so that a reply can carry them: after the first ones only their last lines are kept."""
-    left, out = MOST_TEXT, {}
-    for job, text in sorted(errors.items()):
-        out[job] = text if left > len(text) else text.strip().rpartition("\n")[2][:200]
-        left -= len(out[job])
-    return out
-
-
 @contextmanager
 def limit_seconds(seconds: float | None) -> Iterator[None]:
     """Raises TimeoutError in the body after some seconds of wall time, between two steps of the interpreter.
 
-    The limit is a timer signal, so it works in the main thread only. A timer that was running goes on afterwards.
+    The limit is a timer signal, so it works in the main thread only.
     """
     if seconds is None:
         yield
@@ -258,9 +212,8 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
         if inside:
             raise TimeoutError(f"it took longer than client_timeout = {seconds:g} s")
 
-    before, began = signal.signal(signal.SIGALRM, stop), time.monotonic()
-    # the timer repeats, because the body may catch the first exception
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # it repeats, because the body may catch the first exception
     try:
         try:
             yield
@@ -269,8 +222,6 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-        if left:
-            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (time.monotonic() - began)), interval)
 
 
 def check_limit(seconds: float | None) -> None:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.method import Phase
@@ -17,7 +16,6 @@ from fedray.core.types import Flight, IntArray, Net, Plan, SizedPlan, Uploads
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import choose_batch_width, split_into_blocks
 from fedray.training.choice import Engine, count_block_jobs
-from fedray.training.slices import for_slice
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a worker does for jobs of asynchronous training: where they start, which train together, how they are added up.
@@ -86,7 +84,13 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
     most, together = count_block_jobs(engine, numbers, study.client_timeout is not None), phase.together
     if together == 1:
         return split_into_blocks(jobs.steps, kind, most)
-    _check_together(jobs.plan, together)
+    client, model, world = (column[: len(kind) // together * together].reshape(-1, together) for column in jobs.plan)
+    alike = (client == client[:, :1]).all() and (world == world[:, :1]).all() and (model == np.arange(together)).all()
+    if client.size < len(kind) or not alike:
+        raise BadInput(
+            f"the {together} models of a client move together, but the schedule does not give all of them to it, one "
+            "after another: leave schedule.kind out"
+        )
     blocks = split_into_blocks(jobs.steps[::together], kind[::together], max(1, most // together))
     return [(together * block[:, None] + np.arange(together)).ravel() for block in blocks]
 
@@ -94,19 +98,6 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 def batch_address(phase: Phase, plan: Plan) -> IntArray:
     """Returns what stands for the model in each job's batch address, `[J]`: one number if models move together."""
     return plan.model if phase.together == 1 else np.zeros_like(plan.model)
-
-
-def _check_together(plan: Plan, together: int) -> None:
-    """Refuses a plan in which a client does not train all models that move together, one after another."""
-    whole = len(plan.client) // together * together
-    columns = (column[:whole].reshape(-1, together) for column in plan)
-    client, model, world = columns
-    alike = (client == client[:, :1]).all() and (world == world[:, :1]).all() and (model == np.arange(together)).all()
-    if whole < len(plan.client) or not alike:
-        raise BadInput(
-            f"the {together} models of a client move together, but the schedule does not give all of them to it, one "
-            "after another: leave schedule.kind out"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -150,35 +141,6 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
         moved = net if device.type == "cpu" else replace(net, module=copy.deepcopy(net.module).to(device))
         found.append(TierEngine(moved, choose_study_engine(replace(study, net=moved), device.type)))
     return tuple(found)
-
-
-class BlockEngine(NamedTuple):
-    """What trains a block.
-
-    Attributes:
-        engine: For rows of the whole network.
-        columns: Places of the numbers that it trains, `[s]`; None: all of them.
-    """
-
-    engine: Engine
-    columns: Tensor | None = None
-
-
-def find_engine(whole: Engine, tiers: Sequence[TierEngine | None], phase: Phase, t: int, tier: IntArray) -> BlockEngine:
-    """Returns what trains a block of clients of a tier.
-
-    Args:
-        whole: What trains the whole network.
-        tiers: What trains the clients of each tier.
-        phase: The training that the block belongs to.
-        t: The round, from 0.
-        tier: The tier of each client, `[W]`: it is the same for all.
-    """
-    one = tiers[tier[0]] if tiers and phase.nets else None
-    if one is None:
-        return BlockEngine(whole)
-    columns = phase.columns(t, int(tier[0]))
-    return BlockEngine(for_slice(one.engine, one.net, columns), columns)
 
 
 def split_by_tier(

@@ -78,15 +78,33 @@ def run_session(
         Enough: the watcher ended the run; it is saved and can be resumed.
         BadInput: the run began with something else.
     """
+
+    def show(progress: Progress) -> None:
+        watch(
+            {
+                "round": progress.round,
+                "rounds": study.rounds,
+                "metrics": {name: float(np.mean(values)) for name, values in collect_values(progress.metrics).items()},
+                "up_bytes": int(progress.up_bytes.sum()),
+                "down_bytes": int(progress.down_bytes.sum()),
+                "sim_seconds": float(progress.sim_seconds.max()),
+                "wall_seconds": progress.wall_seconds,
+                "failed": progress.failed,
+            }
+        )
+
     with directory.lock_run_directory(out) as confirm_place:
         identity.confirm_identity(out, digests, tell)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:
-            show = _show_progress(study, watch)
             recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place, saved=saved)
             try:
-                evaluate, seconds = _time_calls(_choose_evaluator(measure, study, runtime, recorder))
+                if measure is make_evaluator:
+                    score = make_evaluator(study, runtime, keep_clients=recorder.keep_clients)
+                else:
+                    score = measure(study, runtime)
+                evaluate, seconds = _time_calls(score)
                 advance = choose_advance(study, runtime, progress)
                 progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
@@ -108,13 +126,6 @@ def run_session(
         return summary
 
 
-def _choose_evaluator(measure: Measure, study: Study, runtime: Runtime, recorder: tables.RunRecorder) -> Evaluate:
-    """The function that scores the models; the usual one also gives the scores of single clients to the recorder."""
-    if measure is make_evaluator:
-        return make_evaluator(study, runtime, keep_clients=recorder.keep_clients)
-    return measure(study, runtime)
-
-
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
     """Returns the function that scores the models, and a list to which each call adds its seconds."""
     seconds: list[float] = []
@@ -126,11 +137,6 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
         return rows
 
     return evaluate_timed, seconds
-
-
-def _show_progress(study: Study, watch: Watch) -> Callable[[Progress], None]:
-    """Returns what a recorder calls after each evaluated round."""
-    return lambda progress: watch(take_snapshot(study, progress))
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
@@ -165,20 +171,6 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     directory.drop_newer_parts(out, progress.round)
     log.info("training from round %s on", progress.round)
     return progress
-
-
-def take_snapshot(study: Study, progress: Progress) -> Snapshot:
-    """Describes where a run stands for a live display; metrics are means over replicates and folds."""
-    return {
-        "round": progress.round,
-        "rounds": study.rounds,
-        "metrics": {name: float(np.mean(values)) for name, values in collect_values(progress.metrics).items()},
-        "up_bytes": int(progress.up_bytes.sum()),
-        "down_bytes": int(progress.down_bytes.sum()),
-        "sim_seconds": float(progress.sim_seconds.max()),
-        "wall_seconds": progress.wall_seconds,
-        "failed": progress.failed,
-    }
 
 
 def _manifest(
@@ -236,7 +228,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
             "width": engine.width,
             "why": engine.why,
             "device": device.type,
-            **_say_tf32(device),
+            **({"tf32": True} if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else {}),
             "evaluates": engine.evaluates,
         },
         "lanes_independent": check_invariance(
@@ -244,12 +236,6 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
         ),
         "kernels": native.hash_library() or "none",
     }
-
-
-def _say_tf32(device: torch.device) -> dict[str, bool]:
-    """Says in the manifest that products and convolutions on a GPU round their inputs; nothing elsewhere."""
-    rounds = device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
-    return {"tf32": True} if rounds else {}
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import Lock
@@ -231,7 +231,10 @@ class StackWorkers:
             features = self._join(outputs) if combine is None else side_by_side(outputs[0])
             answer = self.workers[-1].forward(meta.models, meta.counters, world, features)[0].cpu()
         elif combine is not None:
-            answer = combine_outputs(combine, outputs[0], self._label_shares(world))
+            counts = count_held_labels(self.study.shards, world)
+            total = counts.sum(axis=0)  # each client's share of the rows of a class; equal ones where nobody has any
+            shares = np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts))
+            answer = combine_outputs(combine, outputs[0], torch.from_numpy(shares))
         else:
             heard = [vote for vote, part in zip(votes, self.bases, strict=True) if part.answers]
             answer = torch.from_numpy(np.log(np.maximum(np.mean(heard, axis=0), TINY)))
@@ -247,12 +250,6 @@ class StackWorkers:
             each = [ensemble.probabilities(one.numpy()).transpose(1, 0, 2) for one in outputs]
             return torch.from_numpy(np.concatenate([one.reshape(len(one), -1) for one in each], 1).astype(np.float32))
         return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
-
-    def _label_shares(self, world: int) -> Tensor:
-        """Each client's share of the training rows of a class, `[N, C]`; equal shares of a class that nobody has."""
-        counts = count_held_labels(self.study.shards, world)
-        total = counts.sum(axis=0)
-        return torch.from_numpy(np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts)))
 
     def state(self) -> dict[str, Tensor]:
         """Returns the private vectors of all parts; those of part i are called `i/...`."""
@@ -284,7 +281,9 @@ class StackWorkers:
             return side_by_side(self._base_outputs(whole, 0, world, x))
         if self.bases[0].features != "out_of_fold":
             return self._join([self._base_outputs(whole, i, world, x) for i in range(len(self.bases))])
-        for fold, rows in _rows_of_folds(shards.fold_of(world, client, len(x))):
+        folds = shards.fold_of(world, client, len(x))
+        for fold in np.unique(folds).tolist():
+            rows = np.flatnonzero(folds == fold)
             for i in range(len(self.bases)):
                 outputs = self._base_outputs(whole, i, world, x[torch.from_numpy(rows)], fold)
                 out[rows, i] = ensemble.probabilities(outputs.numpy()).mean(axis=0)
@@ -314,17 +313,6 @@ class StackWorkers:
             if not same:
                 self._features = {}
         self._state = state
-
-
-def _rows_of_folds(fold: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Returns the rows of each fold that has any, from the fold of each row `[n]`.
-
-    Example:
-        >>> [(fold, rows.tolist()) for fold, rows in _rows_of_folds(np.array([0, 2, 0]))]
-        [(0, [0, 2]), (2, [1])]
-    """
-    for f in np.unique(fold).tolist():
-        yield f, np.flatnonzero(fold == f)
 
 
 def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:

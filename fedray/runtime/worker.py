@@ -31,6 +31,7 @@ from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
+from fedray.training.slices import for_slice
 from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading, rows_of
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ class Worker:
                     stats = merge_stats([stats, reduced])  # at once: the sums of all blocks would fill the memory
                     loss[index] = summed.double().cpu().numpy() / steps[index]
                 errors |= failed
-        return map_arrays(stats, Tensor.cpu), JobRows(loss, failures.shorten_tracebacks(errors))
+        return map_arrays(stats, Tensor.cpu), JobRows(loss, errors)
 
     def _train_block(
         self, t: int, real: Jobs, state: State, phase: Phase, memo: dict[Any, Any]
@@ -280,7 +281,11 @@ class Worker:
         """Trains one block of lanes, from data to uploads and losses `[W]`; it writes nothing."""
         study, layout = self.study, self.net.layout
         local = study.local(phase.local, int(real.plan.world[0]))
-        engine, columns = tiers.find_engine(self.engine, self.tiers, phase, t, study.clients.tier_of(real.plan.client))
+        engine, columns = self.engine, None
+        tier = int(study.clients.tier_of(real.plan.client)[0])  # the same for all
+        if self.tiers and phase.nets and (one := self.tiers[tier]) is not None:
+            columns = phase.columns(t, tier)
+            engine = for_slice(one.engine, one.net, columns)
         jobs = real.doubled() if len(real.size) < min(engine.min_lanes, engine.width) else real
         row = torch.from_numpy(jobs.row).to(self.device)
         broadcast, counters = rows_of(state.models, row), state.counters.index_select(0, row)

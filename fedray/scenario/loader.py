@@ -15,7 +15,6 @@ from fedray.scenario.methods import method_spec_of
 from fedray.scenario.nested import (
     KeyPath,
     Tree,
-    dotted_key,
     expand,
     find_changes,
     flatten,
@@ -23,93 +22,11 @@ from fedray.scenario.nested import (
     merge_keys,
     to_plain_values,
 )
-from fedray.scenario.options import fold_local_options, fold_options, list_keys
+from fedray.scenario.options import fold_local_options, fold_options
 from fedray.scenario.relevance import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys
 from fedray.scenario.rules import check_scenario
-from fedray.scenario.schema import CellKeys, Scenario, section_fields, section_types, validate_scenario
+from fedray.scenario.schema import CellKeys, Scenario, section_fields, validate_scenario
 from fedray.scenario.shipped import find_scenario_file
-from fedray.scenario.unknown_keys import explain_unknown_key
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What a file keeps for a method that takes the place of its own: keys that the first method had set.
-
-_MAKE = ("clients.tiers.", "participation.", "schedule.", "local.", "compress.", "server.", "predict.", "graph.")
-_MOST_NAMED = 12
-_TIERS = "clients.tiers"
-
-
-def renames_method(file: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    """Whether what is set on top of a file gives it another method."""
-    return is_renamed(_section(file), _section(changes), ("method",))
-
-
-def list_kept_keys(
-    file: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    now: Mapping[str, Any],
-    usual: Mapping[str, Any],
-    *,
-    whole: bool = False,
-) -> dict[str, Any]:
-    """Lists the keys of a file that stay with another method, and are not defaults of its own.
-
-    Of a file that a person wrote they are those that its method sets by itself; others may be meant for every method.
-
-    Args:
-        file: its keys.
-        changes: what is set on top, with the other method.
-        now: the resolved scenario.
-        usual: what the other method resolves to without the file.
-        whole: whether nobody has chosen the keys of the file: a resolved scenario, or what a sweep has found.
-
-    Example:
-        >>> shefl = {"method": {"name": "shefl"}, "compress": {"kind": "topk", "ratio": 0.1}}
-        >>> now = {"method": {"name": "fedavg"}, "compress": {"kind": "topk", "ratio": 0.1}}
-        >>> usual = {"method": {"name": "fedavg"}, "compress": {"kind": "dense", "ratio": 0.1}}
-        >>> list_kept_keys(shefl, {"method": {"name": "fedavg"}}, now, usual)
-        {'compress.kind': 'topk'}
-    """
-    old = method_spec_of(_section(file).get("name", names.KINDS["method"].default))
-    first, set_now, value, default = (flatten(tree) for tree in (old.defaults, changes, now, usual))
-    found: dict[str, Any] = {}
-    for key in flatten(file):
-        mine = key in first or (whole and (key == "rounds" or key.startswith(_MAKE)))
-        stays = key in value and key not in set_now and value[key] != default.get(key)
-        if mine and stays and not key.startswith("method."):
-            found[_TIERS if key.startswith(_TIERS) else key] = value[key]
-    return found
-
-
-def tell_kept_keys(method: str, kept: Mapping[str, Any]) -> str:
-    """Returns what a file keeps, in one line.
-
-    Example:
-        >>> tell_kept_keys("fedavg", {"compress.ratio": 0.2, "clients.tiers": {}})
-        'method.name = fedavg keeps compress.ratio = 0.2, clients.tiers from the file: KEY=null gives its own default'
-    """
-    each = [key if key == _TIERS else f"{key} = {quote_value(value, 40)}" for key, value in kept.items()]
-    more = f" and {len(each) - _MOST_NAMED} more" if len(each) > _MOST_NAMED else ""
-    keys = ", ".join(each[:_MOST_NAMED])
-    return f"method.name = {method} keeps {keys}{more} from the file: KEY=null gives its own default"
-
-
-def is_of_sweep(source: object) -> bool:
-    """Whether a file is a scenario that a sweep has written: `best.yaml`, or one of its Pareto front.
-
-    Args:
-        source: the path.
-    """
-    path = Path(source) if isinstance(source, str | Path) else None
-    if path is None or path.suffix != ".yaml":
-        return False
-    folder = path.parent if path.name == "best.yaml" else path.parent.parent
-    return (path.name == "best.yaml" or path.parent.name == "pareto") and (folder / "sweep.yaml").is_file()
-
-
-def _section(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = tree.get("method")
-    return found if isinstance(found, Mapping) else {}
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sections that are one word or one number, spelled out: `method: fedavg` is `method: {name: fedavg}`.
@@ -148,78 +65,6 @@ def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Keys without a value, which remove what stands there: unknown ones are refused as those with a value are.
-
-_BY_KEYS = ("natural", "file")  # partitions that other keys name
-
-
-def refuse_unknown_nulls(trees: Sequence[Mapping[str, Any]], own: Collection[str] = ()) -> None:
-    """Refuses keys without a value that their section does not have.
-
-    A key may be an option of any name that one of the trees gives the section: it may remove what another tree set.
-
-    Args:
-        trees: what is merged, with sections spelled out: a file, and what overrides it.
-        own: which of data, model and method are Python objects, which may have any option.
-
-    Raises:
-        BadInput: names the key, and the nearest one there is.
-
-    Example:
-        >>> refuse_unknown_nulls([{"local": {"lr": None}}])
-        >>> refuse_unknown_nulls([{"roundz": None}])
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: roundz is not a key of a scenario: did you mean rounds?
-    """
-    for tree in trees:
-        _check_section(tree, (), trees, own)
-
-
-def _check_section(section: Mapping[str, Any], path: KeyPath, trees: Sequence[Any], own: Collection[str]) -> None:
-    """The keys of a section and of those in it."""
-    place = "clients.tiers.*" if path[:2] == ("clients", "tiers") and len(path) == 3 else ".".join(path)
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            _check_section(value, (*path, key), trees, own)
-        elif value is None and place in section_types():
-            _check_null(key, path, section_fields(place), trees, own)
-
-
-def _check_null(key: str, path: KeyPath, fields: tuple[str, ...], trees: Sequence[Any], own: Collection[str]) -> None:
-    kind = names.NAMED.get(path)
-    given = [_find_section(tree, path) for tree in trees]
-    is_object = kind is not None and (kind.word in own or any(part.get("object") is not None for part in given))
-    if key in fields or is_object:
-        return
-    owner: tuple[str, str] | None = None
-    known = fields
-    for one, name in _find_names(path, given):
-        options = list_keys(one, name, fields) if kind is not None else tuple(names.declared_options(one, name) or ())
-        if options is None or key in options:
-            return
-        known, owner = (options, (one, name)) if kind is not None else ((*known, *options), None)
-    raise BadInput(explain_unknown_key(dotted_key(path), key, known, owner))
-
-
-def _find_names(path: KeyPath, given: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Returns the known names that a section has in one of the trees, the last one last."""
-    if path == ("local",):
-        return [found for part in given for found in names.list_own_rules(part)]
-    if path not in names.NAMED:
-        return []
-    kind, usual = names.NAMED[path].word, [names.NAMED[path].default]
-    usual = [*_BY_KEYS, *usual] if kind == "partition" else usual
-    named = [part["name"] for part in given if part.get("name") is not None] or usual
-    return [(kind, name) for name in named if isinstance(name, str) and names.is_known(kind, name)]
-
-
-def _find_section(tree: Any, path: KeyPath) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree if isinstance(tree, Mapping) else {}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # A scenario is read in four steps: plain values (YAML, bounded), the file with its overrides, the defaults of the
 # method and those that follow from other keys, and the checks: every key, then keys against each other. Whatever is
 # wrong raises `core.BadInput` with one line: key, value, remedy.
@@ -227,6 +72,8 @@ def _find_section(tree: Any, path: KeyPath) -> Any:
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
 _TABLE = ("table", "published")
+_MAKE = ("clients.tiers.", "participation.", "schedule.", "local.", "compress.", "server.", "predict.", "graph.")
+_MOST_NAMED, _TIERS = 12, "clients.tiers"
 _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
 _MOST_CELLS = 1000
 
@@ -269,20 +116,21 @@ def read_scenario(
         50
     """
     file, changes = _tree(source), _overrides(overrides)
-    refuse_unknown_nulls([file, changes], own)
     given = merge_keys(merge_keys({}, file), changes)
     base = _scenario(_without_table(given))
     outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
     if len(outer.table) > _MOST_CELLS:
         raise BadInput(f"table has {len(outer.table)} cells: give {_MOST_CELLS} at most, or split the file")
-    cells = [_read_cell(cell, given, own) for cell in outer.table]
-    table = [_cell(cell, base, place.scenario) for cell, place in zip(outer.table, cells, strict=True)]
+    cells = [_read_cell(cell, given) for cell in outer.table]
+    # a cell has its overrides as what differs from the resolved base, which is what a dump can carry
+    changed = [flatten(find_changes(to_plain(base), to_plain(place.scenario))) for place in cells]
+    table = [replace(cell, overrides=keys) for cell, keys in zip(outer.table, changed, strict=True)]
     for i, cell in enumerate(table):
         if cell.name.lower() in {other.name.lower() for other in table[:i]}:
             raise BadInput(f"table[{i}].name = {cell.name!r} is the name of another cell: choose another")
     if explicit:
         places = [Place("", {}, _without_table(given), base), *cells]
-        _judge(file, changes, places, own, of_sweep=is_of_sweep(source))
+        _judge(file, changes, places, own)
     return replace(base, table=table, published=outer.published)
 
 
@@ -361,7 +209,7 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
     return fold_options(kind.word, kind.section, named, section_fields(kind.section))
 
 
-def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str], *, of_sweep: bool = False) -> None:
+def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
     """Judges what a user set; a file that is a resolved scenario says nothing about that."""
     before: list[Scenario | None] = []
 
@@ -373,7 +221,7 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str],
                 before.append(None)
         return before[0]
 
-    whole = of_sweep
+    whole = False
     if file.keys() >= ALWAYS_DUMPED:
         resolved = alone()
         if resolved is not None and is_dump(_without_table(file), to_plain(resolved)):
@@ -383,38 +231,53 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str],
         warn_user(line)
 
 
+def renames_method(file: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Whether what is set on top of a file gives it another method."""
+    return is_renamed(_find_section(file, ("method",)), _find_section(changes, ("method",)), ("method",))
+
+
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
     """Returns what a file keeps for another method than its own, in one line; empty where it keeps nothing.
 
+    Named are keys that are not defaults of the other method. Of a file that a person wrote they are those that its
+    method sets by itself; others may be meant for every method.
+
     Args:
         file: its keys.
-        changes: what is set on top.
+        changes: what is set on top, with the other method.
         scenario: what both resolve to.
-        whole: as in `fedray.scenario.loader.list_kept_keys`.
+        whole: whether nobody has chosen the keys of the file: a resolved scenario.
     """
     if not renames_method(file, changes):
         return ""
-    now = to_plain(scenario)
-    names = {"method": {"name": scenario.method.name}, "data": now["data"], "model": now["model"]}
+    now, method = to_plain(scenario), scenario.method.name
+    names_now = {"method": {"name": method}, "data": now["data"], "model": now["model"]}
     try:
-        usual = to_plain(_scenario({**names, "clients": {"number": scenario.clients.number}}))
+        usual = to_plain(_scenario({**names_now, "clients": {"number": scenario.clients.number}}))
     except BadInput:  # the method needs further keys
-        usual = names
-    kept = list_kept_keys(file, changes, now, usual, whole=whole)
+        usual = names_now
+    old = method_spec_of(_find_section(file, ("method",)).get("name", names.KINDS["method"].default))
+    first, set_now, value, default = (flatten(tree) for tree in (old.defaults, changes, now, usual))
+    kept: dict[str, Any] = {}
+    for key in flatten(file):
+        mine = key in first or (whole and (key == "rounds" or key.startswith(_MAKE)))
+        stays = key in value and key not in set_now and value[key] != default.get(key)
+        if mine and stays and not key.startswith("method."):
+            kept[_TIERS if key.startswith(_TIERS) else key] = value[key]
     idle = {one.key for one in find_idle_keys(expand(kept), scenario)}
-    kept = {key: value for key, value in kept.items() if key not in idle}
-    return tell_kept_keys(scenario.method.name, kept) if kept else ""
+    each = [key if key == _TIERS else f"{key} = {quote_value(kept[key], 40)}" for key in kept if key not in idle]
+    keys = ", ".join(each[:_MOST_NAMED]) + ", ..." * (len(each) > _MOST_NAMED)
+    return f"method.name = {method} keeps {keys} from the file: KEY=null gives its own default" if each else ""
 
 
 def _without_table(tree: Mapping[str, Any]) -> Tree:
     return {key: value for key, value in tree.items() if key not in _TABLE}
 
 
-def _read_cell(cell: CellKeys, given: Mapping[str, Any], objects: Collection[str]) -> Place:
+def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
     """Returns a cell: what it sets, and the scenario it makes."""
     try:
         own = expand(spell_sections(cell.overrides))
-        refuse_unknown_nulls([given, own], objects)
         if set(own) & set(_TABLE):
             raise BadInput(f"{min(set(own) & set(_TABLE))} cannot be set by a cell: write it beside the cell's name")
         merged = merge_keys(_without_table(given), own)
@@ -431,9 +294,10 @@ def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**given, **named}
 
 
-def _cell(cell: CellKeys, base: Scenario, scenario: Scenario) -> CellKeys:
-    """Returns the cell with its overrides as what differs from the resolved base, which is what a dump can carry."""
-    return replace(cell, overrides=flatten(find_changes(to_plain(base), to_plain(scenario))))
+def _find_section(tree: Any, path: KeyPath) -> Any:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree if isinstance(tree, Mapping) else {}
 
 
 def _tree(source: Mapping[str, Any] | str | Path) -> Tree:

@@ -7,7 +7,6 @@ Example:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -39,34 +38,16 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
         raise BadInput(_explain_unknown_name(kind, path, name))
     given = {key: value for key, value in section.items() if key not in ("name", *fields)}
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
-    known = None if is_object else list_keys(kind, name, fields)
-    for key in given:
-        if known is not None and key not in known:
-            raise BadInput(explain_unknown_key(path, key, known, (kind, name)))
     if is_object or (names.is_own(kind, name) and names.declared_options(kind, name) is None):
         return {**out, "options": given}
-    table, _ = _list_options(kind, name)
+    table, takes_more = _list_options(kind, name)
+    known = ("name", *(field for field in fields if field not in ("name", "object")), *table)
+    for key in given:
+        if not takes_more and key not in known:
+            raise BadInput(explain_unknown_key(path, key, known, (kind, name)))
     options = {key: _option(path, key, given, option) for key, option in table.items()}
     options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
-
-
-def list_keys(kind: str, name: str, fields: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the keys of a section that names something: its fields and the options of the name; None: any.
-
-    Args:
-        kind: what the section names.
-        name: one that is known.
-        fields: the section's keys beside its options.
-
-    Example:
-        >>> list_keys("method", "fedprox", ("name", "object", "models"))
-        ('name', 'models', 'mu')
-    """
-    table, takes_more = _list_options(kind, name)
-    if takes_more or (names.is_own(kind, name) and names.declared_options(kind, name) is None):
-        return None
-    return ("name", *(field for field in fields if field not in ("name", "object")), *table)
 
 
 def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
@@ -74,8 +55,6 @@ def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
     if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
         remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
         return f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}"
-    if kind == "data" and isinstance(name, str) and (remedy := _spell_path(name)):
-        return f"{path}.name = {quote_value(name)} is not a known data set: {remedy}"
     known = names.known_names(kind)
     otherwise = f"choose one of {', '.join(known)}, or --import the module that registers it"
     remedy = suggest_nearest(name, known, otherwise)
@@ -89,7 +68,7 @@ def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
     if spec is not None:
         return spec.options, isinstance(spec, NameSpec) and spec.more
     declared = names.declared_options(kind, name) or {}
-    own = {key: Option(default, alike(default)) for key, default in declared.items()}
+    own = {key: Option(default, _alike(default)) for key, default in declared.items()}
     if kind == "method" and declared:
         own |= method_spec_of(name).options
     return {**own, **(CLIENT_KINDS if kind == "partition" else {})}, False
@@ -110,16 +89,13 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
     Raises:
         BadInput: an option is unknown or wrong, or two of them have one of the same name.
     """
-    own = dict.fromkeys(names.list_own_rules(section))
     declared: dict[str, Any] = {}
-    for one in own:
-        options = names.declared_options(*one) or {}
+    for kind, name in dict.fromkeys(names.list_own_rules(section)):
+        options = names.declared_options(kind, name) or {}
         for key in sorted(options.keys() & declared.keys()):
-            first = next(other for other in own if key in (names.declared_options(*other) or {}))
-            both = " and of ".join(f"{kind} {name}" for kind, name in (first, one))
-            raise BadInput(f"local.{key} is an option of {both}: give it another name in one of them")
+            raise BadInput(f"local.{key} is an option of {kind} {name} and of another: give it another name in one")
         declared |= options
-    table = {key: Option(default, alike(default)) for key, default in declared.items() if key not in fields}
+    table = {key: Option(default, _alike(default)) for key, default in declared.items() if key not in fields}
     options = {key: _option("local", key, section, option) for key, option in table.items()}
     rest = {key: value for key, value in section.items() if key not in table}
     for key in rest if table else ():
@@ -129,19 +105,6 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
     return {**rest, "options": kept} if kept else rest
 
 
-def _spell_path(name: str) -> str:
-    """Says how a scenario names data whose path alone was written; empty if it looks like no path."""
-    table = f"data: {{name: table, path: {quote_value(name)[1:-1]}, target: COLUMN}}"
-    if _TABLE.search(name):
-        return f"for a file write {table}"
-    if name.startswith(("/", "./", "../", "~")) or name.endswith("/"):
-        return (
-            f"for a table, or a folder of tables, write {table}; for folders of pictures name: folder, without target"
-        )
-    return ""
-
-
-_TABLE = re.compile(r"\.(csv|tsv|txt|data|gz|parquet|pq|feather|arrow)$", re.IGNORECASE)
 _SERVER_OPTIMIZERS = {
     "fedadam": "write method.name=fedavg server.optimizer=adam",
     "fedyogi": "write method.name=fedavg server.optimizer=yogi",
@@ -163,15 +126,8 @@ def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> An
         raise BadInput(f"{path}.{key} = {quote_value(given[key])} {wrong}") from None
 
 
-def alike(default: Any) -> Check:
-    """Returns the check of an own option: the kind of its default; anything if the default is None or a list.
-
-    Example:
-        >>> alike(0.05)("big")
-        Traceback (most recent call last):
-        ...
-        ValueError: is not a number: give one in (-inf, inf)
-    """
+def _alike(default: Any) -> Check:
+    """Returns the check of an own option: the kind of its default; anything if the default is None or a list."""
 
     def number(value: Any) -> Any:
         return value if float(real("(-inf, inf)")(value)).is_integer() else float(value)
@@ -221,7 +177,7 @@ def describe_method(
         spec: all of it, in place of these; None: they are all.
 
     Raises:
-        BadInput: K is no whole number above 0, or a network is wrong.
+        BadInput: a network is wrong.
 
     Example:
         >>> describe_method("single", models=1)
@@ -229,10 +185,6 @@ def describe_method(
         {'method': {'models': 1}}
         >>> describe_method("single")
     """
-    if models is not None and (not isinstance(models, int) or isinstance(models, bool) or models < 1):
-        raise BadInput(
-            f"method.name = {name!r}: models = {models!r}: give the number of models that it trains, or None"
-        )
     OWN_SPECS.pop(name, None)
     if spec is not None:
         OWN_SPECS[name] = spec

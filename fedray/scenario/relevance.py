@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
@@ -185,7 +185,6 @@ def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
 ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
 _OLD_SECTIONS = ("graph", "predict")  # a resolved scenario of any version has all their keys
 _YOUNGER = {"dropout_at_test"}  # except these
-_MOST_NAMED = 3
 
 
 class Place(NamedTuple):
@@ -241,57 +240,22 @@ def judge_keys(
             if place.name and one.key in flatten(place.own):
                 raise BadInput(f"table.{place.name}: {explain_idle_key(one)}")
     for one in idle[""]:
-        if all(_holds(idle[place.name], one.key) or not _is_set(place, one.key) for place in places):
+        if all(_holds(idle[place.name], one.key) or one.key not in flatten(place.given) for place in places):
             said_now = one.key in flatten(overrides)
             before = alone() if overrides and not said_now else places[0].scenario
-            if said_now or (before is not None and _stays_idle(one.key, places, before)):
+            # whether a key of the file could not act without the overrides and the Python objects either: the other
+            # keys are not looked at, `before` need not have what overrides are about, such as a tier
+            key = expand({one.key: flatten(places[0].given)[one.key]})
+            if said_now or (before is not None and _holds(find_idle_keys(key, before), one.key)):
                 raise BadInput(explain_idle_key(one))
-    said = [*_name_idle(places, idle), *_name_limits(places, own)]
+    said: dict[str, list[str]] = {}  # text -> cells
+    for place in places[1:] or places:
+        texts = [f"{one.key} cannot act, because {one.why}" for one in idle[place.name]]
+        for text in [*texts, *name_limits(place.scenario, own)]:
+            said.setdefault(text, []).append(place.name)
     if said:
-        warn_user("; ".join(said))
-
-
-def _stays_idle(key: str, places: list[Place], before: Scenario) -> bool:
-    """Whether a key of the file could not act without the overrides and the Python objects either.
-
-    The other keys are not looked at: `before` need not have what overrides are about, such as a tier.
-    """
-    return _holds(find_idle_keys(expand({key: flatten(places[0].given)[key]}), before), key)
+        warn_user("; ".join(f"in cell {', '.join(cells)} {text}" if cells[0] else text for text, cells in said.items()))
 
 
 def _holds(idle: list[Idle], key: str) -> bool:
     return any(one.key == key for one in idle)
-
-
-def _is_set(place: Place, key: str) -> bool:
-    return key in flatten(place.given)
-
-
-def _name_idle(places: list[Place], idle: Mapping[str, list[Idle]]) -> list[str]:
-    """Which keys cannot act and why, in which cells; keys with the same reason in the same cells are named together."""
-    where: dict[tuple[str, str], list[str]] = {}
-    for place in places[1:] or places:
-        for one in idle[place.name]:
-            where.setdefault((one.why, one.key), []).append(place.name)
-    keys: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (why, key), cells in where.items():
-        keys.setdefault((why, tuple(cells)), []).append(key)
-    return [
-        f"{', '.join(names)} cannot act{f' in {_name_cells(cells)}' if cells[0] else ''}, because {why}"
-        for (why, cells), names in keys.items()
-    ]
-
-
-def _name_limits(places: list[Place], own: Collection[str]) -> list[str]:
-    if len(places) == 1:
-        return name_limits(places[0].scenario, own)
-    limits: dict[str, list[str]] = {}
-    for place in places[1:]:
-        for text in name_limits(place.scenario, own):
-            limits.setdefault(text, []).append(place.name)
-    return [f"in {_name_cells(cells)} {text}" for text, cells in limits.items()]
-
-
-def _name_cells(cells: Sequence[str]) -> str:
-    more = f" and {len(cells) - _MOST_NAMED} more" if len(cells) > _MOST_NAMED else ""
-    return f"cell{'s' if len(cells) > 1 else ''} {', '.join(cells[:_MOST_NAMED])}{more}"

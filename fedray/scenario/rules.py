@@ -9,7 +9,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -46,22 +46,12 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
         networks: `method.networks`.
         tiers: names of the tiers of the scenario.
     """
-    named = [one.get("tier") for one in networks]
-    if not any(named):
-        return
-    for i, name in enumerate(named):
-        key = f"method.networks[{i}].tier"
-        if name is None:
-            raise BadInput(f"{key} is missing, but other networks name a tier: name one in each, or in none")
-        if name not in tiers:
-            raise BadInput(
-                f"{key} = {name} is no tier of clients.tiers ({', '.join(tiers) or 'none'}): name one of them"
-            )
-        if name in named[:i]:
-            raise BadInput(f"{key} = {name}, but another network has the clients of this tier: name another tier")
-    left = [tier for tier in tiers if tier not in named]
-    if left:
-        raise BadInput(f"method.networks names no network for clients.tiers.{left[0]}: add one with tier: {left[0]}")
+    named = [str(one.get("tier")) for one in networks]
+    if any("tier" in one for one in networks) and sorted(named) != sorted(tiers):
+        raise BadInput(
+            f"method.networks has the tiers {', '.join(named)}, but clients.tiers are {', '.join(tiers) or 'none'}: "
+            "name each tier in one network, or none in any"
+        )
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
@@ -107,22 +97,14 @@ def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
 
 def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     """Clients per tier: `number` first, then shares of the rest (largest remainder), then open tiers evenly."""
-    for name, tier in tiers.items():
-        if tier.number is not None and tier.number > number:
-            raise BadInput(
-                f"clients.tiers.{name}.number = {tier.number}, but clients.number is {number}: "
-                "lower it or raise clients.number"
-            )
     fixed = {name: tier.number for name, tier in tiers.items() if tier.number is not None}
     taken = sum(fixed.values())
-    if taken > number:
+    if taken > number or (tiers and len(fixed) == len(tiers) and taken < number):
         shown = ", ".join(list(fixed)[:5])
         raise BadInput(
             f"clients.tiers have {taken} clients in all ({shown}), but clients.number is {number}: "
-            "lower a tier, or take one out (clients.tiers.NAME=null)"
+            "change the number of a tier, or take one out (clients.tiers.NAME=null)"
         )
-    if tiers and len(fixed) == len(tiers) and taken < number:
-        raise BadInput(f"clients.tiers have {taken} clients in all, but clients.number is {number}: raise a tier")
     rest = number - taken
     shares = {name: tier.share for name, tier in tiers.items() if tier.share is not None}
     open_tiers = [name for name in tiers if name not in fixed and name not in shares]
@@ -148,27 +130,13 @@ def _check_shares(tiers: Mapping[str, TierKeys]) -> None:
     is_open = any(tier.share is None and tier.number is None for tier in tiers.values())
     total = sum(shares)
     if shares and (total > 1.001 or (total < 0.999 and not is_open)):
-        names = ", ".join(name for name, tier in tiers.items() if tier.share is not None)
         raise BadInput(
-            f"clients.tiers.*.share = {total:g} for {names[:100]} together: make these shares add up to 1 (of the "
-            "clients that are in no tier with a number)"
+            f"clients.tiers.*.share = {total:g} together: make the shares add up to 1 (of the clients that are in no "
+            "tier with a number)"
         )
 
 
 def _tier(name: str, keys: TierKeys, number: int) -> Tier:
-    return Tier(
-        name=name,
-        number=number,
-        models_per_round=None if isinstance(keys.models_per_round, str) else keys.models_per_round,
-        num_cpus=keys.num_cpus,
-        num_gpus=keys.num_gpus,
-        resources=dict(keys.resources),
-        seconds_per_step=keys.seconds_per_step,
-        seconds_per_sample=keys.seconds_per_sample,
-        spread=keys.spread,
-        uplink=keys.uplink,
-        downlink=keys.downlink,
-        latency=keys.latency,
-        side_by_side=keys.side_by_side,
-        width=keys.width,
-    )
+    models = None if isinstance(keys.models_per_round, str) else keys.models_per_round
+    same = {key: value for key, value in asdict(keys).items() if key != "share"}
+    return Tier(**same | {"name": name, "number": number, "models_per_round": models})

@@ -339,15 +339,9 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """Returns the line for a section that is one value, with the keys that are meant."""
-    keys = dict(example)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and path == ("participation",) and 0 < value < 1:
-        keys = {"fraction": value}
-    elif number and keys and isinstance(keys[last := list(keys)[-1]], int | float):
-        keys[last] = value
-    elif isinstance(value, str) and value.isidentifier():
-        keys |= {word: value for word in list(keys)[:1] if word in ("metric", "kind", "optimizer")}
+    """Returns the line for a section that is one value, with keys as an example."""
+    last = list(example)[-1:]
+    keys = {**example, **{key: value for key in last if type(value) is type(example[key])}}
     shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"
-    remedy = f"write {shown}" if keys else "write its keys below it"
+    remedy = f"write {shown}" if example else "write its keys below it"
     return f"{dotted_key(path)} = {quote_value(value)} is not a mapping: {remedy}"

@@ -20,13 +20,6 @@ from fedray.files.plain import expand_user_path, make_parent, write_atomically
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = {"": "scenarios", "tune/": "tune"}  # the beginning of a name, and its folder
 
-_AS_TABLE = "a table", "set data.name=table data.path={} data.target=COLUMN"
-_OTHERS = {  # files that people name in a scenario's place: what they are, and where they belong
-    **dict.fromkeys((".csv", ".tsv", ".parquet", ".pq", ".feather", ".arrow"), _AS_TABLE),
-    ".py": ("Python code", "give --import {}"),
-    ".ipynb": ("a notebook", "call fedray.run in it"),
-}
-
 
 class Shipped(NamedTuple):
     """A file that comes with the package.
@@ -81,9 +74,6 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
         'quickstart.yaml'
     """
     path = folder / expand_user_path(key, given)
-    if remedy := _OTHERS.get(path.suffix.lower()):
-        what, how = remedy
-        raise BadInput(f"{show_line(given)} is {what} and no {key}: name a {key}, and {how.format(show_line(given))}")
     if path.exists() or path.suffix:
         return path
     known = list_shipped()

@@ -8,19 +8,13 @@ from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import names
 
 MOST_PLACES = 3  # that a message offers
-_ALIAS = {
+_ALIAS = {  # words of other tools
     "learning_rate": "local.lr",
     "eta": "local.lr",
-    "rate": "local.lr",
     "batch": "local.batch_size",
     "bs": "local.batch_size",
     "wd": "local.weight_decay",
-    "weight_decay": "local.weight_decay",
-    "momentum": "local.momentum",
-    "hold_out": "data.hold_out",
-    "e": "local.epochs",
     "k": "method.models",
-    "models": "method.models",
     "members": "method.models",
     "ensemble_size": "method.models",
     "n": "clients.number",
@@ -30,51 +24,27 @@ _ALIAS = {
     "dataset": "data",
     "algorithm": "method",
     "strategy": "method",
-    "replications": "replicates",
+    "network": "model",
     "repetitions": "replicates",
     "seeds": "replicates",
-    "gpu": "clients.tiers.NAME.num_gpus",
     "gpus": "clients.tiers.NAME.num_gpus",
-    "num_gpus": "clients.tiers.NAME.num_gpus",
-    "cpus": "clients.tiers.NAME.num_cpus",
-    "num_cpus": "clients.tiers.NAME.num_cpus",
-    "device": "clients.device",
-    "tf32": "clients.tf32",
-    "allow_tf32": "clients.tf32",
-    "count": "clients.number",
-    "temperature": "predict.gamma",
-    "network": "model",
-    "lr": "local.lr",
-    "epochs": "local.epochs",
-    "steps": "local.steps",
-    "batch_size": "local.batch_size",
-    "optimizer": "local.optimizer",
-    "partition": "data.partition",
-    "alpha": "data.partition.alpha",
-    "gamma": "predict.gamma",
-    "conformal": "predict.conformal",
-    "tiers": "clients.tiers",
-    "per_round": "participation.per_round",
-    "fraction": "participation.fraction",
-    "hidden": "model.hidden",
-    "channels": "model.channels",
     "backend": "runtime",
 }
 
 
 def find_key(word: str, keys: Collection[str] = ()) -> str | None:
-    """Returns the key that a word stands for: one of `keys`, or where a setting of another name is; None: none.
+    """Returns the key that a word stands for: one of `keys` by its last part, or that of another tool's word.
 
     Args:
         word: what somebody wrote, with dashes or underscores.
-        keys: those that are there.
+        keys: dotted, those that are there.
 
     Example:
-        >>> find_key("batch-size"), find_key("rounds", ("rounds",)), find_key("color")
+        >>> find_key("batch-size", ("local.batch_size",)), find_key("num_rounds"), find_key("color")
         ('local.batch_size', 'rounds', None)
     """
     plain = word.lower().replace("-", "_")
-    return plain if plain in keys else _ALIAS.get(plain)
+    return next((key for key in keys if key.rpartition(".")[2] == plain), _ALIAS.get(plain))
 
 
 def explain_unknown_key(
@@ -105,12 +75,9 @@ def explain_unknown_key(
         users = _list_users(owner[0], key)
         if users:
             return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
-    alias = find_key(key)
-    last = alias.split(".")[-1] if alias else None
-    if last in keys:
-        remedy = f"did you mean {lead}{last}?"
-    elif alias:
-        remedy = f"did you mean {alias}?"
+    if alias := find_key(key):
+        last = alias.rpartition(".")[2]
+        remedy = f"did you mean {lead}{last}?" if last in keys else f"did you mean {alias}?"
     elif 0 < len(elsewhere := _find_elsewhere(key, path, sections or {})) <= MOST_PLACES:
         remedy = f"did you mean {' or '.join(elsewhere)}?"
     else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Phase
-from fedray.core.sums import Counts, ExactSum, Kept, Largest, merge_stats
+from fedray.core.sums import ExactSum, Kept, map_arrays, merge_stats
 from fedray.core.types import Flight, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import clock
 from fedray.simulation.rounds import Advance, CountRounds, RoundResult, count_bytes
@@ -56,9 +56,8 @@ class Sums:
             groups: Those that have uploads: the first ones of G.
             most: G.
         """
-        each = [_split(value, most) for value in stats.values()]
-        for group, parts in zip(groups, zip(*each, strict=True), strict=False):
-            self._parts.setdefault(group, []).append(dict(zip(stats, parts, strict=True)))
+        for g, group in enumerate(groups):
+            self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
 
     def take(self, t: int, rows: Iterable[int]) -> Stats:
         """Returns the statistics `[M, ...]` of a server step and forgets them; empty if all its jobs failed.
@@ -71,19 +70,15 @@ class Sums:
         return join_groups(found, self._rows, self._models)
 
 
-def _split(value: Any, groups: int) -> list[Any]:
-    """Cuts statistics into one for each group."""
-    if isinstance(value, ExactSum):
-        limbs = [part.chunk(groups) for part in value.limbs.values()]
-        return [ExactSum(dict(zip(value.limbs, parts, strict=True))) for parts in zip(*limbs, strict=True)]
+def _pick(value: Any, g: int, groups: int) -> Any:
+    """Returns the part of statistics that is of one group."""
     if isinstance(value, Kept):
-        return [Kept({key: row for key, row in value.rows.items() if key[0] == g}) for g in range(groups)]
-    kind, array = (Counts, value.total) if isinstance(value, Counts) else (Largest, value.most)
-    return [kind(part) for part in array.chunk(groups)]
+        return Kept({key: row for key, row in value.rows.items() if key[0] == g})
+    return map_arrays({"": value}, lambda array: array.chunk(groups)[g])[""]
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """Returns the statistics of a server step `[M, ...]` from those of the models that step.
+    """Returns the statistics of a server step `[M, ...]` from those of the models that step; others have 0.
 
     Args:
         parts: Statistics of a row of the state.
@@ -95,27 +90,19 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
     first = next(iter(parts.values()))
     if rows == 1 and not any(isinstance(value, Kept) for value in first.values()):
         return first
-    return {name: _join({row: part[name] for row, part in parts.items()}, rows, models) for name in first}
-
-
-def _join(values: Mapping[int, Any], rows: int, models: int) -> Any:
-    """Joins statistics to one of all rows; those that nobody trained are 0."""
-    first = next(iter(values.values()))
-    if isinstance(first, ExactSum):
-        limbs = {limb for value in values.values() for limb in value.limbs}
-        have = {limb: {row: v.limbs[limb] for row, v in values.items() if limb in v.limbs} for limb in limbs}
-        return ExactSum({limb: _place(part, rows) for limb, part in have.items()})
-    if isinstance(first, Counts):
-        return Counts(_place({row: value.total for row, value in values.items()}, rows))
-    if isinstance(first, Largest):
-        return Largest(_place({row: value.most for row, value in values.items()}, rows))
-    return Kept(
-        {
-            (row // models, row % models, client): kept
-            for row, value in values.items()
-            for (_, _, client), kept in value.rows.items()
-        }
-    )
+    found: Stats = {}
+    for name, one in first.items():
+        fields = {row: next(iter(vars(part[name]).values())) for row, part in parts.items()}  # arrays, by name or alone
+        if isinstance(one, Kept):
+            each = [(row, client, kept) for row, field in fields.items() for (_, _, client), kept in field.items()]
+            found[name] = Kept({(row // models, row % models, client): kept for row, client, kept in each})
+        elif isinstance(one, ExactSum):
+            limbs = {limb for field in fields.values() for limb in field}
+            have = {limb: {row: field[limb] for row, field in fields.items() if limb in field} for limb in limbs}
+            found[name] = ExactSum({limb: _place(part, rows) for limb, part in have.items()})
+        else:
+            found[name] = type(one)(_place(fields, rows))
+    return found
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:

@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.types import FloatArray, IntArray, Plan
@@ -88,26 +87,6 @@ class JobCosts(NamedTuple):
     work: FloatArray | None = None
 
 
-class Participants(NamedTuple):
-    """The clients that were asked to take part in a round, `[P]` each.
-
-    Attributes:
-        world: World.
-        client: Client.
-        tier: Tier of the client.
-        busy: Virtual seconds that all its jobs take.
-        wait: Virtual seconds until it is available; 0: it is.
-        empty: Whether it has no data.
-    """
-
-    world: IntArray
-    client: IntArray
-    tier: IntArray
-    busy: FloatArray
-    wait: FloatArray
-    empty: NDArray[np.bool_]
-
-
 def time_round(
     devices: Devices, rule: CountingRule, plan: Plan, costs: JobCosts, *, seeds: IntArray, t: int, now: FloatArray
 ) -> RoundTiming:
@@ -130,14 +109,40 @@ def time_round(
         job = busy = compute + transfer
     else:
         _, first, index = np.unique(member, return_index=True, return_inverse=True)
-        job, busy = _share_device(devices.figure("side_by_side", plan.client[first]) > 0, index, compute, transfer)
+        parallel = devices.figure("side_by_side", plan.client[first]) > 0  # of each participant, `[P]`
+        longest, transfers = np.zeros(len(first)), np.bincount(index, transfer).astype(np.float64)
+        np.maximum.at(longest, index, compute)
+        busy = transfers + np.where(parallel, longest, np.bincount(index, compute))
+        job = compute + np.where(parallel[index], transfers[index], transfer)
     world, client = plan.world[first], plan.client[first]
     wait = np.zeros(len(first))
     if devices.available is not None:
         wait = devices.available(seeds[world], client, now[world])
-    participants = Participants(world, client, clients.tier_of(client), busy, wait, costs.steps[first] == 0)
-    status = _participant_status(rule, seeds, t, participants)
-    return RoundTiming(job, status[index], _round_seconds(rule, participants, status, len(seeds)))
+    tier, empty = clients.tier_of(client), costs.steps[first] == 0  # of each participant, `[P]`, as wait and busy
+    status = np.where(wait > 0, UNAVAILABLE, np.where(empty, NO_DATA, OK))
+    if rule.dropout:
+        dropped = rng.uniform(rng.keys(seeds[world], "dropout", t, client), 1)[:, 0] < rule.dropout
+        status[(status == OK) & dropped] = DROPPED
+    if rule.deadline is not None:
+        status[(status == OK) & (busy > rule.deadline)] = PAST_DEADLINE
+    if rule.first is not None:
+        for w in np.unique(world):
+            for k, number in enumerate(rule.first):
+                ready = np.flatnonzero((world == w) & (tier == k) & (status == OK))
+                status[ready[np.lexsort((client[ready], busy[ready]))][number:]] = LATE
+    counted, seconds = status == OK, np.zeros(len(seeds))
+    np.maximum.at(seconds, world[counted], busy[counted])
+    if rule.deadline is not None:  # a world that misses a client waits until the deadline
+        missing = np.isin(status, (DROPPED, PAST_DEADLINE))
+        if rule.first is not None:  # a tier that has as many as it wants waits for no more
+            group = world * len(rule.first) + tier
+            enough = np.bincount(group, counted, len(seeds) * len(rule.first)) >= np.tile(rule.first, len(seeds))
+            missing &= ~enough[group]
+        seconds[world[missing]] = rule.deadline
+    soonest = np.full(len(seeds), np.inf)
+    np.minimum.at(soonest, world[~empty], wait[~empty])
+    absent = (seconds == 0) & np.isfinite(soonest)  # no client with data is available: the round ends when one is
+    return RoundTiming(job, status[index], np.where(absent, soonest, seconds))
 
 
 def time_jobs(
@@ -173,54 +178,3 @@ def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntAr
     """
     uplink, downlink, latency = (devices.figure(name, client, now) for name in LINK)
     return 2 * latency + up / uplink + down / downlink
-
-
-def _share_device(
-    parallel: NDArray[np.bool_], index: IntArray, compute: FloatArray, transfer: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Returns the virtual seconds of each job, `[J]`, and of each participant, `[P]`, if they have several jobs.
-
-    Args:
-        parallel: Whether each participant trains its models side by side, `[P]`.
-        index: The participant of each job, `[J]`.
-        compute: Seconds that each job computes, `[J]`.
-        transfer: Seconds of its two transfers, `[J]`.
-    """
-    longest, transfers = np.zeros(len(parallel)), np.bincount(index, transfer).astype(np.float64)
-    np.maximum.at(longest, index, compute)
-    busy = transfers + np.where(parallel, longest, np.bincount(index, compute))
-    return compute + np.where(parallel[index], transfers[index], transfer), busy
-
-
-def _participant_status(rule: CountingRule, seeds: IntArray, t: int, members: Participants) -> IntArray:
-    """Returns the status of each participant, `[P]`."""
-    status = np.where(members.wait > 0, UNAVAILABLE, np.where(members.empty, NO_DATA, OK))
-    if rule.dropout:
-        dropped = rng.uniform(rng.keys(seeds[members.world], "dropout", t, members.client), 1)[:, 0] < rule.dropout
-        status[(status == OK) & dropped] = DROPPED
-    if rule.deadline is not None:
-        status[(status == OK) & (members.busy > rule.deadline)] = PAST_DEADLINE
-    if rule.first is not None:
-        for world in np.unique(members.world):
-            for tier, number in enumerate(rule.first):
-                ready = np.flatnonzero((members.world == world) & (members.tier == tier) & (status == OK))
-                order = ready[np.lexsort((members.client[ready], members.busy[ready]))]
-                status[order[number:]] = LATE
-    return status
-
-
-def _round_seconds(rule: CountingRule, members: Participants, status: IntArray, worlds: int) -> FloatArray:
-    """Returns virtual seconds of the round in each world, `[R]`."""
-    counted, seconds = status == OK, np.zeros(worlds)
-    np.maximum.at(seconds, members.world[counted], members.busy[counted])
-    if rule.deadline is not None:  # a world that misses a client waits until the deadline
-        missing = np.isin(status, (DROPPED, PAST_DEADLINE))
-        if rule.first is not None:  # a tier that has as many as it wants waits for no more
-            group = members.world * len(rule.first) + members.tier
-            enough = np.bincount(group, counted, worlds * len(rule.first)) >= np.tile(rule.first, worlds)
-            missing &= ~enough[group]
-        seconds[members.world[missing]] = rule.deadline
-    soonest = np.full(worlds, np.inf)
-    np.minimum.at(soonest, members.world[~members.empty], members.wait[~members.empty])
-    absent = (seconds == 0) & np.isfinite(soonest)  # no client with data is available: the round ends when one is
-    return np.where(absent, soonest, seconds)

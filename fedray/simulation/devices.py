@@ -242,12 +242,12 @@ def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) ->
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
     start = np.where(np.isnan(start), 0.0, start)
     end = np.where(np.isnan(end), np.where(np.isnan(period), np.inf, period), end)
-    if not (start < end).all():
-        wrong = int(client[np.argmin(start < end)])
-        raise BadInput(f"clients.trace = {path}: a window of client {wrong} ends before it begins: correct it")
-    if (end > np.where(np.isnan(period), np.inf, period)).any():
-        wrong = int(client[np.argmax(end > np.where(np.isnan(period), np.inf, period))])
-        raise BadInput(f"clients.trace = {path}: a window of client {wrong} ends after its period: cut it in two")
+    wrong = ~((start < end) & (end <= np.where(np.isnan(period), np.inf, period)))
+    if wrong.any():
+        raise BadInput(
+            f"clients.trace = {path}: a window of client {client[wrong.argmax()]} ends before it begins, or after its "
+            "period: correct it, or cut it in two"
+        )
     return window_availability(client, start, end, period)
 
 
@@ -261,9 +261,9 @@ def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray]
     each[known] = period[first]
     late = table["link_from"][rows] >= np.where(np.isnan(each[client[rows]]), np.inf, each[client[rows]])
     if late.any():
-        wrong = int(client[rows][np.argmax(late)])
         raise BadInput(
-            f"clients.trace = {path}: a link of client {wrong} begins after its period: lower link_from or raise period"
+            f"clients.trace = {path}: a link of client {client[rows][late.argmax()]} begins after its period: "
+            "lower link_from or raise period"
         )
     values = {name: table[name][rows] for name in LINK if name in table}
     return Links(client[rows], table["link_from"][rows], each, values)

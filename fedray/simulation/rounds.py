@@ -20,7 +20,6 @@ from fedray.core.method import JobRows, Phase
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
-from fedray.own_code.user_code import name_type
 from fedray.simulation import clock
 from fedray.simulation.questions import losses_of
 from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Runtime, Study
@@ -34,27 +33,6 @@ from fedray.training.block import count_steps, samples_seen
 
 PATIENCE, BEST = "stop", "best"  # what the courses of a run are kept for
 WITHHELD = "hold_out_"  # before the name of a score on withheld rows
-
-
-class Course(NamedTuple):
-    """The best values of a metric so far.
-
-    Attributes:
-        metric: its name.
-        best: value and round, for each world, or for their mean; empty for a world without a value so far.
-
-    Example:
-        The best value of round 4 was not passed in three rounds.
-
-        >>> course = Course("accuracy", [[0.8, 4.0]])
-        >>> follow_course(course, [0.79], round=7, min_delta=0.0)
-        False
-        >>> is_out_of_patience(course, 7, patience=3)
-        True
-    """
-
-    metric: str
-    best: list[list[float]]
 
 
 def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
@@ -128,35 +106,46 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     return found
 
 
-def follow_course(course: Course, values: Sequence[float | None], round: int, min_delta: float) -> bool:
+def follow_course(
+    best: list[list[float]], values: Sequence[float | None], round: int, *, lower: bool, min_delta: float = 0.0
+) -> bool:
     """Keeps the values that are better than all before, and says whether there is one.
 
     Args:
-        course: what is known; it is changed in place.
-        values: of the round, one for each entry of the course.
+        best: value and round, for each world, or for their mean; empty for a world without a value so far. It is
+            changed in place.
+        values: of the round, one for each entry.
         round: the round.
+        lower: whether lower values are better.
         min_delta: by how much a value must be better.
     """
-    sign, found = -1.0 if lower_is_better(course.metric) else 1.0, False
+    sign, found = -1.0 if lower else 1.0, False
     for place, value in enumerate(values):
         if value is None or np.isnan(value):
             continue
-        course.best.extend([] for _ in range(place + 1 - len(course.best)))
-        if not course.best[place] or sign * (value - course.best[place][0]) > min_delta:
-            course.best[place] = [value, float(round)]
+        best.extend([] for _ in range(place + 1 - len(best)))
+        if not best[place] or sign * (value - best[place][0]) > min_delta:
+            best[place] = [value, float(round)]
             found = True
     return found
 
 
-def is_out_of_patience(course: Course, round: int, patience: int) -> bool:
+def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bool:
     """Whether no entry of a course got better in the last rounds.
 
     Args:
-        course: of a metric.
+        best: as in `follow_course`.
         round: the round now.
         patience: rounds without a better value.
+
+    Example:
+        The best value of round 4 was not passed in three rounds.
+
+        >>> best = [[0.8, 4.0]]
+        >>> follow_course(best, [0.79], round=7, lower=False), is_out_of_patience(best, 7, patience=3)
+        (False, True)
     """
-    found = [entry[1] for entry in course.best if entry]
+    found = [entry[1] for entry in best if entry]
     return bool(found) and all(round - at >= patience for at in found)
 
 
@@ -175,15 +164,16 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
         return False
     if rules.patience is not None:
         name = watched_score(rows[0], rules.patience.metric)
-        course = Course(name, progress.courses.setdefault(PATIENCE, []))
-        values = [read_value(row, name, "stop.metric") for row in rows]
-        follow_course(course, values, progress.round, rules.patience.min_delta)
+        values, best = [read_value(row, name, "stop.metric") for row in rows], progress.courses.setdefault(PATIENCE, [])
+        lower = lower_is_better(name)
+        follow_course(best, values, progress.round, lower=lower, min_delta=rules.patience.min_delta)
     if rules.best is None:
         return False
     name = watched_score(rows[0], rules.best)
     known = [read_value(row, name, "checkpoint.best") for row in rows]
     mean = None if None in known else float(np.mean([value for value in known if value is not None]))
-    return follow_course(Course(name, progress.courses.setdefault(BEST, [])), [mean], progress.round, 0.0)
+    best = progress.courses.setdefault(BEST, [])
+    return follow_course(best, [mean], progress.round, lower=lower_is_better(name))
 
 
 def find_stop(study: Study, progress: Progress) -> str:
@@ -201,9 +191,8 @@ def find_stop(study: Study, progress: Progress) -> str:
             return f"{name} has reached {wanted:g}"
     if rules.patience is not None:
         name = watched_score(progress.metrics[0] if progress.metrics else {}, rules.patience.metric)
-        course = Course(name, progress.courses.get(PATIENCE, []))
-        if is_out_of_patience(course, progress.round, rules.patience.rounds):
-            return f"{course.metric} has not become better in {rules.patience.rounds:,} rounds"
+        if is_out_of_patience(progress.courses.get(PATIENCE, []), progress.round, rules.patience.rounds):
+            return f"{name} has not become better in {rules.patience.rounds:,} rounds"
     return "" if study.method.explain_end is None else study.method.explain_end(progress.state) or ""
 
 
@@ -215,12 +204,6 @@ def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
         progress: where it stands.
         measured: whether the round was evaluated.
     """
-    asked = [name for name, callback in study.callbacks if _ask(callback, study, progress, measured)]
-    return f"the callback {asked[0]} asked for it" if asked else ""
-
-
-def _ask(callback: Callable[..., Any], study: Study, progress: Progress, measured: bool) -> bool:
-    """Whether a callback wants the run to end."""
 
     def models() -> list[dict[str, Tensor]]:
         state = progress.state
@@ -228,10 +211,8 @@ def _ask(callback: Callable[..., Any], study: Study, progress: Progress, measure
 
     found = collect_values(progress.metrics if measured else [])
     scores = {name: float(np.mean(values)) for name, values in found.items()}
-    said = callback(progress.round, scores, models)
-    if said is not None and not isinstance(said, bool | np.bool_):
-        raise BadInput(f"a callback returned {name_type(said)}: return True to end the run, or nothing")
-    return bool(said)
+    asked = [name for name, callback in study.callbacks if callback(progress.round, dict(scores), models)]
+    return f"the callback {asked[0]} asked for it" if asked else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -272,12 +253,12 @@ class Measuring:
         Args:
             seconds: Virtual seconds at the end of each of the next rounds, of the first world, `[n]`.
         """
-        study, progress, rules = self.study, self.progress, self.study.evaluation
+        study, progress, rules, t = self.study, self.progress, self.study.evaluation, self.progress.round
         if study.callbacks:
             return 1
-        most = min(len(seconds), study.rounds - progress.round, _rounds_until(study.checkpoint_every, progress.round))
+        most = min(len(seconds), study.rounds - t, study.checkpoint_every - t % study.checkpoint_every)
         if rules.every_seconds is None:
-            return max(1, min(most, _rounds_until(rules.every, progress.round)))
+            return max(1, min(most, rules.every - t % rules.every))
         due = _count_due(seconds[:most], rules.every_seconds) > _count_due(progress.sim_seconds[0], rules.every_seconds)
         return max(1, int(due.argmax()) + 1 if due.any() else most)
 
@@ -289,7 +270,12 @@ class Measuring:
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
-        measured = last or _is_due(study.evaluation, progress, before)
+        every, seconds = study.evaluation.every_seconds, progress.sim_seconds[0]
+        if every is None:
+            due = progress.round % study.evaluation.every == 0
+        else:
+            due = bool(_count_due(seconds, every) > _count_due(before[0], every))
+        measured = last or due
         kept = last or progress.round % study.checkpoint_every == 0
         if measured:
             self.measure()
@@ -304,11 +290,6 @@ class Measuring:
         return done
 
 
-def _rounds_until(every: int, round: int) -> int:
-    """Rounds from one to the next multiple of a number."""
-    return every - round % every
-
-
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
     """Counts the evaluations that are due by some virtual seconds.
 
@@ -318,14 +299,6 @@ def _count_due(seconds: FloatArray, every: float) -> FloatArray:
     """
     due: FloatArray = np.floor(seconds / every + 1e-9)  # a tick that rounding makes a little earlier is one
     return due
-
-
-def _is_due(evaluation: Evaluation, progress: Progress, before: FloatArray) -> bool:
-    """Whether the models are evaluated after a round that began at the virtual seconds `before`, `[R]`."""
-    if evaluation.every_seconds is None:
-        return progress.round % evaluation.every == 0
-    every = evaluation.every_seconds
-    return bool(_count_due(progress.sim_seconds[0], every) > _count_due(before[0], every))
 
 
 def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
@@ -479,10 +452,9 @@ def run_round(
             f"round {t + 1} takes infinite virtual time: raise uplink and downlink, or lower seconds_per_step, "
             "seconds_per_sample and latency of clients.tiers"
         )
-    state, trained = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
-    steps = np.where(trained.status == clock.OK, steps, 0)
-    up, down = count_bytes(phase, trained.status, up, down)
-    table = JobTable(jobs.size, steps, trained.loss, up, down, timing.job, trained.status, trained.error)
+    state, status, loss, error = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
+    up, down = count_bytes(phase, status, up, down)
+    table = JobTable(jobs.size, np.where(status == clock.OK, steps, 0), loss, up, down, timing.job, status, error)
     return RoundResult(plan, table, state, now + timing.round)
 
 
@@ -508,33 +480,29 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
     return phase.choose(plan, losses), losses
 
 
-class _TrainedJobs(NamedTuple):
-    """What training changed in the table of jobs, `[J]` each: see `JobTable`."""
-
-    status: IntArray
-    loss: FloatArray
-    error: NDArray[np.object_]
-
-
 def _train_counted(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, status: IntArray
-) -> tuple[State, _TrainedJobs]:
-    """Trains the jobs whose status is OK and steps the server on those of them that did not fail."""
-    counted = status == clock.OK
-    trained = _TrainedJobs(status.copy(), np.full(len(status), np.nan), np.full(len(status), None, dtype=object))
+) -> tuple[State, IntArray, FloatArray, NDArray[np.object_]]:
+    """Trains the jobs whose status is OK and steps the server on those of them that did not fail.
+
+    Returns:
+        The state, and status, loss and error of each job, `[J]`: see `JobTable`.
+    """
+    counted, status = status == clock.OK, status.copy()
+    loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
     if counted.any():
         some = jobs if counted.all() else jobs.take(counted)
         stats, rows = _ask_clients(runtime, phase, t, some, state=state, sent=runtime.train(t, some, state, phase))
-        trained.loss[counted] = rows.loss
+        loss[counted] = rows.loss
         for job, text in rows.errors.items():
             place = np.flatnonzero(counted)[job]
-            trained.status[place], trained.error[place] = clock.FAILED, text
-        counted = trained.status == clock.OK
+            status[place], error[place] = clock.FAILED, text
+        counted = status == clock.OK
         if counted.any():
             state = phase.server.step(state, stats, t)
             if phase.remember is not None:
-                state = phase.remember(t, state, jobs.plan.take(counted), trained.loss[counted])
-    return state, trained
+                state = phase.remember(t, state, jobs.plan.take(counted), loss[counted])
+    return state, status, loss, error
 
 
 def _ask_clients(

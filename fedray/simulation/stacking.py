@@ -10,7 +10,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -82,12 +82,6 @@ def write_part(state: State, part: Part, own: State) -> State:
     models[:, part.buffers] = own.models[:, trainable:].reshape(worlds, -1)
     counters[:, part.counters] = own.counters.reshape(worlds, -1)
     return State(models, counters, state.extra)
-
-
-def extra_of_part(state: State, number: int) -> dict[str, Tensor]:
-    """Returns what the server of part `number` keeps beside its models; the whole state calls it `number/...`."""
-    own = f"{number}/"
-    return {name.removeprefix(own): value for name, value in state.extra.items() if name.startswith(own)}
 
 
 def is_trained(counters: Tensor) -> bool:
@@ -220,12 +214,12 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
             kept |= {f"{i}/{name}": value for name, value in own.items()}
         return kept
 
-    base = study.method.phase
+    base, keeps = study.method.phase, any(part.study.method.phase.server.keeps for part in parts)
     phase = Phase(
         models=1,
         schedule=_make_schedule(parts),
         local=base.local,
-        server=Server(init, lambda _uploads: {}, _make_step(parts, stack, study), keeps=_keep_uploads(parts)),
+        server=Server(init, lambda _uploads: {}, _make_step(parts, stack, study), keeps=keeps),
         compress=base.compress,
         sizes=partial(job_sizes, parts),
         steps=partial(steps_of_jobs, parts),
@@ -255,10 +249,6 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
     return schedule
 
 
-def _keep_uploads(parts: Sequence[Part]) -> bool:
-    return any(part.study.method.phase.server.keeps for part in parts)
-
-
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
     """Makes the server's step: each part's own server steps on its own statistics, which are called `i/...`."""
     worlds, join = study.worlds, study.method.join
@@ -266,9 +256,9 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
     def step(state: State, stats: Stats, t: int) -> State:
         before = state
         for i, part in enumerate(parts):
-            own = _stats_of_part(stats, i)
+            own = _of_part(stats, i)
             if own:
-                first = read_part(state, part)._replace(extra=extra_of_part(state, i))
+                first = read_part(state, part)._replace(extra=_of_part(state.extra, i))
                 after = part.study.method.phase.server.step(first, own, t - part.begins)
                 kept = {f"{i}/{name}": value for name, value in after.extra.items()}
                 state = write_part(state, part, after)._replace(extra={**state.extra, **kept})
@@ -277,7 +267,7 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
         if join is None:
             return state
         steps = [
-            PartStep(read_part(before, part), read_part(state, part), _stats_of_part(stats, i))
+            PartStep(read_part(before, part), read_part(state, part), _of_part(stats, i))
             for i, part in enumerate(parts)
         ]
         for part, one, models in zip(parts, steps, join(t, steps), strict=True):
@@ -287,9 +277,9 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
     return step
 
 
-def _stats_of_part(stats: Stats, number: int) -> Stats:
-    """Returns what the clients of a part have sent."""
-    return {name.partition("/")[2]: value for name, value in stats.items() if name.startswith(f"{number}/")}
+def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Returns what the clients of a part have sent, or its server keeps; the whole calls it `number/...`."""
+    return {name.partition("/")[2]: value for name, value in values.items() if name.startswith(f"{number}/")}
 
 
 def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:

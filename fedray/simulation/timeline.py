@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -28,13 +28,7 @@ from fedray.training.block import samples_seen
 
 
 class StartedJob(NamedTuple):
-    """What is known of a job when it starts; `FlownJobs` says what the words mean.
-
-    Example:
-        >>> rows = [StartedJob(client=3, model=0, turn=1, version=2, born=2, start=0.5, arrival=1.5, status=0)]
-        >>> to_columns(rows)["arrival"].tolist()
-        [1.5]
-    """
+    """What is known of a job when it starts; `KnownJobs` says what the words mean."""
 
     client: int
     model: int
@@ -46,8 +40,8 @@ class StartedJob(NamedTuple):
     status: int
 
 
-class FlownJobs(NamedTuple):
-    """Jobs that ended, `[J]` each: step by step, model by model, in the order of their arrival.
+class KnownJobs(NamedTuple):
+    """Jobs that end at known server steps, `[J]` each: step by step, model by model, in the order of their arrival.
 
     Attributes:
         client: Their clients.
@@ -61,6 +55,11 @@ class FlownJobs(NamedTuple):
         step: The server step that uses it; of a job without an upload, the first one after its end.
         staleness: How many steps its model took between its start and that step; -1 without an upload.
         copy: How many uploads of its client that step has of the same model before it.
+        world: Their worlds.
+        row: Their models' rows of the state: `world * K + model`.
+        loss: Mean loss over the steps; NaN until it is trained. It is changed in place, as the next two are.
+        error: Traceback of a job that failed, else None.
+        trained: Whether nothing is left to be trained.
     """
 
     client: IntArray
@@ -74,13 +73,16 @@ class FlownJobs(NamedTuple):
     step: IntArray
     staleness: IntArray
     copy: IntArray
+    world: IntArray
+    row: IntArray
+    loss: FloatArray
+    error: NDArray[np.object_]
+    trained: NDArray[np.bool_]
 
-
-def to_columns(started: Sequence[StartedJob]) -> dict[str, Any]:
-    """Returns the columns of jobs, `[J]` each, by name."""
-    names = StartedJob._fields
-    rows = np.fromiter(chain.from_iterable(started), np.float64, len(started) * len(names)).reshape(-1, len(names))
-    return {name: rows[:, i].astype(float if name in ("start", "arrival") else int) for i, name in enumerate(names)}
+    def take(self, index: IntArray | slice) -> KnownJobs:
+        """Some of the jobs."""
+        columns: list[Any] = [column[index] for column in self]
+        return KnownJobs(*columns)
 
 
 def count_earlier(who: IntArray) -> IntArray:
@@ -161,13 +163,13 @@ class ServerSteps(NamedTuple):
 
     time: FloatArray
     models: list[tuple[int, ...]]
-    jobs: FlownJobs
+    jobs: KnownJobs
 
 
 class Timeline:
     """All that happens in one world. It keeps what is in flight, and nothing of what was taken."""
 
-    def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign) -> None:
+    def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign, world: int = 0) -> None:
         """Starts at time 0, with every client idle.
 
         Args:
@@ -176,9 +178,10 @@ class Timeline:
             models: K.
             seed: Of the world.
             assign: Which models each client trains in its turns.
+            world: Its number.
         """
         self.rule, self._pace = rule, pace
-        self._models, self._seed, self._clients = models, seed, len(pace.compute)
+        self._models, self._seed, self._clients, self._world = models, seed, len(pace.compute), world
         self._compute, self._transfer = pace.compute.tolist(), pace.transfer.tolist()
         self._parallel = pace.parallel.tolist()
         self._goal = {"buffered": rule.goal, "async": 1, "semi": math.inf}[rule.mode]
@@ -214,11 +217,25 @@ class Timeline:
         parts = bisect_left(self._parts, (end,))  # arrivals of one instant may cause more steps: they wait
         step, now, number = np.array(self._parts[:parts], dtype=np.int64).reshape(-1, 3).T
         flown = int(number.sum())
-        columns = to_columns(self._flown[:flown])
+        names = StartedJob._fields
+        flat = np.fromiter(chain.from_iterable(self._flown[:flown]), np.float64, flown * len(names))
+        rows = flat.reshape(-1, len(names)).T
+        kinds = [float if name in ("start", "arrival") else int for name in names]
+        columns: dict[str, Any] = {n: row.astype(kind) for n, row, kind in zip(names, rows, kinds, strict=True)}
         part, now = np.repeat(np.arange(len(number)), number), np.repeat(now, number)
         staleness = np.where(now < 0, -1, now - columns["version"])
         copy = count_earlier(part * self._clients + columns["client"])
-        jobs = FlownJobs(**columns, step=step[part], staleness=staleness, copy=copy)
+        jobs = KnownJobs(
+            **columns,
+            step=step[part],
+            staleness=staleness,
+            copy=copy,
+            world=np.full(flown, self._world),
+            row=self._world * self._models + columns["model"],
+            loss=np.full(flown, np.nan),
+            error=np.full(flown, None, dtype=object),
+            trained=columns["status"] != clock.OK,
+        )
         times, stepping = self._times[:steps], self._stepping[:steps]
         del self._times[:steps], self._stepping[:steps], self._flown[:flown], self._parts[:parts]
         return ServerSteps(np.array(times), stepping, jobs)
@@ -234,7 +251,10 @@ class Timeline:
         ok, pop = clock.OK, heapq.heappop
         while self._known < steps:
             if not queue or self._vain > MOST_VAIN * (1 + self._clients):
-                raise FedrayError(self._explain_end())
+                raise FedrayError(
+                    f"after {self._known} server steps no upload arrives any more: look at deadline, dropout and tick "
+                    "of participation, at the windows of clients.trace, and at the clients' data"
+                )
             now = queue[0][0]
             if semi:
                 tick = max(1, math.ceil(now / self.rule.tick - 1e-9)) * self.rule.tick
@@ -258,19 +278,6 @@ class Timeline:
             if semi and any(buffers):
                 self._step(now, tuple(k for k in range(self._models) if buffers[k]))
             self._fill(now)
-
-    def _explain_end(self) -> str:
-        """Returns the line that says that no upload arrives any more, with the remedies that help."""
-        rule, absent = self.rule, self._pace.wait is not None
-        remedies = {
-            "raise participation.deadline": rule.deadline is not None,
-            "lower participation.dropout": rule.dropout > 0,
-            "set participation.tick to a time at which clients are there": rule.mode == "semi" and absent,
-            "look at the windows of clients.trace": absent,
-            "look at the clients' data": True,
-        }
-        named = [remedy for remedy, helps in remedies.items() if helps]
-        return f"after {self._known} server steps no upload arrives any more: {', or '.join(named)}"
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
         """Makes the server steps with all that has arrived for some models."""
@@ -315,7 +322,9 @@ class Timeline:
         mine = models[first[client] : first[client + 1]]
         self._training += 1
         rule, pace = self.rule, self._pace
-        status = self._draw_ending(client, turn) if rule.dropout else clock.OK
+        status = clock.OK
+        if rule.dropout and rng.uniform(rng.keys(self._seed, "dropout", turn, client), 1)[0] < rule.dropout:
+            status = clock.DROPPED
         compute, parallel = self._compute[client], self._parallel[client]
         transfer = self._transfer[client] if pace.link is None else pace.link(client, now)
         most, born = len(mine), self._born
@@ -328,11 +337,6 @@ class Timeline:
             job = StartedJob(client, model, turn, self._versions[model], born[model], now, arrival, status)
             heapq.heappush(self._queue, (end, client, self._count, job, entry == most))
             self._count += 1
-
-    def _draw_ending(self, client: int, turn: int) -> int:
-        """Whether a client drops out of a turn."""
-        u = rng.uniform(rng.keys(self._seed, "dropout", turn, client), 1)[0]
-        return clock.DROPPED if u < self.rule.dropout else clock.OK
 
     def _make_table(self, turn: int) -> tuple[list[int], list[int]]:
         """Returns the models of each client's turn: where each client's begin, `[N + 1]`, and the models."""
@@ -405,7 +409,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
 
     paces = [_find_pace(study, phase, costs, world) for world in range(study.worlds)]
     return [
-        Timeline(study.asynchronous, pace, phase.models, seed=int(seed), assign=partial(assign, world))
+        Timeline(study.asynchronous, pace, phase.models, seed=int(seed), assign=partial(assign, world), world=world)
         for world, (seed, pace) in enumerate(zip(study.seeds, paces, strict=True))
     ]
 
@@ -443,40 +447,6 @@ def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pa
 # What is known ahead of asynchronous training: the jobs of the next server steps of all worlds, as columns.
 
 LEAST_STEPS = 32  # that are computed at once
-
-
-class KnownJobs(NamedTuple):
-    """Jobs that end at known server steps, `[J]` each: step by step, world by world; the first columns as `FlownJobs`.
-
-    Attributes:
-        world: Their worlds.
-        row: Their models' rows of the state: `world * K + model`.
-        loss: Mean loss over the steps; NaN until it is trained. It is changed in place, as the next two are.
-        error: Traceback of a job that failed, else None.
-        trained: Whether nothing is left to be trained.
-    """
-
-    client: IntArray
-    model: IntArray
-    turn: IntArray
-    version: IntArray
-    born: IntArray
-    start: FloatArray
-    arrival: FloatArray
-    status: IntArray
-    step: IntArray
-    staleness: IntArray
-    copy: IntArray
-    world: IntArray
-    row: IntArray
-    loss: FloatArray
-    error: NDArray[np.object_]
-    trained: NDArray[np.bool_]
-
-    def take(self, index: IntArray | slice) -> KnownJobs:
-        """Some of the jobs."""
-        columns: list[Any] = [column[index] for column in self]
-        return KnownJobs(*columns)
 
 
 class Horizon:
@@ -540,18 +510,8 @@ class Horizon:
 
     def _join(self, taken: list[ServerSteps]) -> KnownJobs:
         """Joins the same steps of all worlds."""
-        each = [len(steps.jobs.client) for steps in taken]
-        world = np.repeat(np.arange(len(taken)), each)
         columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
-        n, flown = len(world), FlownJobs(*columns)
-        jobs = KnownJobs(
-            *flown,
-            world=world,
-            row=world * self._models + flown.model,
-            loss=np.full(n, np.nan),
-            error=np.full(n, None, dtype=object),
-            trained=flown.status != clock.OK,
-        )
+        jobs = KnownJobs(*columns)
         return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
 
     def forget(self, t: int) -> None:

@@ -119,9 +119,7 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
         raise Unwritable(f"cannot write {final}: {final.parent} is gone: was it moved or deleted?") from None
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise Unwritable(
-            f"cannot write the checkpoint {final}: {reason}: free space; the run resumes from the one before"
-        ) from None
+        raise Unwritable(f"cannot write {final}: {reason}: free space; the run resumes from the one before") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -233,21 +231,14 @@ def load_study_checkpoint(
         FedrayError: there is none, or it is that of another study.
     """
     progress, private = load_checkpoint(out / folder)
-    models, worlds = study.worlds * study.method.phase.models, len(progress.sim_seconds)
-    wanted = {"models": (models, study.net.layout.d), "counters": (models, len(study.net.layout.counters))}
-    for name, shape in wanted.items():
-        found = tuple(getattr(progress.state, name).shape)
-        if found != shape:
-            what = "numbers" if name == "models" else "counters"
-            raise FedrayError(
-                f"{out / 'scenario.yaml'} wants {shape[0]} models of {shape[1]:,} {what}, but the "
-                f"checkpoint of round {progress.round} holds {found[0]} of {found[1]:,}: "
-                "restore the scenario the run began with"
-            )
-    if worlds != study.worlds:
+    models, layout = study.worlds * study.method.phase.models, study.net.layout
+    wanted = (models, layout.d), (models, len(layout.counters)), study.worlds
+    state = progress.state
+    found = tuple(state.models.shape), tuple(state.counters.shape), len(progress.sim_seconds)
+    if found != wanted:
         raise FedrayError(
-            f"{out / 'scenario.yaml'} wants {study.worlds} replicates and folds, but progress.json of the "
-            f"checkpoint of round {progress.round} has {worlds}: restore the scenario the run began with"
+            f"{out / 'scenario.yaml'} wants models, counters and worlds of {wanted}, but the checkpoint of round "
+            f"{progress.round} holds {found}: restore the scenario the run began with"
         )
     return progress, private
 

@@ -185,16 +185,9 @@ def extend_rounds(out: Path, rounds: int) -> None:
     tree, began = read_keys(out), read_identity(out)
     done = max(find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
-    if isinstance(method, dict) and method_spec_of(method.get("name")).parts:
-        raise BadInput(
-            f"--rounds {rounds}: a stack trains its meta model after its rounds, and is not made longer: start a "
-            "new run"
-        )
-    if isinstance(method, dict) and method_spec_of(method.get("name")).fits:
-        raise BadInput(
-            f"--rounds {rounds}: an ensemble of learners, which has as many places as rounds, is not made longer: "
-            "start a new run"
-        )
+    spec = method_spec_of(method.get("name")) if isinstance(method, dict) else None
+    if spec is not None and (spec.parts or spec.fits):
+        raise BadInput(f"--rounds {rounds}: a stack or an ensemble of learners is not made longer: start a new run")
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     if rounds > done:
@@ -224,9 +217,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
     if isinstance(keys, dict) and keys.get("kind") in ("cosine", "linear") and not keys.get("restart"):
         end = int(keys.get("rounds") or rounds)
         if rounds > end and not keys.get("floor"):
-            raise BadInput(
-                f"--rounds {rounds}: local.schedule ends with a learning rate of 0: start a new run with a longer one"
-            )
+            raise BadInput(f"--rounds {rounds}: local.schedule ends with a rate of 0: start a new, longer run")
         if rounds > end == tree.get("rounds"):  # what it is without a number of its own
             raise BadInput(f"--rounds {rounds}: local.schedule falls over this run's {end} rounds: start a new run")
     rules = tree.get("evaluate")

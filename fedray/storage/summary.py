@@ -330,9 +330,7 @@ def read_drift(out: Path) -> pa.Table:
     path, summary = out / DRIFT_FILE, out / "summary.json"
     check_final_file(out, DRIFT_FILE, read_sealed(summary) if summary.is_file() else {})
     if not path.is_file():
-        raise FedrayError(
-            f"{out} has no {DRIFT_FILE}: only a finished run with several models and at most 2,000 clients has one"
-        )
+        raise FedrayError(f"{out} has no {DRIFT_FILE}: only finished runs with several models and few clients have one")
     return read_parquet_files([path])[0]
 
 

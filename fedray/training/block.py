@@ -434,7 +434,6 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]  # (parameters, gradients, lanes), in place
 Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Tensor]]
-_Move = Callable[[list[Tensor], list[Tensor], int | None], None]
 
 
 def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
@@ -473,12 +472,33 @@ def make_optimizer(
         [0.800000011920929, 1.0]
     """
     kept = [] if velocities is None else velocities
-    move = _make_adam(lr) if local.optimizer == "adam" else _make_sgd(lr, local.momentum, kept)
-    complete = make_complete(local, anchor, offset)
+    complete, moments, count = make_complete(local, anchor, offset), list[list[Tensor]](), 0
 
     def step(params: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
+        nonlocal count
         now = list(params) if lanes is None else [p[:lanes] for p in params]
-        move(now, complete(now, grads, lanes), lanes)
+        g = complete(now, grads, lanes)
+        if local.optimizer == "adam":
+            count += 1
+            if not moments:
+                moments.extend([torch.zeros_like(p) for p in now] for _ in range(2))
+            first, second = ([m[:lanes] for m in moment] for moment in moments)
+            torch._foreach_lerp_(first, g, 1.0 - _BETA1)
+            torch._foreach_mul_(second, _BETA2)
+            torch._foreach_addcmul_(second, g, g, 1.0 - _BETA2)
+            root = torch._foreach_sqrt(second)
+            torch._foreach_div_(root, (1.0 - _BETA2**count) ** 0.5)
+            torch._foreach_add_(root, _EPS)
+            torch._foreach_addcdiv_(now, first, root, -lr / (1.0 - _BETA1**count))
+            return
+        if local.momentum:
+            if not kept:
+                kept.extend(torch.zeros_like(p) for p in now)
+            velocity = [v[:lanes] for v in kept]
+            torch._foreach_mul_(velocity, local.momentum)
+            torch._foreach_add_(velocity, g)
+            g = velocity
+        torch._foreach_add_(now, g, alpha=-lr)
 
     return step
 
@@ -509,41 +529,3 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 def is_plain_sgd(local: Local) -> bool:
     """Whether the update is linear in the gradient of the same step: SGD without momentum."""
     return local.optimizer == "sgd" and not local.momentum
-
-
-def _make_adam(lr: float) -> _Move:
-    """Makes Adam: a function (first lanes of the parameters, their whole gradients, lanes)."""
-    moments: list[list[Tensor]] = []
-    count = 0
-
-    def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
-        nonlocal count
-        count += 1
-        if not moments:
-            moments.extend([torch.zeros_like(p) for p in now] for _ in range(2))
-        first, second = ([m[:lanes] for m in moment] for moment in moments)
-        torch._foreach_lerp_(first, g, 1.0 - _BETA1)
-        torch._foreach_mul_(second, _BETA2)
-        torch._foreach_addcmul_(second, g, g, 1.0 - _BETA2)
-        root = torch._foreach_sqrt(second)
-        torch._foreach_div_(root, (1.0 - _BETA2**count) ** 0.5)
-        torch._foreach_add_(root, _EPS)
-        torch._foreach_addcdiv_(now, first, root, -lr / (1.0 - _BETA1**count))
-
-    return move
-
-
-def _make_sgd(lr: float, momentum: float, velocities: list[Tensor]) -> _Move:
-    """Makes SGD: a function (first lanes of the parameters, their whole gradients, lanes)."""
-
-    def move(now: list[Tensor], g: list[Tensor], lanes: int | None) -> None:
-        if momentum:
-            if not velocities:
-                velocities.extend(torch.zeros_like(p) for p in now)
-            velocity = [v[:lanes] for v in velocities]
-            torch._foreach_mul_(velocity, momentum)
-            torch._foreach_add_(velocity, g)
-            g = velocity
-        torch._foreach_add_(now, g, alpha=-lr)
-
-    return move

@@ -123,7 +123,9 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
     if isinstance(found, Recognized):
         engine = _choose_plain(found.net, device, lanes)
         if engine is not None and found.drops and engine.name not in COMPILED:
-            return _train_dropping(net, found)
+            drops, why = found.drops, "it has dropout, which only the compiled kernels have for several lanes"
+            engine = _loop_engine(net.layout.d, why)  # which drops what a kernel would
+            return replace(engine, train=lambda _, block: loop.train_loop(net, block._replace(drops=drops)))
         if engine is not None:
             return _train_recognized(engine, found)
         found = "has layers in an order, or with options, that the faster engines do not have"
@@ -162,22 +164,15 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
     """Returns the engine of a recognized network, for the module as its author wrote it."""
 
     def train(_net: Net, block: Block) -> Trained:
-        return found.train_block(block, engine.train)
+        anchor, offset = (None if rows is None else found.to_plain(rows) for rows in (block.anchor, block.offset))
+        plain = block._replace(start=found.to_plain(block.start), anchor=anchor, offset=offset, drops=found.drops)
+        trained = engine.train(found.net, plain)
+        return trained._replace(final=found.from_plain(trained.final))
 
     def outputs(_net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
         return found.finish_outputs(engine.outputs(found.net, found.to_plain(rows), counters, x))
 
     return replace(engine, train=train, outputs=outputs)
-
-
-def _train_dropping(net: Net, found: Recognized) -> Engine:
-    """Returns the engine of a network with known dropout without a compiled kernel; it drops what the kernel would."""
-
-    def train(_net: Net, block: Block) -> Trained:
-        return loop.train_loop(net, block._replace(drops=found.drops))
-
-    engine = _loop_engine(net.layout.d, "it has dropout, which only the compiled kernels have for several lanes")
-    return replace(engine, train=train)
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:
@@ -251,19 +246,14 @@ def _name_faster(net: Net) -> str:
     return ""
 
 
-def _name_buffers(net: Net) -> str:
-    """Names a network's buffers, and a remedy if they are not those of a normalization layer."""
-    kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
-    read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
-    if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in read):
-        return "it keeps buffers (BatchNorm's running statistics, say)"
-    return f"it keeps the buffer {kept[0]}; a constant of persistent=False is not sent, nor in the way of lanes"
-
-
 def _find_obstacle(net: Net, device: str) -> str | None:
     """Returns why a module cannot be mapped over lanes, or should not be, or None."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
-        return _name_buffers(net)
+        kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
+        read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
+        if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in read):
+            return "it keeps buffers (BatchNorm's running statistics, say)"
+        return f"it keeps the buffer {kept[0]}; a constant of persistent=False is not sent, nor in the way of lanes"
     for part in net.module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
             return "it draws random numbers (dropout)"

@@ -18,7 +18,6 @@ from fedray.core.errors import BadInput
 from fedray.core.local import (
     ENSEMBLE,
     HEADS,
-    LocalLoss,
     LossContext,
     Reading,
     Seen,
@@ -686,6 +685,12 @@ def make_trial(
         y = 0.1 * torch.ones(_STEPS, len(lanes), _WIDTH, targets, device=place, dtype=dtype)
     weight = torch.zeros(_STEPS, len(lanes), _WIDTH, device=place, dtype=dtype)
     weight[..., :_ROWS] = 1.0 / _ROWS
+    loss, number = local.loss, torch.from_numpy(lane).to(place)
+    every, shared = None, None
+    if reads_ensemble(loss):
+        every = torch.stack([net.init(k) for k in range(models)]).to(start).expand(len(lanes), -1, -1)
+    if loss is not None and loss.example is not None:
+        shared = loss.example.to(start).expand(len(lanes), *loss.example.shape)
     return Block(
         start=start,
         counters=torch.zeros(len(lanes), len(net.layout.counters), dtype=torch.int64, device=place),
@@ -696,24 +701,5 @@ def make_trial(
         lr=local.lr_at(0),
         keys=rng.keys(0, "code", lane),
         sample=int(np.prod(example.shape)),
-        reading=make_reading(net, local.loss, start, torch.from_numpy(lane), models),
+        reading=Reading(0, torch.zeros_like(number), number % models, start, start, every, shared=shared),
     )
-
-
-def make_reading(net: Net, loss: LocalLoss | None, start: Tensor, lane: Tensor, models: int) -> Reading:
-    """Returns what code reads in a trial: client 0, and of K first models the one with the lane's number.
-
-    Args:
-        net: The network.
-        loss: Says what is read.
-        start: The first models of the lanes, `[W, d]`.
-        lane: Numbers of the lanes, `[W]`.
-        models: K.
-    """
-    every, lane = None, lane.to(start.device)
-    if reads_ensemble(loss):
-        every = torch.stack([net.init(k) for k in range(models)]).to(start).expand(len(lane), -1, -1)
-    shared = (
-        None if loss is None or loss.example is None else loss.example.to(start).expand(len(lane), *loss.example.shape)
-    )
-    return Reading(0, torch.zeros_like(lane), lane % models, start, start, every, shared=shared)

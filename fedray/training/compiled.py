@@ -237,12 +237,11 @@ def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again
 class _Kept(NamedTuple):
     """Holds the arrays whose addresses a task has."""
 
-    arrays: list[Tensor | NDArray[Any]]
+    arrays: list[Tensor | NDArray[Any] | None]
 
     def hold(self, array: Tensor | NDArray[Any] | None) -> int | None:
         """The address of an array."""
-        if array is not None:
-            self.arrays.append(array)
+        self.arrays.append(array)
         return address(array)
 
     def rows(self, rows: Tensor | None) -> tuple[int | None, int]:

@@ -400,7 +400,7 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 
 
 _LOCK = threading.Lock()
-_inside, _before = 0, True  # blocks that run without oneDNN now, and whether it may be used outside
+_OUTSIDE: list[bool] = []  # for each block that runs without oneDNN now: whether it may be used outside
 
 
 @contextmanager
@@ -418,19 +418,15 @@ def invariant_convolutions(device: torch.device) -> Iterator[None]:
     if device.type != "cpu" or torch.backends.cpu.get_cpu_capability() == "AVX512":
         yield
         return
-    global _inside, _before
     with _LOCK:
-        if _inside == 0:
-            _before = bool(torch._C._get_mkldnn_enabled())
-            torch._C._set_mkldnn_enabled(False)
-        _inside += 1
+        _OUTSIDE.append(_OUTSIDE[0] if _OUTSIDE else bool(torch._C._get_mkldnn_enabled()))
+        torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
         with _LOCK:
-            _inside -= 1
-            if _inside == 0:
-                torch._C._set_mkldnn_enabled(_before)
+            outside = _OUTSIDE.pop()
+            torch._C._set_mkldnn_enabled(outside and not _OUTSIDE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

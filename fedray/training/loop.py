@@ -205,9 +205,10 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
             with nullcontext() if keys is None else dropout.dropping(module, keys):
                 own.step(*batch)
 
-    named = zip((*layout.names, *layout.counters), (*own.tensors, *own.counters), strict=True)
+    held = [f"held.{name}" for name in (*layout.names, *layout.counters)]
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
-        call_with(net.module, dict(named), descend)
+        tensors = dict(zip(held, (*own.tensors, *own.counters), strict=True))
+        functional_call(_Holder(net.module), tensors, (descend,))  # they are put in once, and not once a step
     if kept is not None:  # after a failure nothing is kept
         _KEPT[:] = [kept]
     row = torch.cat([t.detach().reshape(-1) for t in own.tensors])
@@ -306,17 +307,6 @@ class _Holder(nn.Module):
 
     def forward(self, use: Callable[[nn.Module], None]) -> None:
         use(self.held)
-
-
-def call_with(module: nn.Module, tensors: dict[str, Tensor], use: Callable[[nn.Module], None]) -> None:
-    """Calls `use(module)` while the module has other tensors: they are put in once, and not once a step.
-
-    Args:
-        module: The module; afterwards it is as before.
-        tensors: Its parameters and buffers by name.
-        use: What is called.
-    """
-    functional_call(_Holder(module), {f"held.{name}": tensor for name, tensor in tensors.items()}, (use,))
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:

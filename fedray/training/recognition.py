@@ -42,7 +42,6 @@ from torch.func import functional_call
 from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.dropout import dropping
-from fedray.training.block import Block, Trained
 from fedray.training.chain import Chain, Drop, Unread, has_changed, split_drops, trace_chain
 
 _TOLERANCE = 1e-9  # relative, in double precision
@@ -73,13 +72,6 @@ class Recognized(NamedTuple):
             return rows
         return torch.empty_like(rows).index_copy_(-1, self.order.to(rows.device), rows)
 
-    def train_block(self, block: Block, train: Callable[[Net, Block], Trained]) -> Trained:
-        """Trains a block of the module by an engine for this network."""
-        anchor, offset = (None if rows is None else self.to_plain(rows) for rows in (block.anchor, block.offset))
-        start = self.to_plain(block.start)
-        trained = train(self.net, block._replace(start=start, anchor=anchor, offset=offset, drops=self.drops))
-        return trained._replace(final=self.from_plain(trained.final))
-
     def finish_outputs(self, outputs: Tensor) -> Tensor:
         """Returns the module's outputs from those of this network."""
         return F.log_softmax(outputs, dim=-1) if self.log_softmax else outputs
@@ -106,28 +98,19 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
             raise Unread(f"does not read each trained parameter once: {min(other)}")
         if chain.log_softmax and net.objective != "cross_entropy":
             raise Unread("ends in a log-softmax")
-        found = _make_plain_net(net, chain)
+        layers, drops = split_drops(chain.layers)
+        module = nn.Sequential(*layers)
+        places = dict(zip(layout.names, torch.split(torch.arange(layout.d), list(layout.sizes)), strict=True))
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        order = torch.cat([places[name] for name in chain.names])
+        names = tuple(name for name, _ in module.named_parameters())
+        own = Layout(names, tuple(shapes[name] for name in chain.names), layout.d)
+        plain = Net(net.name, module, own, net.objective, net.outputs, lambda key: net.init(key)[order])
+        found = Recognized(plain, None if chain.names == layout.names else order, chain.log_softmax, drops)
         _compare(net, found, chain, sample)
     except Unread as reason:
         return str(reason)
     return found
-
-
-def _make_plain_net(net: Net, chain: Chain) -> Recognized:
-    """Returns the network of a chain."""
-    layers, drops = split_drops(chain.layers)
-    module = nn.Sequential(*layers)
-    places = dict(zip(net.layout.names, torch.split(torch.arange(net.layout.d), list(net.layout.sizes)), strict=True))
-    shapes = dict(zip(net.layout.names, net.layout.shapes, strict=True))
-    order = torch.cat([places[name] for name in chain.names])
-    names = tuple(name for name, _ in module.named_parameters())
-    layout = Layout(names, tuple(shapes[name] for name in chain.names), net.layout.d)
-
-    def init(key: int) -> Tensor:
-        return net.init(key)[order]
-
-    plain = Net(net.name, module, layout, net.objective, net.outputs, init)
-    return Recognized(plain, None if chain.names == net.layout.names else order, chain.log_softmax, drops)
 
 
 def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...]) -> None:

@@ -203,7 +203,13 @@ def find_reading(update: Update) -> Reading | None:
         return None
     plan, start = jobs.plan, update.start
     previous = update.site.private.rows_or(PREVIOUS, plan, start) if local.keeps_model else None
-    every = _ensembles(state.models, plan, update.phase.models) if reads_ensemble(local.loss) else None
+    every = None
+    if reads_ensemble(local.loss):  # the K models of each job's world, `[J, K, d]`
+        each = state.models.view(-1, update.phase.models, state.models.shape[1])
+        if (plan.world == plan.world[0]).all():  # not copied for each job
+            every = each[int(plan.world[0])].expand(len(plan.world), -1, -1)
+        else:
+            every = each.index_select(0, torch.from_numpy(plan.world).to(each.device))
     columns = (plan.client, plan.model, jobs.size)
     client, model, size = (torch.from_numpy(column).to(start.device) for column in columns)
     shared = None
@@ -211,11 +217,3 @@ def find_reading(update: Update) -> Reading | None:
         row = torch.from_numpy(jobs.row).to(start.device)
         shared = rows_of(state.extra[local.loss.shared].to(start), row)
     return Reading(update.t, client, model, start, previous, every, size, shared)
-
-
-def _ensembles(rows: Tensor, plan: Plan, models: int) -> Tensor:
-    """Returns the K models of each job's world, `[J, K, d]`; those of one world are not copied for each job."""
-    each = rows.view(-1, models, rows.shape[1])
-    if (plan.world == plan.world[0]).all():
-        return each[int(plan.world[0])].expand(len(plan.world), -1, -1)
-    return each.index_select(0, torch.from_numpy(plan.world).to(rows.device))

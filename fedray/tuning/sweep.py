@@ -26,7 +26,6 @@ from fedray.scenario import yaml_text
 from fedray.scenario.loader import (
     read_scenario,
     refuse_scenario,
-    refuse_unknown_nulls,
     spell_sections,
     to_plain,
 )
@@ -455,7 +454,6 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     if not isinstance(own, Mapping):
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
     keys, changes = spell_sections(to_plain_values(wanted)), expand(spell_sections(to_plain_values(own)))
-    refuse_unknown_nulls([keys, changes])
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 

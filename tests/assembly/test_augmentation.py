@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Split, classification
-from fedray.methods import Augmentation, Method, Setting, federated
+from fedray.methods import Augmentation, Method, federated
 from fedray.runtime.inline import Inline
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.identity import find_changed_key, list_result_keys
@@ -317,11 +317,3 @@ def test_a_method_has_augmentations_of_its_own() -> None:
     one = {"method": {"models": 1}}
     plain = run(one, method=lambda setting: Method("own", federated(setting)), augment=mirror)
     assert torch.equal(models(run(one, method=mirrored((rule,)))), models(plain))
-    with pytest.warns(FedrayWarning, match=r"^local\.augment = flip, but own augments with others: make its local"):
-        run(one, method=mirrored((rule,)), augment=["flip"])
-
-    def also(setting: Setting) -> Method:
-        local = replace(setting.local, augment=(rule, *setting.local.augment))
-        return Method("own", federated(setting, local=local))
-
-    run(one, method=also, augment=["flip"])  # warnings are errors

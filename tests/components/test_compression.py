@@ -104,23 +104,21 @@ def test_sent_entries_are_k_exactly_and_buffers_whole(layout: Layout) -> None:
 # how many
 
 
-def test_resource_ratio_shares_the_budget_out() -> None:
-    """An HPC's five models have r times an LPC's budget in all: r = K keeps both alike, r = 1 a fifth of it."""
-    layout, tiers = Layout(("w",), ((10_000,),), 10_000), [HPC, LPC]
+@pytest.mark.parametrize(
+    ("models", "ratio", "r", "kept"),
+    [
+        (5, 0.1, 5.0, [1000, 1000]),
+        (5, 0.1, 1.0, [200, 1000]),
+        (5, 0.1, 3.0, [600, 1000]),
+        (5, 0.1, 100.0, [10_000, 1000]),  # never more than everything
+        (5, 0.02, 1.0, [40, 200]),
+        (1, 0.1, 5.0, [5000, 1000]),  # K = 1: all of one model
+    ],
+)
+def test_resource_ratio_shares_the_budget_out(models: int, ratio: float, r: float, kept: list[int]) -> None:
+    """An HPC's K models have r times an LPC's budget in all: r = K keeps both alike."""
     who = np.array([0, 1])
-    kept = {
-        (ratio, r): keep_by_tier(layout, tiers, 5, ratio, r)(who, who).tolist()
-        for ratio in (0.1, 0.02)
-        for r in (1.0, 3.0, 5.0, 10.0, 100.0)
-    }
-    assert kept[0.1, 5.0] == [1000, 1000]
-    assert kept[0.1, 1.0] == [200, 1000]
-    assert kept[0.1, 3.0] == [600, 1000]
-    assert kept[0.1, 10.0] == [2000, 1000]
-    assert kept[0.1, 100.0] == [10_000, 1000]  # never more than everything
-    assert kept[0.02, 5.0] == [200, 200]
-    assert kept[0.02, 1.0] == [40, 200]
-    assert keep_by_tier(layout, tiers, 1, 0.1, 5.0)(who, who).tolist() == [5000, 1000]  # K = 1: all of one model
+    assert keep_by_tier(Layout(("w",), ((10_000,),), 10_000), [HPC, LPC], models, ratio, r)(who, who).tolist() == kept
 
 
 @given(st.integers(1, 10**7), st.floats(1e-6, 1.0), st.floats(0.01, 50.0), st.integers(2, 20))
@@ -142,12 +140,6 @@ def test_the_entries_that_are_kept_are_those_of_exact_arithmetic() -> None:
             assert keep_by_tier(layout, tiers, 2, percent / 100, 3.0)(who, who).tolist() == exact, (d, percent)
 
 
-def test_a_tier_of_m_models_divides_by_m() -> None:
-    layout = Layout(("w",), ((1000,),), 1000)
-    keep = keep_by_tier(layout, [Tier("mid", 4, models_per_round=2)], 5, 0.1, 3.0)
-    assert keep(np.array([0]), np.array([0])).tolist() == [150]
-
-
 @pytest.mark.parametrize("ratio", [0.02, 0.1, 0.4, 1.0])
 def test_without_a_resource_ratio_every_trained_model_is_compressed_alike(ratio: float) -> None:
     layout, tiers = Layout(("w",), ((1000,),), 1000), [HPC, Tier("mid", 2, models_per_round=2), LPC]
@@ -156,18 +148,13 @@ def test_without_a_resource_ratio_every_trained_model_is_compressed_alike(ratio:
 
 
 def test_adaptive_keep_follows_the_bandwidth() -> None:
-    layout = Layout(("w",), ((1000,),), 1000)
+    """And is the plain one where all bandwidths are equal."""
+    layout, who = Layout(("w",), ((1000,),), 1000), np.arange(5)
     uplink = np.array([1e6, 2e6, 4e6, 1e3, 1e9])
     keep = keep_by_bandwidth(layout, constant(100), lambda client: uplink[client], mean=2e6)
-    who = np.arange(5)
     assert keep(who, who).tolist() == [50, 100, 200, 1, 1000]
-
-
-@given(st.integers(1, 10**6), st.floats(1e-3, 1e12))
-def test_adaptive_keep_is_the_plain_one_where_all_bandwidths_are_equal(k: int, uplink: float) -> None:
-    layout = Layout(("w",), ((10**6,),), 10**6)
-    keep = keep_by_bandwidth(layout, constant(k), lambda client: np.full(len(client), uplink), mean=uplink)
-    assert keep(np.array([0]), np.array([0])).tolist() == [k]
+    equal = keep_by_bandwidth(layout, constant(100), lambda client: np.full(len(client), 0.3), mean=0.3)
+    assert equal(who, who).tolist() == [100] * 5
 
 
 # bytes: what was promised is what a real message takes
@@ -324,10 +311,7 @@ def test_error_feedback_sends_what_was_dropped_before() -> None:
     second = compress.apply(uploads(torch.tensor([[1.0, 2.0, 0.0]]), own=dict(first.own)))
     assert second.delta.tolist() == [[0, 4, 0]]
     assert second.own[RESIDUAL].tolist() == [[1, 0, 0]]
-
-
-def test_error_feedback_costs_no_bytes() -> None:
-    assert promised(error_feedback(top_k(PLAIN, constant(4)))) == promised(top_k(PLAIN, constant(4)))
+    assert promised(compress) == promised(top_k(layout, constant(1)))  # it costs no bytes
 
 
 # whatever the packing

@@ -57,7 +57,6 @@ def combine(net: Net, kind: str, x: torch.Tensor, teachers: torch.Tensor) -> tor
 
 
 def fuse(net: Net, how: Fusion, start: torch.Tensor, teachers: torch.Tensor, *, rows: ServerRows) -> torch.Tensor:
-    """The student of the one architecture."""
     return fuse_models(how, [Student(net, start, teachers)], rows=rows, key=KEY)[0]
 
 

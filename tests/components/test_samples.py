@@ -77,11 +77,6 @@ def test_descent_by_exact_samples_ends_at_the_global_optimum_and_that_by_means_d
     assert np.linalg.norm(w.numpy() - optimum) < 0.05 * apart
 
 
-def constant(steps: int) -> Cycles:
-    """As many cycles as steps, all of them with noise: the rate never falls."""
-    return Cycles(number=steps, per_cycle=1, samples=1, exploration=0.0)
-
-
 def walk(
     cycles: Cycles, steps: int, slope: Any, w: Tensor, *, lr: float = 0.1, momentum: float = 0.5, **more: Any
 ) -> list[Tensor]:
@@ -121,14 +116,14 @@ def test_without_temperature_it_is_sgd_with_momentum_at_a_cyclical_rate() -> Non
         assert torch.equal(found[step], weights.detach())
 
 
-@pytest.mark.parametrize(("momentum", "curvature"), [(0.1, 5.0), (0.1, 0.5), (0.7, 5.0)])
+@pytest.mark.parametrize(("momentum", "curvature"), [(0.1, 5.0), (0.7, 0.5)])
 def test_on_a_quadratic_its_variance_is_the_posteriors(momentum: float, curvature: float) -> None:
     """`T / (n h)` for the mean loss h w^2 / 2, times what the length of a step adds: an AR(2) process."""
-    lr, temperature, size, chains = 0.1, 0.5, 40, 40_000
-    steps = 400
+    lr, temperature, size, chains, steps = 0.1, 0.5, 40, 20_000, 400
     w = torch.zeros(chains, dtype=torch.float64)
     more = {"momentum": momentum, "temperature": temperature, "size": size}
-    found = walk(constant(steps), steps, lambda _step, place: curvature * place, w, lr=lr, **more)[-1]
+    always = Cycles(number=steps, per_cycle=1, samples=1, exploration=0.0)  # each with noise: the rate never falls
+    found = walk(always, steps, lambda _step, place: curvature * place, w, lr=lr, **more)[-1]
     finite = 1 / (1 - lr * curvature / (2 * (1 + momentum)))
     wanted = temperature / (size * curvature) * finite
     assert float(found.var()) == pytest.approx(wanted, rel=4 * math.sqrt(2 / chains))
@@ -249,7 +244,7 @@ def test_particles_become_a_sample_of_a_gaussian() -> None:
     particles = approach(Target(temperature=3.0, precision=0.5, bandwidth=0.3), 60, 0)
     start = particles_draw(60, 2)
     now = start.clone()
-    for _ in range(1000):
+    for _ in range(600):
         now -= 0.15 * particles.move((now - mode) @ precision, start, now, start, torch.tensor(n))
     mean, covariance = torch.linalg.solve(whole, n * precision @ mode / 3.0), torch.linalg.inv(whole)
     torch.testing.assert_close(now.mean(0), mean, rtol=0, atol=0.02)

@@ -228,20 +228,6 @@ def test_robust_servers_resist_flipped_labels() -> None:
     assert accuracy(robust="median") > mean - 0.05
 
 
-PAIRS = [("fedavg", kind) for kind in ("median", "trimmed_mean", "krum", "multi_krum")]
-
-
-PAIRS += [(method, "median") for method in ("fed_ensemble", "feddyn", "scaffold", "ditto", "lg_fedavg")]
-
-
-@pytest.mark.parametrize(("method", "kind"), PAIRS)
-def test_robust_servers_work_with_any_method(method: str, kind: str) -> None:
-    """And with sparse uploads; the run is finite."""
-    tree = scenario({"rounds": 2, "method": {"name": method}, "server": {"robust": kind}, "compress": {"kind": "topk"}})
-    run = fedray.run(tree)
-    assert all(bool(torch.isfinite(value).all()) for model in run.models for value in model.values())
-
-
 ROWS = Rows(worlds=1, models=3)
 
 

@@ -223,7 +223,7 @@ def test_the_json_of_leaf_is_read_a_client_a_user(tmp_path: Path) -> None:
 
 
 def test_other_data_in_the_form_of_femnist_wrapped_around_in_bytes(tmp_path: Path) -> None:
-    """FedProx's MNIST is standardized; splits by user (`-t user`) were called damaged."""
+    """FedProx's MNIST is standardized."""
     for part, given in (("train", make_users("ann", "bob")), ("test", make_users("ann"))):
         (tmp_path / "femnist" / part).mkdir(parents=True)
         (tmp_path / "femnist" / part / "a.json").write_text(json.dumps(given))
@@ -231,16 +231,6 @@ def test_other_data_in_the_form_of_femnist_wrapped_around_in_bytes(tmp_path: Pat
         load_data("femnist", tmp_path)
     path = re.search(r"path: (.*)\}", str(wrong.value))
     assert path is not None and load_data("leaf", None, path=path[1]).train.x.min() < -1.9
-    for part, names in (("train", ("ann", "bob")), ("test", ("cem",))):
-        given = make_users(*names, low=0.0)
-        given["user_data"] = {
-            u: {**rows, "x": (np.array(rows["x"]) / 3).tolist()} for u, rows in given["user_data"].items()
-        }
-        (tmp_path / "femnist" / part / "a.json").write_text(json.dumps(given))
-    data = load_data("femnist", tmp_path)
-    assert data.test.group is not None and set(data.test.group) == {-1} and len(data.train.x) == 24
-    run = fedray.run({**SMALL, "evaluate": {"personal": True}}, data={"name": "femnist", "root": str(tmp_path)})
-    assert run.summary["rounds"] == 1
 
 
 def test_text_beside_folders_of_classes_made_tables_of_them(tmp_path: Path) -> None:

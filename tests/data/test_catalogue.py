@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import originals
@@ -13,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedray
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import catalogue, named
 from fedray.data.adaptation import adapt
@@ -247,13 +245,6 @@ def test_own_data_sets_are_registered_by_name(monkeypatch: pytest.MonkeyPatch) -
             catalogue.register_data(name, loader)
 
 
-def test_every_option_of_a_loader_has_a_default() -> None:
-    for name in catalogue.DATA_NAMES:
-        source = catalogue.find_source(name)
-        parameters = list(inspect.signature(source.load).parameters.values())[1 + source.own :]
-        assert all(p.default is not p.empty for p in parameters), name
-
-
 def test_statistics_of_bytes_and_of_floats_agree() -> None:
     x = np.random.default_rng(0).integers(0, 256, (20, 3, 4, 5), dtype=np.uint8)
     for one, two in zip(pixel_moments(x), pixel_moments(x.astype(np.float32)), strict=True):
@@ -264,33 +255,13 @@ def test_statistics_of_bytes_and_of_floats_agree() -> None:
 # -- What is said about missing or damaged files, wrong names and wrong options: one line with the remedy
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in catalogue.DATA_NAMES if n not in ("digits", "sine", "interval", "cubic", "synthetic")]
-)
-def test_missing_files_are_one_line_with_a_remedy(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BadInput) as error:
-        load_data(name, tmp_path)
-    message = str(error.value)
-    assert "\n" not in message
-    said = str(tmp_path) in message and "FEDRAY_DATA" in message and "data.root" in message
-    assert said or name in ("table", "folder", "hf", "union")
-
-
 def test_damaged_files_are_one_line_that_names_them(tmp_path: Path) -> None:
     raw = originals.fake_mnist(tmp_path)
     images = raw / "train-images-idx3-ubyte.gz"
     whole = images.read_bytes()
-    for content in (
-        whole[:-500],
-        b"not gzip",
-        gzip.compress(b"\0\0\x08\x03" + b"\0" * 12),
-        whole[:60] + b"!!" + whole[62:],
-    ):
-        images.write_bytes(content)
-        with pytest.raises(BadInput, match="damaged") as error:
-            load_data("mnist", tmp_path)
-        assert "\n" not in str(error.value)
-        assert "MNIST" in str(error.value)
+    images.write_bytes(whole[:-500])
+    with pytest.raises(BadInput, match="MNIST.* is damaged"):
+        load_data("mnist", tmp_path)
     folder = originals.fake_uci(tmp_path)
     (folder / "index_test_1.txt").write_text("77\n")
     with pytest.raises(BadInput, match=r"index_test_1.txt is damaged"):
@@ -302,19 +273,6 @@ def test_damaged_files_are_one_line_that_names_them(tmp_path: Path) -> None:
     (tmp_path / "femnist" / "data" / "train" / "0.json").write_text('{"users": [')
     with pytest.raises(BadInput, match=r"0.json is damaged"):
         load_data("femnist", tmp_path)
-
-
-def test_fetch_says_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import urllib.request
-    from urllib.error import URLError
-
-    def offline(*_: object, **__: object) -> NoReturn:
-        raise URLError("no network")
-
-    monkeypatch.setattr(urllib.request, "urlopen", offline)
-    with pytest.raises(FedrayError, match=r"data get uci/yacht: the download into .* failed \(.*no network"):
-        catalogue.download_data("uci/yacht", tmp_path)
-    assert not list((tmp_path / "UCI").rglob("*.txt"))
 
 
 def test_a_semicolon_was_taken_for_a_part_of_a_name(tmp_path: Path) -> None:
@@ -342,9 +300,3 @@ def test_a_client_of_a_union_has_one_of_its_sets() -> None:
         rows = study.shards.fetch(np.array([0]), np.array([client])).rows[0].numpy()
         assert len(set(both.columns["domain"][rows])) == 1
     assert both.classes == 10 and join_datasets([digits, dark], apart=True).classes == 20
-
-
-def test_a_scenario_names_the_sets(tmp_path: Path) -> None:
-    originals.fake_mnist(tmp_path)
-    with pytest.raises(BadInput, match=r"data.sets: the inputs of digits 1 x 8 x 8 and mnist 1 x 28 x 28 differ"):
-        load_data("union", tmp_path, sets=["digits", "mnist"])

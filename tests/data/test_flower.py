@@ -65,7 +65,6 @@ def test_a_partitioner_as_a_name_and_as_an_object_give_the_same_run() -> None:
     ("options", "message"),
     [
         ({"partitioner": "DirichletPartitoner"}, "did you mean DirichletPartitioner"),
-        ({"partitioner": "DirichletPartitioner", "alfa": 1}, "data.partition.alfa is not an argument of Dirichlet"),
         ({"partitioner": "DirichletPartitioner", "alpha": -1.0}, "DirichletPartitioner: ValueError: Alpha values"),
         ({"partitioner": "DirichletPartitioner", "alpha": 1.0, "partition_by": "y"}, "the columns are label"),
         ({"partitioner": "IidPartitioner", "num_partitions": 3}, "IidPartitioner makes 3 partitions"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -303,13 +302,6 @@ def test_a_named_data_set_comes_from_the_cache_without_the_network(
     assert not datasets.config.HF_HUB_OFFLINE, "what it was before"
     with pytest.raises(BadInput, match="data.path = someone/other: no such folder, and no such name in"):
         load_data("hf", path="someone/other", target="label")
-
-
-def test_a_missing_package_is_one_line_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets.Dataset.from_dict(COLUMNS).save_to_disk(str(tmp_path / "saved"))
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(BadInput, match=r"data.name = hf needs datasets: `pip install 'fedray\[hf\]'`"):
-        load_data("hf", path=str(tmp_path / "saved"), target="label")
 
 
 # -- Networks that get inputs as they are: a network that standardizes by itself trains as before

@@ -165,21 +165,6 @@ def test_natural_clients_have_their_own_test_rows(digits: Dataset) -> None:
         build_shards(data, "natural", {}, 8, [0])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("natural", {}, None, [0]), "digits has no natural clients: use another partition"),
-        (("column", {"column": "site"}, None, [0]), "data.partition.column = site"),
-        (("iid", {}, None, [0]), "clients.number is missing"),
-    ],
-)
-def test_wrong_requests_name_their_key(digits: Dataset, arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        build_shards(digits, *arguments)
-    with pytest.raises(BadInput, match=r"data.fold = 3, but digits has folds 0 .. 0"):
-        build_shards(digits, "iid", {}, 5, [0], folds=[3])
-
-
 @pytest.mark.parametrize("options", [{}, {"spread": 1.0}, {"per_client": 2}, {"features": 3, "samples": 7}])
 def test_a_generated_client_does_not_depend_on_the_other_clients(options: dict[str, Any]) -> None:
     data = load_data("synthetic", test=10, **options)

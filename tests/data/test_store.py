@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import originals
@@ -15,7 +14,6 @@ import pytest
 import torch
 from real_files import skipping_without_files
 
-from fedray.core.errors import FedrayError
 from fedray.data import named, store
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
@@ -118,21 +116,6 @@ def test_the_means_of_missing_inputs_are_stored(tmp_path: Path) -> None:
         assert data.table == {"a": None, "b": None, "y": ()} and data.features == ("a", "b")
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    originals.fake_mnist(tmp_path)
-
-    def full(*_: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FedrayError, match="No space left on device.*set FEDRAY_CACHE") as error:
-        store.open_dataset("mnist", tmp_path)
-    assert "\n" not in str(error.value)
-    assert not list(cache.iterdir())
-
-
 def test_two_writers_at_once_are_safe(cache: Path) -> None:
     """Whoever is slower replaces the file by the same rows."""
     x = np.arange(300 * 784, dtype=np.uint8).reshape(300, 28, 28)
@@ -191,6 +174,7 @@ def test_the_real_printers_are_the_published_ones() -> None:
     assert len(printers.test.x) == 90
 
 
+@pytest.mark.slow
 def test_the_real_femnist_is_the_published_sample() -> None:
     femnist = open_real("femnist")
     assert femnist.train.group is not None

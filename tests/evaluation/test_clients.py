@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from small import copy_run, rows, scenario
+from small import scenario
 
 import fedray
-from fedray.core.errors import FedrayError
 from fedray.evaluation.answers import (
     WeightedRows,
     find_best_pass,
-    measure_clients,
-    own_test_rows,
     pick_best_pass,
     summarize_clients,
 )
-from fedray.metrics.ensemble import weigh_votes
 from fedray.scenario.loader import read_scenario
 from fedray.tuning.trial import hash_training
 
@@ -96,13 +90,6 @@ def test_best_pass_is_the_lowest_rmse_and_a_client_without_rows_takes_the_first(
     assert summarize_clients(np.array([np.nan]), classes=False) == {}
 
 
-def test_a_client_without_test_rows_of_its_own_is_tested_on_all_where_there_are_no_classes() -> None:
-    study = train({"name": "fedavg"}).study
-    rows = own_test_rows(study, 0)(2)
-    assert len(rows.rows) == len(study.split("test", 0)[1])
-    assert torch.as_tensor(rows.weight).sum() == pytest.approx(1.0)
-
-
 def test_a_client_with_every_row_right_has_exactly_one() -> None:
     """The sum of 13 weights of 1 / 13 is 0.9999999999999998, with which a target of 1.0 was never reached."""
     for n in range(1, 200):
@@ -120,20 +107,6 @@ def test_accuracies_of_clients_are_whole_numbers_of_hits(method: dict[str, Any])
     for client, found in zip(scores["client"], scores["hold_out_accuracy"], strict=True):
         n = len(rows.client_holdout(0, client))
         assert found == round(found * n) / n, (client, n)
-
-
-def test_clients_with_models_of_their_own_read_no_other_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """N models at N clients were N^2 answers."""
-    rng = np.random.default_rng(0)
-    votes, rows = rng.random((4, 9, 3)).astype(np.float32), np.array([2, 5])
-    own, study = np.eye(4)[1], train({"name": "local_only"}).study
-    whole = weigh_votes(own, votes, rows, finite=False)
-    outputs = torch.from_numpy(rng.random((NUMBER, len(study.split("test", 0)[1]), 1)))
-    monkeypatch.setattr(np, "tensordot", lambda *_a, **_how: pytest.fail("all models are read"))
-    assert np.array_equal(weigh_votes(own, votes, rows), whole)
-    assert np.isfinite(measure_clients(study, 0, outputs, np.eye(NUMBER))).all()
-    with pytest.raises(pytest.fail.Exception):
-        weigh_votes(np.array([0.0, 0.5, 0.5, 0.0]), votes, rows)
 
 
 TIERS = {"tiers": {"strong": {"number": 2}, "weak": {}}}
@@ -193,22 +166,3 @@ def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_amon
     assert few == [row for row in every.client_scores.to_pylist() if row["client"] in (0, 2, 4)]
     sizes = [row["samples"] for row in every.client_scores.to_pylist() if row["round"] == 0]
     assert sum(sizes) == 240 and max(sizes) > min(sizes)
-
-
-def test_a_damaged_table_is_written_again_and_every_score_is_that_of_a_run_that_was_not_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the table is flushed in every round; also sets, and scores of unknown inputs."""
-    monkeypatch.setattr("fedray.storage.tables.FLUSH_ROWS", 5)
-    keys = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2}}, "evaluate": {"ood": "noise"}}
-    whole = recorded(keys, out=tmp_path / "whole")
-    parts = [path.name for path in sorted((whole.path / "client_scores.parquet").iterdir())]
-    assert parts == [f"part-{round:09d}.parquet" for round in range(5)]
-    cut = copy_run(whole, tmp_path / "cut", 2)
-    part = cut / "client_scores.parquet" / parts[1]
-    part.write_bytes(part.read_bytes()[:-7])
-    with pytest.raises(FedrayError, match="part-000000001.parquet is damaged"):
-        _ = fedray.load(cut).client_scores
-    with pytest.warns(UserWarning, match="part-000000001"):
-        again = fedray.resume(cut)
-    assert again.client_scores.equals(whole.client_scores) and rows(again.rounds) == rows(whole.rounds)

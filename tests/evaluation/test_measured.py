@@ -11,7 +11,6 @@ import torch
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import State
-from fedray.evaluation import evaluate
 from fedray.runtime.worker import Worker
 from fedray.simulation.questions import mean_losses
 
@@ -87,16 +86,3 @@ def test_the_residuals_of_fedags_mean_are_its_own_at_every_client_and_change_not
     assert all(mean[name] == uploads[name] for name in ("rmse", "nll_none"))
     with pytest.raises(BadInput, match=r"method.residuals = mean cannot act, because those of a linear model are"):
         fedray.run({**keys, "method": {"name": "fedag", "residuals": "mean"}, "model": "linear"})
-
-
-def test_fedag_finds_its_residuals_wherever_its_clients_are_in_a_large_population(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(evaluate, "EVALUATED_CLIENTS", 2)
-    large = {"clients": {"number": 12}, "participation": {"per_round": 2}, "rounds": 1}
-    run = fedray.run({**QUIET, **CUBIC, **large, "method": {"name": "fedag"}})
-    answer = run.study.answer(run.progress.state)
-    assert answer.owner is not None
-    assert min(answer.owner[0]) >= 2
-    variances = find_variances(run, answer.state, answer.models)
-    assert read_residual(run) == pytest.approx(variances[np.arange(2), answer.owner[0]].mean())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from small import scenario, train_rounds
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import FedrayWarning, ScenarioWarning
+from fedray.core.errors import FedrayWarning
 from fedray.core.method import Schedule
 from fedray.core.types import Plan, State
 from fedray.data.stacking import FeatureShards, ProxyShards
@@ -148,19 +147,6 @@ def test_an_aggregator_that_learns_beats_the_mean_where_clients_share_no_class()
     assert found["metrics"]["accuracy"]["mean"] > found["metrics"]["accuracy_average"]["mean"] + 0.03
 
 
-@pytest.mark.parametrize(("proxy", "told"), [(0.3, True), (0.5, False)])
-def test_an_aggregator_that_no_row_trains_is_told(proxy: float, told: bool) -> None:
-    """Each of six clients has two rows. The answer was the mean of the networks, and nothing said so."""
-    few = {"data": {"limit": 12, "partition": {"name": "iid", "alpha": None}}}
-    keys = fens(few, aggregator="class_weights", meta_rounds=2, proxy=proxy)
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", ScenarioWarning)
-        found = fedray.run(keys, report=False).summary["metrics"]
-    line = "nobody trains the aggregator, and the mean of the networks answers: raise method.proxy to 0.5 or more"
-    assert any(line in str(one.message) for one in heard) is told
-    assert (found["accuracy"]["mean"] == found["accuracy_average"]["mean"]) or not told
-
-
 def test_a_class_that_no_network_votes_for_costs_the_floor_of_the_log_loss() -> None:
     """The log loss of votes is infinite without it; what the reference says of `voting` is that number."""
     run = fedray.run(fens(aggregator="voting"), report=False)
@@ -286,20 +272,6 @@ def test_the_server_takes_its_rows_from_the_clients() -> None:
     assert (held, len(study.shards.server(0)[1])) == (180, 60)
     fit = study.parts[1].study.shards
     assert fit.sizes(np.zeros(BAYES_N, dtype=int), np.arange(BAYES_N)).tolist() == [60, 0, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("steps", "line"),
-    [(4, "every client makes so few steps that some of its 2 samples are equal"), (5, "")],
-)
-def test_samples_that_are_the_same_are_named(steps: int, line: str) -> None:
-    """Two samples at 4/5 and at the end of a cycle take five steps."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", ScenarioWarning)
-        one = run({"local": {"epochs": None, "steps": steps}}, beta=0.5)
-    assert [line in str(each.message) for each in said] == [True] * bool(line)
-    samples = find_samples(one)
-    assert torch.equal(samples[:, 0], samples[:, 1]) is bool(line)
 
 
 def test_with_a_fixed_beta_clients_may_drop_out() -> None:

@@ -187,8 +187,8 @@ def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) 
     run = fedray.run(scenario(keys, {"model": model}))
     study, state = run.study, run.progress.state
     found = measure_loss_plane(study, state)
-    assert found is not None
-    assert np.array_equal(np.load(run.path / "pictures.npz")["loss_plane"], found.loss)
+    assert found
+    assert np.array_equal(np.load(run.path / "pictures.npz")["loss_plane"], found["loss_plane"])
     host = Worker(study)
     x, y = study.pool_rows(0, 100)
     keep = torch.linspace(0, len(x) - 1, min(PLANE_RESOLUTION[host.engine.name.removesuffix("-c")][1], len(x))).long()
@@ -196,11 +196,11 @@ def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) 
         study.net, state.models[:3], state.counters[:3], x[keep].expand(3, len(keep), *x.shape[1:])
     )
     exact = per_sample(study.net.objective, out, y[keep].expand(3, -1)).double().mean(1).log().numpy()
-    left, right, low, high = found.extent
-    side, slack = len(found.loss) - 1, 0.02 * float(np.ptp(found.loss))
-    for (a, b), value in zip(found.points, exact, strict=True):
+    left, right, low, high = found["loss_plane_extent"]
+    side, slack = len(found["loss_plane"]) - 1, 0.02 * float(np.ptp(found["loss_plane"]))
+    for (a, b), value in zip(found["loss_plane_points"], exact, strict=True):
         i, j = round((b - low) / (high - low) * side), round((a - left) / (right - left) * side)
-        near = found.loss[max(0, i - 1) : i + 2, max(0, j - 1) : j + 2]
+        near = found["loss_plane"][max(0, i - 1) : i + 2, max(0, j - 1) : j + 2]
         assert near.min() - slack <= value <= near.max() + slack
 
 

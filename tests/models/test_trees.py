@@ -52,14 +52,6 @@ def test_the_room_for_leaves_does_not_matter() -> None:
     assert torch.equal(one, other)
 
 
-def test_damaged_numbers_end_in_some_class_and_not_in_an_error() -> None:
-    """A run directory may hold anything: circles, children and features that are not there."""
-    numbers = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 7, 3), scale=50).astype(np.float32))
-    assert classify_rows(numbers, torch.zeros(4, 2)).shape == (4, 9)
-    circle = torch.tensor([[[1.0, 0.0, 0.0]] * 5])
-    assert classify_rows(circle, torch.zeros(1, 2)).shape == (1, 1)
-
-
 def test_a_committee_has_one_vote_and_a_bag_has_as_many_as_learners() -> None:
     """Two learners say 0 and one says 1; in the second round one says 1 with three times the weight."""
     leaves = {c: write_tree(DecisionTreeClassifier().fit([[0.0]], [c]), 2) for c in (0, 1)}

@@ -106,14 +106,14 @@ def test_a_network_that_ends_in_a_log_softmax_is_taken() -> None:
 
 
 def test_a_vocabulary_smaller_than_the_tokens_is_refused() -> None:
-    assert "model.vocabulary = 1, but the tokens of mine go up to 1: set it to 2" in refusal(
+    assert "model.vocabulary = 1, but the tokens of mine go from 0 to 1: set it to 2" in refusal(
         WORDS, None, name="lstm", vocabulary=1
     )
 
 
 def test_a_token_below_zero_ended_the_run_in_its_first_round() -> None:
     wrong = WORDS._replace(test=WORDS.test._replace(x=WORDS.test.x.astype(int) - 1))
-    assert "the tokens of mine go down to -1, but tokens are numbers from 0" in refusal(wrong, None, name="lstm")
+    assert "the tokens of mine go from -1 to 1: set" in refusal(wrong, None, name="lstm")
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")

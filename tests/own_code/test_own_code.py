@@ -5,11 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import random
 import re
 import sys
-import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -42,28 +39,16 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.names import known_names
 
 KEYS: dict[str, Any] = scenario({"rounds": 2, "runtime": "inline", "report": False, "participation": {"per_round": 2}})
-STATE: dict[str, Any] = {"calls": 0, "seen": [], "by": {}}
-calls = 0
+STATE: dict[str, Any] = {"seen": []}
 
 
 class Kept:
     number = 0
 
 
-def count_global() -> float:
-    global calls
-    calls += 1
-    return calls
-
-
 def count_in_list() -> float:
     STATE["seen"].append(1)
     return len(STATE["seen"])
-
-
-def count_keys() -> float:
-    STATE["by"][len(STATE["by"])] = 1
-    return len(STATE["by"])
 
 
 def count_attribute() -> float:
@@ -73,13 +58,8 @@ def count_attribute() -> float:
 
 WAYS: dict[str, Callable[[], float]] = {
     "numpy": lambda: np.random.default_rng().random(),
-    "the global generator of numpy": lambda: float(np.random.rand()),
-    "random": random.random,
     "torch": lambda: float(torch.rand(())),
-    "the clock": lambda: time.perf_counter_ns() % 1009,
-    "a global": count_global,
     "a list": count_in_list,
-    "a key": count_keys,
     "an attribute": count_attribute,
 }
 
@@ -118,7 +98,7 @@ def test_a_server_that_keeps_what_it_needs_in_its_state_is_left_in_peace() -> No
     assert seen == [0, 0, 1]
 
 
-@pytest.mark.parametrize("way", ["numpy", "a list", "an attribute"])
+@pytest.mark.parametrize("way", ["numpy", "a list"])
 def test_an_assignment_that_draws_or_counts_outside_its_address_was_another_one_in_each_run(way: str) -> None:
     def kind(models: int, _rows: str) -> Any:
         def assign(_now: Any, drawn: Any, _m: Any, _state: Any) -> Any:
@@ -214,9 +194,7 @@ def close_over(value: Any) -> Callable[..., Any]:
     return lambda o, t, c: c.objective(o, t) * value[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("strength", 5.0), ("table", {"strength": 5.0}), ("LIST", [5.0]), ("array", np.zeros(3))]
-)
+@pytest.mark.parametrize(("name", "value"), [("strength", 5.0), ("table", {"strength": 5.0}), ("array", np.zeros(3))])
 def test_a_global_is_one_of_the_values(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = hash_values(read_globals)
     monkeypatch.setitem(globals(), name, value)
@@ -230,8 +208,7 @@ def test_a_global_is_one_of_the_values(name: str, value: Any, monkeypatch: pytes
         (torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 9.0])),
         (torch.ones(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.bfloat16)),
         (np.ones((2, 2)), np.ones(4)),
-        ([{"a": (1, 2)}], [{"a": (1, 3)}]),
-        ({0: {1, 2}}, {0: {1, 3}}),
+        ([{"a": (1, {2})}], [{"a": (1, {3})}]),
     ],
 )
 def test_a_value_of_the_closure_is_known_by_what_it_holds(value: Any, changed: Any) -> None:
@@ -260,17 +237,12 @@ def network(value: float) -> nn.Sequential:
 
 MAKERS: list[Callable[[float], Any]] = [
     Config,
-    lambda scale: SimpleNamespace(scale=scale),
-    lambda scale: Namespace(scales=[scale]),
     lambda scale: Config(1.0, inner=SimpleNamespace(scale=torch.tensor(scale))),
-    lambda scale: {"config": (scale,)},
     lambda scale: MappingProxyType({"scale": scale}),
     Fraction,
-    np.float32,
     lambda scale: Mode.LOW if scale < 0.2 else Mode.HIGH,
     network,
     lambda scale: nn.Sequential(nn.Tanh() if scale < 0.2 else nn.ReLU()),
-    lambda scale: nn.Sequential(nn.CrossEntropyLoss(weight=torch.full((2,), scale))),
 ]
 
 
@@ -285,18 +257,6 @@ def test_an_object_of_the_closure_or_of_the_module_is_known_by_its_attributes(
         monkeypatch.setitem(globals(), "strength", make(scale))
         found.append(hash_values(read_globals))
     assert found[0] == found[1] != found[2]
-
-
-def test_a_class_is_known_by_the_numbers_that_were_set_on_it() -> None:
-    class Settings:
-        scale = 1.0
-
-    def lose(o: Any, t: Any, c: Any, settings: Any = Settings) -> Any:
-        return c.objective(o, t) * settings.scale
-
-    before = hash_values(lose)
-    Settings.scale = 2.0
-    assert hash_values(lose) != before
 
 
 def test_an_object_that_can_be_called_is_known_by_its_attributes_and_tensors() -> None:

@@ -94,34 +94,14 @@ with end_on_signals():
     assert done.stderr.count("\n") == 1
 
 
-def test_a_process_that_was_forked_ends_alone() -> None:
-    done = run_python("""
-with end_on_signals():
-    child = os.fork()
-    if child == 0:
-        time.sleep(30)
-    time.sleep(0.2)
-    os.kill(child, signal.SIGTERM)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    time.sleep(0.3)
-""")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{-signal.SIGTERM}\n", "")
-
-
 def test_a_command_under_nohup_goes_on() -> None:
-    """Also what it forks, and after the last word."""
     done = run_python("""
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 with end_on_signals():
     os.kill(os.getpid(), signal.SIGHUP)
-    child = os.fork()
-    if child == 0:
-        os.kill(os.getpid(), signal.SIGHUP)
-        os._exit(7)
-    time.sleep(0.2)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), signal.SIGHUP in list_signals())
+    print(signal.SIGHUP in list_signals())
 """)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "7 False\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
 def test_what_was_there_before_is_there_afterwards() -> None:
@@ -162,17 +142,6 @@ def test_output_and_registered_functions_come_before_the_end() -> None:
     assert python("atexit.register(print, 'registered'); " + END) == (3, ["last", "registered"])
 
 
-def test_a_closed_output_was_a_traceback_at_the_end() -> None:
-    """A command that was started without its streams; no file that it opens gets their numbers."""
-    assert python("sys.stdout = sys.stderr = None; exit_quickly(3)")[0] == 3
-    look = "import fedray.__main__, os; fedray.__main__.main(); os._exit(9)"
-    line = f"exec {sys.executable} -c '{look}' list partitions <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", line], check=False).returncode == 0
-    look = "from fedray.process.session import open_streams as o; o(); o(); import os; os._exit(os.open('/', 0))"
-    line = f'exec {sys.executable} -c "{look}" <&- >&- 2>&-'
-    assert subprocess.run(["sh", "-c", line], check=False).returncode == 3
-
-
 @pytest.mark.parametrize(
     "work", ["threading.Timer(0.1, print, ['worked']).start(); ", "sys.modules['ray'] = None; print('worked'); "]
 )
@@ -188,16 +157,3 @@ def test_the_command_says_all_and_keeps_its_status() -> None:
     assert (done.returncode, done.stdout) == (0, run_command("list").out)
     wrong = subprocess.run([*command, "list", "nothing"], capture_output=True, text=True, check=False)
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
-
-
-def test_what_a_program_leaves_between_two_imports_is_collected() -> None:
-    """A second call froze everything that was alive, garbage too."""
-    code = (
-        "import gc, weakref; from fedray.process.session import import_quickly\n"
-        "class Circle: pass\n"
-        "with import_quickly(): pass\n"
-        "it = Circle(); it.me = it; left = weakref.ref(it); gc.disable(); del it\n"
-        "with import_quickly(): pass\n"
-        "gc.collect(); print(left() is None)"
-    )
-    assert python(code) == (0, ["True"])

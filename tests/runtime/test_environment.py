@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import WORKER, device_of, limit_gpu_memory
-from fedray.runtime.session import _say_tf32
 
 
 @pytest.fixture
@@ -46,39 +44,6 @@ def test_tf32_is_what_each_scenario_says() -> None:
         device_of(1.0, tf32=wanted)
         assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == wanted
         assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
-        assert _say_tf32(torch.device("cuda")) == ({"tf32": True} if wanted else {})
-        assert _say_tf32(torch.device("cpu")) == {}
-
-
-@pytest.mark.usefixtures("gpu")
-def test_convolutions_were_rounded_where_torch_had_been_told_so_for_all_backends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A module of the user's may set `torch.backends.fp32_precision`: cuDNN's older flag gives way to it."""
-    if getattr(torch.backends, "fp32_precision", None) is None:
-        pytest.skip("this torch has one switch alone")
-    cudnn: Any = torch.backends.cudnn
-    for everywhere in ("tf32", "ieee"):
-        monkeypatch.setattr(torch.backends, "fp32_precision", everywhere)
-        for wanted in (True, False, True, False):
-            device_of(1.0, tf32=wanted)
-            each = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
-            assert [one.fp32_precision for one in each] == ["tf32" if wanted else "ieee"] * 3
-            assert cudnn.allow_tf32 == wanted  # the older flag does not complain of a mixture
-
-
-@pytest.mark.usefixtures("gpu")
-def test_the_advice_of_torch_on_its_newer_switch_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Releases from 2.9 on say it once in a process; warnings are errors here."""
-    flag, advised = vars(type(torch.backends.cudnn))["allow_tf32"], list[bool]()
-
-    def advise(value: bool) -> None:
-        advised.append(value)
-        warnings.warn("Please use the new API settings to control TF32 behavior, such as ...", stacklevel=1)
-
-    with monkeypatch.context() as older:
-        older.setattr(flag, "setter", advise)
-        assert device_of(1.0) == "cuda" and advised == [False]
 
 
 @pytest.mark.usefixtures("gpu")

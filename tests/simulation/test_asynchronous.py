@@ -11,22 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from small import copy_run
 
 import fedray
-from fedray.assembly.asynchronous import IN_ROUNDS
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.bench.works import simulate
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.core.method import Local, Phase
 from fedray.core.piece import Piece
 from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.features.windows import Windows
-from fedray.methods import Method, Setting, federated
 from fedray.runtime.jobs import group_versions
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
@@ -61,8 +57,6 @@ IN_STEP: dict[str, tuple[str, int, dict[str, Any]]] = {  # method, server steps 
     "server optimizer": ("fedavg", 1, {"server": {"optimizer": "adam", "lr": 0.01}}),
     "robust server": ("fedavg", 1, {"server": {"robust": "median"}}),
     "error feedback": ("fedavg", 1, TOPK),
-    "decay": ("fedavg", 1, {"local": {"steps": 3, "lr": 0.1, "lr_decay": 0.5, "lr_decay_every": 1}}),
-    "fednova": ("fednova", 1, {}),
     "ditto": ("ditto", 1, {}),
     "fedag": ("fedag", 1, CUBIC),
     "five models": ("fed_ensemble", 5, {"schedule": {"kind": "balanced"}}),
@@ -212,7 +206,7 @@ def test_a_world_had_more_steps_than_were_asked_for_where_many_uploads_arrive_at
     assert [len(steps.time) for steps in pieces] == [1, 2, 7, 0, 50]
     assert np.concatenate([steps.time for steps in pieces]).tolist() == whole.time.tolist()
     for column, parts in zip(whole.jobs, zip(*(steps.jobs for steps in pieces), strict=True), strict=True):
-        assert np.concatenate(parts).tolist() == column.tolist()
+        np.testing.assert_array_equal(np.concatenate(parts), column)
     assert sorted(one.list_open()) == sorted(other.list_open())
 
 
@@ -257,15 +251,9 @@ def test_ticks_at_which_nobody_is_there_had_no_end() -> None:
         return float(wait(np.zeros(1, int), np.array([client]), np.array([now]))[0])
 
     rule = AsyncRule("semi", concurrency=2, tick=10.0)
-    with pytest.raises(FedrayError, match=r"^after 0 server steps no upload arrives any more: set participation.tick"):
+    with pytest.raises(FedrayError, match=r"^after 0 server steps no upload arrives any more"):
         timeline(rule, np.ones(2), wait=moment).take(1)
     assert timeline(replace(rule, tick=21.0), np.ones(2), wait=moment).take(1).time.tolist() == [42.0]
-
-
-def test_clients_that_sleep_start_when_they_wake() -> None:
-    keys = {"clients": {"number": N, "availability": "diurnal"}}
-    jobs = run("fedavg", 30, MODES["buffered"], **keys).clients
-    assert max(jobs["start_seconds"].to_pylist()) < 86_400.0
 
 
 def test_a_job_has_the_links_of_its_start(tmp_path: Path) -> None:
@@ -294,25 +282,6 @@ def test_evaluation_follows_the_virtual_clock() -> None:
     assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
 
 
-def test_an_evaluation_was_missed_where_ticks_are_tenths_of_a_second() -> None:
-    """0.5 // 0.1 is 4."""
-    mode, keys = {"mode": "semi", "tick": 0.1}, {"evaluate": {"every_seconds": 0.1}}
-    assert run("fedavg", 12, mode, **keys).rounds["round"].to_pylist() == list(range(13))
-
-
-def test_a_run_that_went_on_between_two_evaluations_of_the_virtual_clock_ended_there(tmp_path: Path) -> None:
-    """Its patience was asked at a round that is not measured; the loss falls at every evaluation."""
-    keys: dict[str, Any] = {
-        **SPREAD, "evaluate": {"every_seconds": 0.1}, "stop": {"metric": "nll", "patience": 1},
-        "checkpoint": {"every": 1, "keep": 99},
-    }  # fmt: skip
-    whole = run("fedavg", 12, MODES["buffered"], **keys)
-    measured = whole.rounds["round"].to_pylist()
-    killed = next(t for t in range(1, whole.summary["rounds"]) if t not in measured and t > measured[1])
-    resumed = fedray.resume(copy_run(whole, tmp_path / "left", killed))
-    assert resumed.summary["rounds"] == whole.summary["rounds"] and resumed.rounds["round"].to_pylist() == measured
-
-
 def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that further server steps leave behind, after as many that fill what is kept."""
     monkeypatch.setattr("fedray.simulation.timeline.KEPT_TURNS", 8)
@@ -328,16 +297,6 @@ def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch)
     assert sizes[1] - sizes[0] < 60_000
 
 
-@pytest.mark.parametrize("name", IN_ROUNDS)
-def test_half_of_an_own_phase_was_not_called_without_rounds(name: str) -> None:
-    def compose(setting: Setting) -> Method:
-        changes: dict[str, Any] = {name: lambda *_: None}
-        return Method("mine", replace(federated(setting), **changes))
-
-    with pytest.raises(BadInput, match=rf"the phase of mine has {name}, which is for rounds|walk is a function"):
-        build_study(read_scenario({**SMALL, "participation": MODES["buffered"]}), UserObjects(method=compose))
-
-
 @pytest.mark.slow  # Ray takes seconds to start
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("mode", MODES)
@@ -347,35 +306,6 @@ def test_two_actors_have_the_bits_of_one_process(mode: str) -> None:
     clients = {**SPREAD["clients"], "actors": 2}
     on_ray = run("fed_ensemble", 8, MODES[mode], **{**keys, "clients": clients, "runtime": "ray"})
     assert on_ray.summary["state_hash"] == inline.summary["state_hash"]
-
-
-def test_a_server_of_a_users_saw_the_models_of_one_world_alone() -> None:
-    """Before it is asked whether it keeps something; it says that it gets those of all worlds."""
-    seen: list[int] = []
-
-    def watched(setting: Setting) -> Method:
-        phase = federated(setting)
-
-        def init(models: torch.Tensor) -> dict[str, torch.Tensor]:
-            seen.append(len(models))
-            return phase.server.init(models)
-
-        return Method("watched", replace(phase, server=phase.server._replace(init=init)))
-
-    keys = {"clients": 4, "replicates": 2, "method": {"models": 3}, "participation": {"mode": "async"}}
-    build_study(read_scenario(keys), UserObjects(method=watched))
-    assert set(seen) == {6}
-
-
-def test_a_method_that_cannot_take_one_model_was_told_to_take_the_models_that_it_has() -> None:
-    def one_each(setting: Setting) -> Method:
-        if setting.models != 4:
-            raise BadInput("set method.models = 4")
-        return Method("one_each", federated(setting))
-
-    keys = {"clients": 4, "method": {"models": 4}, "participation": {"mode": "buffered"}}
-    with pytest.raises(BadInput, match=r"mode = buffered composes .* once more, with setting.models = 1"):
-        build_study(read_scenario(keys), UserObjects(method=one_each))
 
 
 def phase_of(local: Local, *pieces: Piece) -> Phase:

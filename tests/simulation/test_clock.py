@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +18,6 @@ from small import scenario
 
 import fedray
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import Clients, Plan, Tier
 from fedray.simulation.clock import (
     DROPPED,
@@ -354,32 +349,6 @@ def test_the_example_of_the_documentation() -> None:
     assert all(f"`{name}`" in page for name in EXAMPLE.read_text().splitlines()[0].split(","))
 
 
-def test_csv_and_parquet_traces_are_the_same(tmp_path: Path) -> None:
-    pd.read_csv(EXAMPLE).to_parquet(tmp_path / "trace.parquet")
-    one, two = read_trace(FOUR, EXAMPLE), read_trace(FOUR, tmp_path / "trace.parquet")
-    assert one.figures.keys() == two.figures.keys()
-    for name in one.figures:
-        np.testing.assert_array_equal(one.figures[name], two.figures[name])
-    who, seeds = np.arange(4), np.zeros(4, dtype=np.int64)
-    for now in (0.0, 700.0, 1e5):
-        a, b = (d.available(seeds, who, np.full(4, now)).tolist() for d in (one, two) if d.available)
-        assert a == b
-
-
-def test_a_trace_without_windows_leaves_everybody_available(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("client,uplink\n1,5\n")
-    assert read_trace(FOUR, tmp_path / "t.csv").available is None
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("t.csv", "client,uplink\n0,5,7\n"), ("t.csv", "\xff\xfe5\n"), ("t.parquet", "client")]
-)
-def test_a_file_that_is_no_table_is_one_line(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(text.encode("latin-1"))
-    with pytest.raises(BadInput, match=f"^clients.trace = {tmp_path / name}: it cannot be read .*$"):
-        read_trace(FOUR, tmp_path / name)
-
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "how-to"
 
@@ -423,94 +392,6 @@ def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Pat
     assert at("uplink", 130) == [100, 6, 50, 7]
     assert at("latency", 0) == [0, 0.5, 0.5, 0.5]
     assert at("latency", 165) == [0.2, 1.0, 0.5, 0.5]
-
-
-def test_a_round_takes_longer_when_the_link_is_slower(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.csv", client=[0, 0], link_from=[0, 0.001], uplink=[1e6, 10.0])
-    run = fedray.run(scenario({"rounds": 2, "report": False, "clients": {"trace": str(path)}}))
-    seconds = {(job["round"], job["client"]): job["sim_seconds"] for job in run.clients.to_pylist()}
-    assert seconds[2, 0] > 100 * seconds[1, 0]
-    assert seconds[2, 1] == seconds[1, 1]
-
-
-def convert(*words: object) -> subprocess.CompletedProcess[str]:
-    """`python tools/traces.py`, without the package."""
-    command = [sys.executable, "-I", str(ROOT / "tools" / "traces.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-CAPACITY = {9: {"computation": 100.0, "communication": 8000.0}, 4: {"computation": 50.0, "communication": 800.0}}
-BEHAVIOUR = {
-    1: {"duration": 30, "inactive": [20, 70], "finish_time": 100, "active": [10, 60], "model": "a"},
-    2: {"duration": 5, "inactive": [5], "finish_time": 50, "active": [0, 40], "model": "b"},
-}
-
-
-@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
-def test_files_of_fedscale_are_converted_from_command_line_to_run(protocol: int, tmp_path: Path) -> None:
-    for name, content in (("capacity", CAPACITY), ("behaviour", BEHAVIOUR)):
-        (tmp_path / name).write_bytes(pickle.dumps(content, protocol=protocol))
-    out = tmp_path / "trace.csv"
-    found = convert("fedscale", tmp_path / "capacity", tmp_path / "behaviour", "--out", out)
-    assert found.returncode == 0, found.stderr
-    assert "2 clients, 4 rows" in found.stdout
-    devices, who, zero = read_trace(FOUR, out), np.arange(2), np.zeros(2, int)
-    assert devices.figure("seconds_per_sample", who).tolist() == [0.15, 0.3]  # in the order of the keys 4 and 9
-    assert devices.figure("uplink", who).tolist() == devices.figure("downlink", who).tolist() == [1e5, 1e6]
-    assert devices.available is not None
-    there = [
-        [wait == 0 for wait in devices.available(zero, who, np.full(2, now))] for now in (0.0, 15.0, 45.0, 115.0, 165.0)
-    ]
-    assert there == [[False, True], [True, False], [False, True], [True, False], [True, False]]
-    if protocol == 2:
-        with pytest.warns(FedrayWarning, match="models that took no upload"):
-            run = fedray.run(scenario({"rounds": 1, "report": False, "clients": {"number": 2, "trace": str(out)}}))
-        assert {job["status"] for job in run.clients.to_pylist() if job["client"] == 0} == {"unavailable"}
-
-
-class Bomb:
-    """Runs a command when it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return print, ("boom",)
-
-
-def test_a_pickle_that_holds_code_is_refused_and_not_run(tmp_path: Path) -> None:
-    (tmp_path / "bomb").write_bytes(pickle.dumps({1: Bomb()}))
-    found = convert("fedscale", tmp_path / "bomb", "--out", tmp_path / "trace.csv")
-    assert found.returncode == 2 and "which is no plain data" in found.stderr and found.stderr.count("\n") == 1
-    assert "boom" not in found.stdout
-
-
-def test_measurements_of_mobiperf_become_links_that_change(tmp_path: Path) -> None:
-    def record(device: str, seconds: float, kind: str, **values: Any) -> dict[str, Any]:
-        known = {"dir_up": "true"} if kind == "up" else {}
-        return {"device_id": device, "timestamp": seconds * 1e6, "parameters": known, "values": values}
-
-    records = [
-        record("b", 1000, "down", tcp_speed_results="[800, 900, 700]"),
-        record("b", 1060, "up", tcp_speed_results=[80]),
-        record("b", 1120, "down", tcp_speed_results=[1600.0]),
-        record("b", 1120, "ping", mean_rtt_ms="40"),
-        record("a", 5, "ping", mean_rtt_ms=10),
-        record("c", 7, "down", tcp_speed_results="[]"),
-    ]
-    lines = tmp_path / "lines.json"
-    lines.write_text("\n".join(map(json.dumps, records)))
-    listed = tmp_path / "list.json"
-    listed.write_text(json.dumps([{"tcp_speed_results": [8000, 8000], "guid": "z"}]))
-    out = tmp_path / "trace.parquet"
-    found = convert("mobiperf", lines, listed, "--out", out)
-    assert found.returncode == 0, found.stderr
-    devices, who = read_trace(FOUR, out), np.arange(3)
-    down = [devices.figure("downlink", who, np.full(3, now)).tolist()[:2] for now in (0.0, 61.0, 121.0, 86_400.0)]
-    assert down == [[1e5, 1e6], [1e5, 1e6], [2e5, 1e6], [1e5, 1e6]]
-    assert devices.figure("uplink", who, np.zeros(3)).tolist() == [1e4, 7.0, 7.0]
-    assert devices.figure("latency", who, np.zeros(3)).tolist() == [0.02, 0.5, 0.5]
-    empty = tmp_path / "empty.json"
-    empty.write_text("[1, {}]")
-    found = convert("mobiperf", empty, "--out", out)
-    assert found.returncode == 2 and "no record has tcp_speed_results" in found.stderr
 
 
 def test_phones_have_the_published_medians_and_a_tenfold_spread_and_are_drawn_at_their_address() -> None:

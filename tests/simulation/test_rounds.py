@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import run_command, scenario
+from small import scenario
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray, Plan, State
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
@@ -90,11 +89,3 @@ def test_each_pass_of_ditto_takes_the_virtual_time_of_its_own_batches(mode: str)
     for method, seconds in (("fedavg", 16.0), ("ditto", 32.0)):
         run = fedray.run(scenario(changes, sizes, participation, {"method": {"name": method}}))
         assert run.clients["sim_seconds"].to_pylist() == pytest.approx([seconds, seconds])
-
-
-def test_a_path_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
-    """JSON, YAML and the page could not hold it, and a checkpoint under it was called damaged."""
-    with pytest.raises(BadInput, match="its name is not UTF-8 text: rename it"):
-        fedray.run(scenario(), out=f"{tmp_path}/r\udcff")
-    result = run_command("report", f"{tmp_path}/r\udcff")
-    assert result.status == 2 and len(result.err.splitlines()) == 1 and "\\udcff" in result.err

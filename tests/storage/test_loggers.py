@@ -12,7 +12,6 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
-from fedray.scenario.loader import read_scenario
 from fedray.storage.summary import build_loggers, mlflow, wandb
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
@@ -107,12 +106,6 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
     assert asked == ["here"]
     assert logged == seen == [(row["round"], row["accuracy"]) for row in run.rounds.to_pylist()]
     assert [round for round, _ in seen] == [0, 5, 10, 12]
-
-
-def test_no_logger_is_on_by_default() -> None:
-    named = ["wandb", "mlflow:sqlite:///x.db"]
-    assert read_scenario(scenario()).loggers == [] == build_loggers([], Path())
-    assert read_scenario(scenario({"loggers": named})).loggers == named
 
 
 def test_a_logger_whose_server_went_away_ended_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

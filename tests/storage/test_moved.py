@@ -11,9 +11,6 @@ from small import rows, scenario
 
 import fedray
 from fedray.core.errors import FedrayError
-from fedray.experiments.table import run_table
-from fedray.scenario.loader import read_scenario
-from fedray.tuning.tune import run_sweep
 
 
 def move(out: Path) -> None:
@@ -46,29 +43,3 @@ def test_a_directory_that_goes_while_it_is_written_is_noticed(tmp_path: Path, ac
         resumed = fedray.resume(tmp_path / "elsewhere")
         assert resumed.summary["state_hash"] == whole.summary["state_hash"]
         assert [row["round"] for row in rows(resumed.rounds)] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("kind", ["table", "sweep"])
-def test_a_table_or_a_sweep_that_goes_is_noticed(tmp_path: Path, kind: str) -> None:
-    """After the cell or trial that is trained when it goes; no second directory, and the moved one can go on."""
-    out, elsewhere, keys = tmp_path / "out", tmp_path / "elsewhere", scenario({"report": False})
-
-    def say(_line: str) -> None:
-        if out.exists():
-            move(out)
-
-    def go(folder: Path, say: Callable[[str], None], *, resume: bool = False) -> object:
-        if kind == "table":
-            return run_table(read_scenario({**keys, "table": [{"name": "a"}]}), folder, say=say).failed
-        sweep = {
-            "scenario": keys,
-            "space": {"predict.gamma": [0.1, 1.0]},
-            "objectives": ["personal_accuracy"],
-            "trials": 2,
-        }
-        return run_sweep(sweep, folder, say=say, resume=resume, report=False)["trials"]
-
-    with pytest.raises(FedrayError, match="moved or deleted"):
-        go(out, say)
-    assert not out.exists()
-    assert go(elsewhere, lambda _line: None, resume=True) in ({}, 2)

@@ -98,11 +98,6 @@ def test_a_run_that_used_an_own_name_says_which_module_is_missing(folder: Path) 
     assert once(*resume, "--import", "my_method.py").status == 0
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_name_that_nothing_registers_points_to_import() -> None:
-    assert "or --import the module that registers it" in once("check", "s.yaml").err
-
-
 def test_a_sweep_says_which_module_is_missing(folder: Path) -> None:
     sweep = {"scenario": KEYS, "space": {"local.lr": [0.01, 0.1]}, "objectives": ["accuracy"], "trials": 1}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
@@ -124,11 +119,3 @@ def test_own_names_reach_the_actors_of_ray(folder: Path) -> None:
         done = subprocess.run([*command, "--import", "code/my_method.py"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert len({json.loads((folder / name / "summary.json").read_text())["model_hash"] for name in changes}) == 1
-
-
-@pytest.mark.usefixtures("folder")
-def test_list_shows_own_names_with_their_options() -> None:
-    done = once("list", "--import", "my_method.py")
-    assert done.status == 0, done.err
-    for name, options in (("mine", "mu = 0.1"), ("layers", "width = 8"), ("few", "rows = 240")):
-        assert f"  {name:18} your own, of my_method.py; options: {options}\n" in done.out

@@ -64,10 +64,10 @@ def test_folds_have_rows_of_their_own(tmp_path: Path) -> None:
 def test_a_file_of_another_data_set_or_fold_is_refused(tmp_path: Path) -> None:
     path = fedray.run(scenario(PLAIN), out=tmp_path / "one").path / "partition.parquet"
     for other, line in (
-        ({"data": {"limit": 239}}, "digits with other rows than digits"),
+        ({"data": {"limit": 239}}, "it deals other rows than those of digits"),
         (
             {"data": {"name": "sine", "clients": 6, "samples": 40, "limit": None}},
-            "digits with other .* than sine",
+            "it deals other .* than those of sine",
         ),
     ):
         with pytest.raises(BadInput, match=line):

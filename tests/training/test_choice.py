@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -33,8 +32,6 @@ from fedray.core.types import Net, State
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.models.nets import build_net
-from fedray.runtime.jobs import split_jobs
-from fedray.runtime.session import join_worker_facts, warn_if_dependent
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import draw_first_state, size_jobs
@@ -51,16 +48,6 @@ class Two(TwoLayers):
 
     def between(self, h: Tensor) -> Tensor:
         return F.gelu(h)
-
-
-class Dropping(Two):
-    def between(self, h: Tensor) -> Tensor:
-        return F.dropout(F.relu(h), 0.2, self.training)
-
-
-class Branching(Two):
-    def between(self, h: Tensor) -> Tensor:
-        return 2.0 * h if h.sum() > 0 else h.relu()
 
 
 class Filling(Two):
@@ -87,24 +74,13 @@ class Shifting(Two):
         return Two.forward(self, x)
 
 
-class Remembering(Two):
-    scale: Tensor
-
-    def __init__(self) -> None:
-        Two.__init__(self)
-        self.register_buffer("scale", torch.full((8,), 1.5))
-
-    def between(self, h: Tensor) -> Tensor:
-        return (h * self.scale).relu()
-
-
 class Doubling(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return 2.0 * nn.Linear.forward(self, x)
 
 
-class Centring(nn.Module):
-    """Its outputs depend on the whole batch."""
+class Centering(nn.Module):
+    """Subtracts the batch's mean."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x - x.mean(0)
@@ -114,21 +90,9 @@ def stack(*parts: nn.Module) -> nn.Sequential:
     return nn.Sequential(*parts, nn.ReLU(), nn.Linear(8, 4))
 
 
-def frozen() -> nn.Module:
-    first = nn.Linear(6, 8)
-    first.weight.requires_grad_(False)
-    return stack(first)
-
-
 def shared() -> nn.Module:
     same = nn.Linear(8, 8)
     return stack(nn.Linear(6, 8), nn.ReLU(), same, nn.Tanh(), same)
-
-
-def hooked() -> nn.Module:
-    net = stack(nn.Linear(6, 8))
-    net[0].register_forward_hook(lambda _module, _inputs, output: 3.0 * output)
-    return net
 
 
 def hooked_backwards() -> nn.Module:
@@ -139,12 +103,6 @@ def hooked_backwards() -> nn.Module:
 
     net[0].register_full_backward_pre_hook(triple)
     return net
-
-
-def patched() -> nn.Module:
-    first = nn.Linear(6, 8)
-    vars(first)["forward"] = lambda x: 3.0 * nn.Linear.forward(first, x)
-    return stack(first)
 
 
 class Attending(Two):
@@ -170,22 +128,15 @@ class DroppingNothing(Two):
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, part of why
-    "functional": (Two, "vmap", "a functional module"),
-    "dropout as a function": (Dropping, "loop", "cannot be mapped over lanes (RuntimeError: vmap: called random"),
-    "a branch on the data": (Branching, "loop", "cannot be mapped over lanes"),
     "writes in place": (Filling, "loop", "cannot be mapped over lanes"),
     "fused attention": (Attending, "vmap", "a functional module"),
     "drops nothing": (DroppingNothing, "vmap", "a functional module"),
     "leaves torch": (Peeking, "loop", "cannot be mapped over lanes"),
-    "a buffer": (Remembering, "loop", "it keeps the buffer "),
     "plain layers": (lambda: stack(nn.Linear(6, 8)), "mlp", "linear layers only"),
     "a layer of one's own": (lambda: stack(Doubling(6, 8)), "vmap", "a functional module"),
-    "mixes the batch": (lambda: stack(Centring(), nn.Linear(6, 8)), "loop", "the rows of a batch see each other"),
-    "frozen": (frozen, "vmap", "a functional module"),
+    "mixes the batch": (lambda: stack(Centering(), nn.Linear(6, 8)), "loop", "the rows of a batch see each other"),
     "shared": (shared, "vmap", "a functional module"),
-    "hooked": (hooked, "vmap", "a functional module"),
     "hooked in the backward pass": (hooked_backwards, "loop", "cannot be mapped over lanes"),
-    "a layer's forward replaced": (patched, "vmap", "a functional module"),
     "reparametrised": (lambda: stack(weight_norm(nn.Linear(6, 8))), "vmap", "a functional module"),
 }
 
@@ -299,34 +250,17 @@ def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
     assert [one["lanes_independent"] for one in manifests] == [True, False]
 
 
-def test_actors_of_several_kinds_are_all_in_the_manifest() -> None:
-    """A GPU tier beside a CPU tier: both engines; one actor in doubt is enough for a warning."""
-    cpu = {"engine": {"name": "conv", "width": 8, "device": "cpu"}, "lanes_independent": True}
-    gpu = {"engine": {"name": "conv", "width": 256, "device": "cuda"}, "lanes_independent": False}
-    assert join_worker_facts([cpu, cpu]) == cpu
-    mixed = join_worker_facts([gpu, cpu, gpu])
-    assert (mixed["engine"], mixed["engines"]) == (gpu["engine"], [gpu["engine"], cpu["engine"]])
-    with pytest.warns(UserWarning, match="self-test failed"):
-        warn_if_dependent(mixed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_if_dependent(join_worker_facts([cpu, cpu]))
-
-
 def test_check_names_the_engine_of_the_device_that_will_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "cnn.yaml"
     cnn = {"name": "cnn", "channels": [64], "hidden": [8]}
-    file.write_text(yaml.safe_dump(scenario({"runtime": "ray", "lanes": "torch", "model": cnn})))
-    assert "conv on cpu, up to 1 lanes" in run_command("check", file).out
-    tiers = "clients.tiers={gpu: {number: 2, num_gpus: 0.5}, cpu: {}}"
+    tiers = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
+    clients = {"tiers": tiers, "tf32": True}
+    file.write_text(yaml.safe_dump(scenario({"runtime": "ray", "lanes": "torch", "model": cnn, "clients": clients})))
     monkeypatch.setattr("fedray.experiments.check.count_gpus", lambda: 1)
-    mixed = run_command("check", file, tiers).out
-    assert "conv on cpu, up to 1 lanes" in mixed
-    assert "conv on cuda, up to 256 lanes" in mixed
-    rounding = run_command("check", file, tiers, "clients.tf32=true").out
-    assert "conv on cpu, up to 1 lanes" in rounding and "conv on cuda with TF32, up to 256 lanes" in rounding
+    said = run_command("check", file).out
+    assert "conv on cpu, up to 1 lanes" in said and "conv on cuda with TF32, up to 256 lanes" in said
 
 
 def test_wide_networks_with_large_weights_pass(tmp_path: Path) -> None:
@@ -417,27 +351,13 @@ def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataO
     np.testing.assert_array_equal(loss, want[2])
 
 
-def test_the_loop_takes_several_clients_a_block_unless_their_time_is_limited_or_their_rows_are_many() -> None:
-    made = study("loop", 8)
-    plan = made.method.phase.schedule(0, None)
-    jobs = size_jobs(made, made.method.phase, plan)
-
-    def count_lanes(study: Study) -> set[int]:
-        return {len(block) for block in split_jobs(study, made.method.phase, jobs, Worker(study).engine)}
-
-    assert max(count_lanes(made)) > 1
-    for alone in (replace(made, client_timeout=60.0), replace(made, input_shape=(1, 1 << 10, 1 << 10))):
-        assert count_lanes(alone) == {1}
-
-
 @pytest.mark.parametrize("engine", ["vmap", "loop"])
 def test_a_replicate_of_a_module_of_ones_own_is_its_single_run(engine: str) -> None:
-    module = ENGINES[engine][1]
-    together = fedray.run(scenario({"replicates": 2, "rounds": 2}), model=module)
+    keys, module = {"rounds": 1, "method": {"models": 2}}, ENGINES[engine][1]
+    together = fedray.run(scenario(keys, {"replicates": 2}), model=module)
     for r in range(2):
-        alone = fedray.run(scenario({"seed": r, "rounds": 2}), model=module)
-        models = together.progress.state.models.view(2, 5, -1)[r]
-        assert torch.equal(models, alone.progress.state.models)
+        alone = fedray.run(scenario(keys, {"seed": r}), model=module)
+        assert torch.equal(together.progress.state.models.view(2, 2, -1)[r], alone.progress.state.models)
         mine = together.rounds.filter(np.array(together.rounds["replicate"]) == r)
         assert rows(mine, "replicate") == rows(alone.rounds, "replicate")
 
@@ -477,13 +397,6 @@ def test_the_switch_stays_until_the_last_thread_has_left() -> None:
 
 
 WIDTH = 6
-
-
-class Centering(nn.Module):
-    """Subtracts the batch's mean."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
 
 
 class Sharing(nn.Module):

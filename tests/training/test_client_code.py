@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from modules import Residual
-from small import scenario, spell_out
+from small import scenario, spell_out, train
 from torch import Tensor, nn
 
 import fedray
@@ -22,7 +21,9 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, start_empty
 from fedray.core.method import Local
 from fedray.methods import Method, Setting, federated
+from fedray.simulation.study import Progress, Study, choose_study_engine
 from fedray.training import choice
+from fedray.training.choice import Engine
 
 
 def batch_norm() -> nn.Module:
@@ -35,18 +36,29 @@ def method(change: Callable[[Local], Local]) -> Callable[[Setting], Method]:
     return lambda setting: Method("mine", federated(setting, local=change(setting.local)))
 
 
-def run(change: Callable[[Local], Local], *changes: dict[str, Any], model: Any = Residual) -> fedray.Run:
+class Trained(NamedTuple):
+    """A study, and what its clients have trained."""
+
+    study: Study
+    progress: Progress
+
+
+def keys_of(*changes: dict[str, Any]) -> dict[str, Any]:
     few = {"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}}
-    keys = spell_out(scenario(few, *changes))
-    return fedray.run(keys, model=model, method=method(change))
+    return spell_out(scenario(few, *changes))
 
 
-def engine_of(run: fedray.Run) -> Any:
-    return json.loads((run.path / "manifest.json").read_text())["engine"]
+def run(change: Callable[[Local], Local], *changes: dict[str, Any], model: Any = Residual) -> Trained:
+    return Trained(*train(keys_of(*changes), model=model, method=method(change))[:2])
 
 
-def models(run: fedray.Run) -> Tensor:
-    return run.progress.state.models
+def engine_of(one: Any) -> Engine:
+    return choose_study_engine(one.study)
+
+
+def models(one: Any) -> Tensor:
+    found: Tensor = one.progress.state.models
+    return found
 
 
 def same_loss(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
@@ -75,8 +87,8 @@ def all_places(local: Local) -> Local:
 @pytest.mark.parametrize("place", ["all", *(pytest.param(one, marks=pytest.mark.slow) for one in SAME)])
 def test_code_that_changes_nothing_gives_the_bits_of_the_data(place: str) -> None:
     plain, coded = run(lambda local: local, TERMS), run(SAME.get(place, all_places), TERMS)
-    assert engine_of(plain)["name"] == engine_of(coded)["name"] == "vmap"
-    assert "code, mapped over lanes" in engine_of(coded)["why"]
+    assert engine_of(plain).name == engine_of(coded).name == "vmap"
+    assert "code, mapped over lanes" in engine_of(coded).why
     assert torch.equal(models(plain), models(coded))
 
 
@@ -86,14 +98,9 @@ def test_code_that_changes_nothing_gives_the_bits_of_the_data(place: str) -> Non
 def test_code_in_the_loop_keeps_running_statistics(place: str) -> None:
     full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
     plain, coded = (run(change, TERMS, full, model=batch_norm) for change in (lambda local: local, SAME[place]))
-    assert engine_of(coded)["name"] == "loop"
+    assert engine_of(coded).name == "loop"
     torch.testing.assert_close(models(plain), models(coded), rtol=1e-4, atol=1e-5)
     assert torch.equal(plain.progress.state.counters, coded.progress.state.counters)
-
-
-def twice_half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
-    again = context.network(context.inputs)
-    return 0.5 * context.objective(outputs, targets) + 0.5 * context.objective(again, targets)
 
 
 def adversarial(_outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
@@ -116,15 +123,9 @@ def with_network(function: Any) -> Callable[[Local], Local]:
     return lambda local: replace(local, loss=LocalLoss(function, reads=("inputs", "network")))
 
 
-def test_a_loss_asks_the_network_again() -> None:
-    plain, twice = run(lambda local: local, TERMS), run(with_network(twice_half), TERMS)
-    assert engine_of(twice)["name"] == "vmap"
-    torch.testing.assert_close(models(plain), models(twice), rtol=1e-4, atol=1e-5)
-
-
 def test_adversarial_training_is_the_same_in_lanes_and_one_after_another() -> None:
     lanes, loop = run(with_network(adversarial), TERMS), run(with_network(adversarial_by_autograd), TERMS)
-    assert [engine_of(one)["name"] for one in (lanes, loop)] == ["vmap", "loop"]
+    assert [engine_of(one).name for one in (lanes, loop)] == ["vmap", "loop"]
     torch.testing.assert_close(models(lanes), models(loop), rtol=1e-3, atol=1e-5)
     assert (models(lanes) - models(run(lambda local: local, TERMS))).abs().max() > 1e-3
 
@@ -153,8 +154,8 @@ def test_draws_of_numpy_and_python_have_addresses(place: str) -> None:
     model = Skipping if place == "network" else Residual
     change = with_network(halves) if place == "loss" else (lambda local: local)
     first, again, alone = (run(change, TERMS, one, model=model) for one in ({}, {}, {"client_timeout": 100}))
-    assert engine_of(first)["name"] == "loop"
-    assert "it draws random numbers outside torch" in engine_of(first)["why"]
+    assert engine_of(first).name == "loop"
+    assert "it draws random numbers outside torch" in engine_of(first).why
     assert torch.equal(models(first), models(again))
     assert torch.equal(models(first), models(alone))
 
@@ -186,7 +187,7 @@ def adam(beta1: float = 0.9, beta2: float = 0.999) -> Transform:
 def test_an_adam_of_ones_own_is_the_known_one(step: Any, engine: str) -> None:
     known = run(lambda local: replace(local, optimizer="adam", lr=0.01), TERMS)
     own = run(lambda local: replace(local, step=step, lr=0.01), TERMS)
-    assert engine_of(own)["name"] == engine
+    assert engine_of(own).name == engine
     torch.testing.assert_close(models(known), models(own), rtol=1e-3, atol=2e-5)
 
 
@@ -219,7 +220,7 @@ def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> 
 def test_a_wrong_place_of_the_gradient_is_one_line() -> None:
     step = Transform(start_empty, same_gradient, at=lambda parameters, _noise: parameters[:-1], name="short")
     with pytest.raises(FedrayError, match=r"local\.optimizer = short returned shape .* parameters"):
-        run(lambda local: replace(local, step=step))
+        fedray.run(keys_of(), model=Residual, method=method(lambda local: replace(local, step=step)))
 
 
 def test_the_context_has_as_much_noise_as_is_asked_for_and_the_rows_of_the_client() -> None:
@@ -230,7 +231,8 @@ def test_the_context_has_as_much_noise_as_is_asked_for_and_the_rows_of_the_clien
         return gradient, state
 
     step = Transform(start_empty, update, noise=True, numbers=3)
-    found = run(lambda local: replace(local, step=step), model=batch_norm)
+    own = method(lambda local: replace(local, step=step))
+    found = fedray.run(keys_of(), model=batch_norm, method=own)
     jobs = {(job["client"], job["samples"], 3) for job in found.clients.to_pylist()}
     assert len(jobs) == 3
     assert set(seen) == jobs | {(0, 1, 3)}  # the trial's
@@ -243,8 +245,8 @@ def test_rows_that_see_each_other_are_not_padded() -> None:
         return context.objective(outputs - outputs.mean(0), targets)
 
     coded = run(lambda local: replace(local, loss=LocalLoss(mean)))
-    assert engine_of(coded)["name"] == "loop"
-    assert "rows of a batch that see each other" in engine_of(coded)["why"]
+    assert engine_of(coded).name == "loop"
+    assert "rows of a batch that see each other" in engine_of(coded).why
 
 
 def test_a_loss_reads_the_features_the_broadcast_model_and_the_one_before() -> None:
@@ -282,7 +284,7 @@ def test_lanes_do_not_see_each_other() -> None:
         return replace(local, loss=read, gradient=Transform(start_empty, clip, noise=True))
 
     wide = run(change)
-    assert engine_of(wide)["name"] == "vmap"
+    assert engine_of(wide).name == "vmap"
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(choice.MOST_LANES, "cpu", 2)
         narrow = run(change)
@@ -296,7 +298,7 @@ def test_two_rules_that_say_where_the_gradient_is_taken_are_refused() -> None:
     with pytest.raises(BadInput, match="one and other both say where a step takes its gradient"):
         chain(one, other)
     with pytest.raises(BadInput, match="one and other both say where a step takes its gradient"):
-        run(lambda local: replace(local, gradient=one, step=other))
+        fedray.run(keys_of(), model=Residual, method=method(lambda local: replace(local, gradient=one, step=other)))
     noisy = chain(one, other._replace(at=None, noise=True, numbers=7))
     assert noisy is not None and (noisy.noise, noisy.numbers, noisy.at) == (True, 7, one.at)
 
@@ -308,6 +310,10 @@ TWO_WORLDS: dict[str, Any] = {"replicates": 2}
 
 def ensemble_run(loss: Any, *changes: dict[str, Any], **options: Any) -> fedray.Run:
     return fedray.run(scenario(FEW, *changes), loss=loss, **options)
+
+
+def ensemble(loss: Any, *changes: dict[str, Any], **options: Any) -> Trained:
+    return Trained(*train(scenario(FEW, *changes), loss=loss, **options)[:2])
 
 
 def repel(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
@@ -330,7 +336,7 @@ def test_an_ensemble_of_one_is_the_broadcast_model() -> None:
 
     one = {"method": {"name": "fedavg", "models": 1}}
     broadcast, ensemble = (ensemble_run(LocalLoss(distil, reads=(name,)), one) for name in ("broadcast", "ensemble"))
-    assert engine_of(ensemble)["name"] == "vmap"
+    assert engine_of(ensemble).name == "vmap"
     assert torch.equal(models(broadcast), models(ensemble))
     assert broadcast.summary["totals"]["down_bytes"] == ensemble.summary["totals"]["down_bytes"]
 
@@ -338,9 +344,9 @@ def test_an_ensemble_of_one_is_the_broadcast_model() -> None:
 @pytest.mark.parametrize(("model", "engine"), [(None, "vmap"), (batch_norm, "loop")])
 def test_a_loss_that_reads_all_models_and_ignores_them_changes_no_bit(model: Any, engine: str) -> None:
     full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
-    reads, without = ensemble_run(IGNORES, full, model=model), ensemble_run(LocalLoss(same_loss), full, model=model)
-    assert engine_of(reads)["name"] == engine
-    assert reads.summary["model_hash"] == without.summary["model_hash"]
+    reads, without = ensemble(IGNORES, full, model=model), ensemble(LocalLoss(same_loss), full, model=model)
+    assert engine_of(reads).name == engine
+    assert torch.equal(models(reads), models(without))
 
 
 def test_each_lane_sees_the_models_of_its_own_world_and_which_it_trains() -> None:
@@ -358,8 +364,8 @@ def test_each_lane_sees_the_models_of_its_own_world_and_which_it_trains() -> Non
         return context.objective(outputs, targets)
 
     tiers = {"clients": {"tiers": TIERS}}
-    found = ensemble_run(LocalLoss(look, reads=("ensemble", "broadcast", "features")), tiers, TWO_WORLDS)
-    assert engine_of(found)["name"] == "loop"
+    found = ensemble(LocalLoss(look, reads=("ensemble", "broadcast", "features")), tiers, TWO_WORLDS)
+    assert engine_of(found).name == "loop"
     assert set(seen) == {0, 1, 2}
 
 
@@ -369,15 +375,15 @@ def test_lanes_and_the_loop_train_alike_and_no_packing_shows() -> None:
         return repel(outputs, targets, context)
 
     changes = {"clients": {"tiers": TIERS}}, TWO_WORLDS
-    lanes, loop = (ensemble_run(LocalLoss(one, reads=("ensemble",)), *changes) for one in (repel, repel_one_by_one))
-    assert (engine_of(lanes)["name"], engine_of(loop)["name"]) == ("vmap", "loop")
+    lanes, loop = (ensemble(LocalLoss(one, reads=("ensemble",)), *changes) for one in (repel, repel_one_by_one))
+    assert (engine_of(lanes).name, engine_of(loop).name) == ("vmap", "loop")
     torch.testing.assert_close(models(lanes), models(loop), rtol=1e-4, atol=1e-5)
-    assert (models(lanes) - models(ensemble_run(IGNORES, *changes))).abs().max() > 1e-4
+    assert (models(lanes) - models(ensemble(IGNORES, *changes))).abs().max() > 1e-4
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(choice.MOST_LANES, "cpu", 2)  # blocks of one world, and of two
-        narrow = ensemble_run(REPEL, *changes)
+        narrow = ensemble(REPEL, *changes)
     assert torch.equal(models(lanes), models(narrow))
-    alone = ensemble_run(REPEL, changes[0])
+    alone = ensemble(REPEL, changes[0])
     assert torch.equal(models(lanes)[:3], models(alone))
 
 
@@ -404,23 +410,14 @@ def test_a_client_downloads_every_model_once_a_round() -> None:
 
 def test_personal_models_read_it_too() -> None:
     """Ditto with a loss that pushes away from the broadcast model: its global model is FedAvg's with that loss."""
-    ditto = ensemble_run(REPEL, {"method": {"name": "ditto", "models": None}})
-    fedavg = ensemble_run(REPEL, {"method": {"name": "fedavg", "models": None}, "server": {"weighting": "uniform"}})
-    assert ditto.summary["model_hash"] == fedavg.summary["model_hash"]
+    ditto = ensemble(REPEL, {"method": {"name": "ditto", "models": None}})
+    fedavg = ensemble(REPEL, {"method": {"name": "fedavg", "models": None}, "server": {"weighting": "uniform"}})
+    assert torch.equal(models(ditto), models(fedavg))
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"method": {"name": "random_walk", "models": 3}}, "a random walk has no server that sends them"),
-        ({"method": {"name": "local_only", "models": None}}, "the method sends its clients no models"),
-        ({"participation": {"mode": "buffered", "goal": 2}}, "models change while clients train: set participation"),
-        ({"local": {"private": "head"}}, "some layers stay with the clients"),
-    ],
-)
-def test_where_clients_cannot_have_all_models_one_line_says_so(change: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput, match=f"^local.loss reads the ensemble, but {line}"):
-        ensemble_run(REPEL, change)
+def test_where_clients_cannot_have_all_models_one_line_says_so() -> None:
+    with pytest.raises(BadInput, match="^local.loss reads the ensemble, but clients do not get all models"):
+        ensemble_run(REPEL, {"participation": {"mode": "buffered", "goal": 2}})
 
 
 @pytest.mark.slow

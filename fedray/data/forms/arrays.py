@@ -208,13 +208,13 @@ def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]
     return np.concatenate([wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)])
 
 
-def mean_of_columns(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean of each input over the rows that have it, `[...]`, and which inputs none has; their mean is 0."""
+def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
+    """Mean of each input over the rows that have it, `[...]`; 0 of an input that none has."""
     total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     for piece in read_pieces(x):
         total += np.nansum(piece, axis=0, dtype=np.float64)
         count += (~np.isnan(piece)).sum(axis=0)
-    return (total / np.maximum(count, 1)).astype(np.float32), count == 0
+    return (total / np.maximum(count, 1)).astype(np.float32)
 
 
 def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
@@ -301,7 +301,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     kind = _find_kind(parts, task)
     if kind == "targets":
         refuse_coarse_targets(parts, "data: the targets")
-        made = [_as_targets(part) for part in parts]
+        made = [np.ascontiguousarray(part.reshape(len(part), -1), dtype=np.float32) for part in parts]
         remarks = doubt_targets(parts[0], task)
         if is_text:
             remarks = ("data: the labels are text of numbers, read as targets of a regression", *remarks)
@@ -361,10 +361,7 @@ def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
         return "one-hot"
     if wide:
         if task == "classification" or first.dtype.kind not in "f":
-            raise BadInput(
-                f"data: the labels have shape {shape} and are no one-hot rows: several labels or targets of a row are "
-                "not simulated: give one column"
-            )
+            raise BadInput(f"data: the labels have shape {shape} and are no one-hot rows: give one column")
         return "targets"
     if first.dtype.kind == "f":
         if task != "classification":
@@ -387,11 +384,6 @@ def _is_one_hot(rows: NDArray[Any]) -> bool:
     if rows.dtype.kind not in "iufb":
         return False
     return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())
-
-
-def _as_targets(part: NDArray[Any]) -> NDArray[Any]:
-    """Targets `[n, q]` float32; one-dimensional ones are a column."""
-    return np.ascontiguousarray(part.reshape(len(part), -1), dtype=np.float32)
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
@@ -474,6 +466,4 @@ def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str,
     if low == 1 and high == len(names):
         said = f"data: the labels 1 to {high} are classes 0 to {high - 1}"
         return [part.astype(np.int64) - 1 for part in parts], names, (said,)
-    raise BadInput(
-        f"data: the labels go from {low} to {high}, but {len(names)} classes have names: give 0 to {len(names) - 1}"
-    )
+    raise BadInput(f"data: the labels {low} to {high} are not of {len(names)} classes: give 0 to {len(names) - 1}")

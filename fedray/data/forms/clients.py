@@ -26,7 +26,7 @@ from fedray.data.forms import hugging_face, pairs, pictures, tables
 from fedray.data.forms.arrays import is_array, list_classes
 from fedray.data.forms.pairs import KNOWN_FORMS, MOST_NAMED, describe_thing, is_pair, is_torch_set, read_raw_parts
 from fedray.data.forms.rows import CLIENT, RawRows, make_dataset, refuse_idle
-from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame
+from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame, require_columns
 from fedray.data.spool import Spool, read_pieces
 from fedray.data.types import Dataset, Split, check_rows
 from fedray.files.layout import TABLES, find_table_parts, list_files, list_tables, tell_endings
@@ -53,10 +53,8 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     if parts is None:
         data = read_clients(_by_name(folder, files), reading, "table")
     else:
-        if reading.test is not None and not isinstance(reading.test, str):
-            raise BadInput(f"data.test cannot act on {folder}, which has tables of parts: name the one for testing")
-        if parts.test is not None and parts.test not in names:
-            raise BadInput(f"data.test = {parts.test}: {folder} has no such file: name one of {', '.join(names)[:200]}")
+        if parts.test not in (None, *names) or not isinstance(reading.test, str | None):
+            raise BadInput(f"data.test = {parts.test}: {folder} has {', '.join(names)[:200]}: name one of them")
         refuse_idle(reading._replace(test=None), tables.OPTIONS - {"test"}, "tables of parts")
         train, test = (None if name is None else read_frame(files[names.index(name)]) for name in parts[:2])
         data = build_table(train, test, reading._replace(test=None))
@@ -88,7 +86,10 @@ def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     if things and all("datasets.Dataset" in list_classes(value) for value in things.values()):
         names = [str(client) for client in things]
         refuse_empty([len(value) for value in things.values()], names)
-        whole = hugging_face.join_clients(list(things.values()), CLIENT)
+        import datasets
+
+        joined = [part.add_column(CLIENT, [number] * len(part)) for number, part in enumerate(things.values())]
+        whole = datasets.concatenate_datasets(joined)
         data = hugging_face.read_hugging_face(whole, reading._replace(group=CLIENT), name="clients")
         assert data.train.group is not None
         return data._replace(columns={**data.columns, CLIENT: np.array(names)[data.train.group]})
@@ -146,9 +147,7 @@ def read_clients(
     train = join_client_rows([train for train, _ in parts], names)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
-        raise BadInput(
-            f"client {names[held.index(None)]} has no test rows, but others have: give all of them some, or none"
-        )
+        raise BadInput(f"client {names[held.index(None)]} has no test rows, but others have: give all some, or none")
     test = join_client_rows([part for part in held if part is not None], names) if held[0] is not None else None
     return make_dataset(name, train, test, reading)
 
@@ -177,10 +176,7 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
     parts = []
     for frame, client in zip(frames, names, strict=True):
         frame.attrs["file"] = f"client {client}"
-        if missing := [key for key in first if key not in list(frame)]:
-            raise BadInput(
-                f"data: client {client} has no column {missing[0]}, but {names[0]} has: give all the same ones"
-            )
+        require_columns(frame, first)
         parts.append(frame if list(frame) == first else frame[first])
     whole = pd.concat(parts, ignore_index=True)
     whole[column] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])

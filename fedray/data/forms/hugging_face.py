@@ -93,9 +93,7 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
         raise BadInput("data is read as a stream: load it without streaming=True")
     if _DATASET in classes:
         if split is not None or isinstance(test, str):
-            raise BadInput(
-                f"data.{'split' if split else 'test'} = {split or test}, but the data are one split: leave it out"
-            )
+            raise BadInput(f"data.{'split' if split else 'test'} = {split or test}: the data are one split: omit it")
         return thing, test, []
     if _DICT not in classes:
         raise BadInput(f"data is a {type(thing).__name__} of datasets: give a Dataset or a DatasetDict")
@@ -115,14 +113,6 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
     verb = "is" if len(left) == 1 else "are"
     said = [f"data: {', '.join(left)[:200]} {verb} left out: data.split and data.test name splits"] if left else []
     return thing[first], thing[test] if isinstance(test, str) else test, said
-
-
-def join_clients(parts: list[Any], column: str) -> Any:
-    """Returns the data sets of several clients as one, with a column of the clients' numbers."""
-    import datasets
-
-    joined = [part.add_column(column, [number] * len(part)) for number, part in enumerate(parts)]
-    return datasets.concatenate_datasets(joined)
 
 
 def _kind_of(feature: Any) -> str:
@@ -195,9 +185,7 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
     if kind == "list":
         return [_stack_lists(pieces, column) for pieces in each], ()
     if kind != "text":
-        raise BadInput(
-            f"data.input = {column} is of type {parts[0].features[column]}: name pictures, lists, text or numbers"
-        )
+        raise BadInput(f"data.input = {column} is of another type: name pictures, lists, text or numbers")
     texts = [(piece.column(column).to_pylist() for piece in pieces) for pieces in each]
     return [tokenize(part, reading.tokenizer, reading.length) for part in texts], ()
 
@@ -256,10 +244,7 @@ def _unnest(chunk: Any, column: str) -> Array:
     while pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type) or pa.types.is_fixed_size_list(chunk.type):
         lengths = pc.unique(pc.list_value_length(chunk)).to_pylist()
         if len(lengths) > 1 or None in lengths:
-            raise BadInput(
-                f"data.input: column {column} has lists of {'no or ' if None in lengths else ''}several lengths: pad "
-                "them, or name another column"
-            )
+            raise BadInput(f"data.input: column {column} has lists of several lengths, or none: pad them")
         shape.append(lengths[0] if lengths else 0)
         chunk = chunk.flatten()
     if pa.types.is_string(chunk.type):

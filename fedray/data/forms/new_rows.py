@@ -67,10 +67,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
     inputs = [name for name, values in known.items() if values != ()]
     require_columns(frame, inputs, "x")
     if unknown := [str(name) for name in frame if name not in known]:
-        raise BadInput(
-            f"x has a column {unknown[0]}, which the training table has not: leave it out (inputs: "
-            f"{', '.join(inputs)[:400]})"
-        )
+        raise BadInput(f"x has a column {unknown[0]}, which the training table has not: leave it out")
     categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
     for name in inputs:
         _check_column(name, frame[name], categories.get(name), fill=data.means is not None)

@@ -83,7 +83,11 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
         raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
     x, y = pair
     features = tuple(map(str, x.columns)) if tables.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
-    if _are_texts(x):
+    if (
+        isinstance(x, list | tuple)
+        and any(isinstance(text, str) for text in x)
+        and all(isinstance(text, str) or is_missing(text) for text in x)
+    ):
         inputs = tokenize([x], reading.tokenizer, reading.length)
     else:
         array = as_array(x, f"{where}: x")
@@ -93,13 +97,6 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
             refuse_idle(reading, set(OPTIONS) - {"tokenizer", "length", "size"}, "inputs that are numbers")
             inputs = as_inputs(array, f"{where}: x")
     return RawRows(inputs, as_array(y, f"{where}: y"), features=features)
-
-
-def _are_texts(x: Any) -> bool:
-    """Whether inputs are a list of texts, of which some may be missing."""
-    return isinstance(x, list | tuple) and any(isinstance(text, str) for text in x) and all(
-        isinstance(text, str) or is_missing(text) for text in x
-    )  # fmt: skip
 
 
 def is_pair(thing: Any) -> bool:
@@ -150,7 +147,7 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
         with blame_user_code(f"data: item {i}"):
             item = dataset[i]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise BadInput(f"data: item {i} is {_describe(item)}: give pairs of an input and a label")
+            raise BadInput(f"data: item {i} is {describe_thing(item)}: give pairs of an input and a label")
         if isinstance(item[0], str):
             texts.append(item[0])
         elif _is_picture(item[0]):
@@ -209,9 +206,7 @@ def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
     try:
         spool.append(as_inputs(np.stack(waiting), "data: the input"))
     except ValueError as error:
-        raise BadInput(
-            f"data: items up to {last} have inputs of several kinds ({error}): give them one type"
-        ) from error
+        raise BadInput(f"data: items up to {last} have inputs of several kinds ({error}): give one type") from error
     waiting.clear()
 
 
@@ -221,8 +216,3 @@ def _as_label(label: Any) -> Any:
         return label
     array = as_array(label, "the label") if not np.isscalar(label) else np.asarray(label)
     return array.item() if array.ndim == 0 else array.ravel()
-
-
-def _describe(item: Any) -> str:
-    """Returns what an item is that is no pair."""
-    return f"a tuple of {len(item)}" if isinstance(item, tuple | list) else name_type(item)

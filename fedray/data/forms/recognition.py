@@ -62,19 +62,6 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     return form.open(thing, reading)
 
 
-def _read_two_tables(pair: Any, reading: ReadOptions) -> Dataset:
-    """Returns the table of the training rows, and that of the test rows."""
-    return tables.read_table(tables.as_frame(pair[0]), reading._replace(test=pair[1]))
-
-
-def _are_two_tables(thing: Any) -> bool:
-    return is_pair(thing) and all(tables.is_frame(part) for part in thing) and list(thing[0]) == list(thing[1])
-
-
-def _is_table_with_labels(thing: Any) -> bool:
-    return is_pair(thing) and tables.is_frame(thing[0]) and is_array(thing[1])
-
-
 def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
     """Returns a table of inputs and a column of labels, and the same of the test rows."""
     whole, target = _join_target(pair)
@@ -106,9 +93,7 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     named = {str(name): value for name, value in things.items()}
     if parts.test is not None:
         if parts.test not in named or (reading.test is not None and not isinstance(reading.test, str)):
-            raise BadInput(
-                f"data.test cannot act, because the data have the parts {', '.join(named)}: name one of them"
-            )
+            raise BadInput(f"data.test cannot act beside the parts {', '.join(named)}: name one of them")
         reading = reading._replace(test=named[parts.test])
     data = read_form(named[parts.train], reading)
     return data._replace(remarks=(*parts.remarks, *data.remarks))
@@ -124,7 +109,16 @@ FORMS = (
     Form("a folder of pictures", lambda at: isinstance(at, Path), pictures.read_folder, pictures.OPTIONS),
     Form("a table", tables.is_frame, lambda frame, how: tables.read_table(tables.as_frame(frame), how)),
     Form("a mapping", lambda thing: isinstance(thing, Mapping), _read_mapping),
-    Form("two tables", _are_two_tables, _read_two_tables),
-    Form("a table with its labels", _is_table_with_labels, _read_table_with_labels, tables.TEXT_OPTIONS - {"target"}),
+    Form(
+        "two tables",
+        lambda two: is_pair(two) and all(map(tables.is_frame, two)) and list(two[0]) == list(two[1]),
+        lambda two, how: tables.read_table(tables.as_frame(two[0]), how._replace(test=two[1])),
+    ),
+    Form(
+        "a table with its labels",
+        lambda pair: is_pair(pair) and tables.is_frame(pair[0]) and is_array(pair[1]),
+        _read_table_with_labels,
+        tables.TEXT_OPTIONS - {"target"},
+    ),
     Form(pairs.NAME, lambda _: True, pairs.read_thing, pairs.OPTIONS),  # the last: it says what else is no form
 )

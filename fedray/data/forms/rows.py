@@ -92,9 +92,7 @@ def find_tokenizer(tokenizer: Any) -> Encode:
     if "tokenizers.Tokenizer" in list_classes(tokenizer):
         return lambda texts: [part.ids for part in tokenizer.encode_batch(list(texts))]
     if not callable(tokenizer):
-        raise BadInput(
-            f"data.tokenizer is {name_type(tokenizer)}: give a function from a text to its tokens, or a file"
-        )
+        raise BadInput(f"data.tokenizer is {name_type(tokenizer)}: give a function from a text to its tokens")
 
     def encode(texts: Sequence[str]) -> list[Sequence[int]]:
         with blame_user_code("data.tokenizer"):
@@ -140,16 +138,6 @@ def _as_ids(found: Any) -> Sequence[int]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a user is told of rows that were read, in one sentence each.
-
-
-def tell_empty(empty: Array, names: tuple[str, ...]) -> list[str]:
-    """Returns what is said of columns that no training row has; `names` is empty where they have none."""
-    if empty.ndim != 1 or not empty.any():
-        return []
-    some = [names[i] if names else str(i) for i in np.flatnonzero(empty)]
-    listed = ", ".join(some[:5]) + (", ..." if len(some) > 5 else "")
-    which, them = (f"column {listed}", "it") if len(some) == 1 else (f"columns {listed}", "them")
-    return [f"data: no training row has a value in {which}, read as 0: leave {them} out"]
 
 
 def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
@@ -312,8 +300,7 @@ def make_dataset(
             test = test._replace(group=None)
     means = None
     if reading.missing == "mean" and train.x.dtype.kind == "f":
-        means, empty = mean_of_columns(train.x)
-        remarks += tell_empty(empty, train.features)
+        means = mean_of_columns(train.x)
         train, test = _fill(train, means), _fill(test, means)
     rows, held = (Split(part.x, part.y, part.group) for part in (train, test))
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)

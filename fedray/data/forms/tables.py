@@ -427,10 +427,7 @@ def read_table(frame: Any, reading: ReadOptions) -> Dataset:
         return build_table(frame, other, reading)
     columns = [reading.input] if isinstance(reading.input, str) else list(reading.input or [])
     if len(columns) != 1 or not isinstance(reading.target, str):
-        raise BadInput(
-            "data.tokenizer is set, but not both columns: name the column of text in data.input and "
-            "the one to predict in data.target"
-        )
+        raise BadInput("data.tokenizer is set: name the column of text in data.input, that to predict in data.target")
     refuse_idle(reading, TEXT_OPTIONS, "a table of text")
     given = [part for part in (frame, other) if part is not None]
     for part in given:

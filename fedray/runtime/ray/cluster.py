@@ -169,19 +169,6 @@ def reserve(specs: list[ActorSpec], strategy: str = "SPREAD") -> Reservation:
     return Reservation(specs, placement_group(bundles, strategy=strategy, name=name, **options), places)
 
 
-def release_orphans() -> None:
-    """Gives back the seats of coordinators of this job that were killed: Ray keeps them until the job ends."""
-    state: Any = ray_state
-    for entry in placement_group_table().values():
-        words = entry["name"].split()
-        if entry["state"] == "REMOVED" or words[:2] != OWN.split() or words[2] == str(None):  # of no actor
-            continue
-        actor = state.actors(words[2])
-        if not actor or actor["State"] == "DEAD":
-            with suppress(ValueError):  # of another job
-                remove_placement_group(ray.util.get_placement_group(entry["name"]))
-
-
 def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
     """Reserves the seats of a run's actors, and waits where other jobs hold them or nodes have yet to come.
 
@@ -194,7 +181,16 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
         BadInput: The cluster cannot hold the actors.
         FedrayError: Nodes did not come.
     """
-    release_orphans()
+    # Gives back the seats of coordinators of this job that were killed: Ray keeps them until the job ends
+    state: Any = ray_state
+    for entry in placement_group_table().values():
+        words = entry["name"].split()
+        if entry["state"] == "REMOVED" or words[:2] != OWN.split() or words[2] == str(None):  # of no actor
+            continue
+        actor = state.actors(words[2])
+        if not actor or actor["State"] == "DEAD":
+            with suppress(ValueError):  # of another job
+                remove_placement_group(ray.util.get_placement_group(entry["name"]))
     began, said, looks, before = time.monotonic(), "", 0, None
     held: Reservation | None = None
     try:

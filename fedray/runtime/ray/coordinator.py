@@ -214,7 +214,7 @@ def _run_coordinator(
     scenario: Scenario, own: UserObjects, out: Path, watch: Watch, connection: Connection
 ) -> dict[str, Any]:
     """Makes the coordinator, again if it dies, shows its snapshots, and returns the summary."""
-    folder, alone = environment.find_working_folder(), connection.folder is not None
+    folder, alone = str(Path.cwd()), connection.folder is not None
     kind: Any = ray.remote(Coordinator)
     options = {
         "num_cpus": 0,  # Ray may start such an actor on any node

@@ -138,7 +138,7 @@ def run_as_tasks(
     with open_ray(address, number * max(1, actors)) as connection:
         wait_for_resources(wait_for or {})
         list_needs(actors, read_cluster())  # refuses
-        worker, folder = worker_environment(send_modules(own, connection)), environment.find_working_folder()
+        worker, folder = worker_environment(send_modules(own, connection)), str(Path.cwd())
         confirm_shared(shared, worker)
         watch = threading.Thread(target=_watch, args=(connection, waiting, over, room), daemon=True)
         watch.start()

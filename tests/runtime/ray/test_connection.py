@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -12,30 +11,24 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import ray
 from ray._private import services
 from ray.exceptions import (
     LocalRayletDiedError,
-    ObjectStoreFullError,
-    OutOfDiskError,
     OutOfMemoryError,
     RayError,
-    RayTaskError,
     WorkerCrashedError,
 )
-from small import of_method, scenario
 
-from fedray.assembly.registry import UserObjects
-from fedray.core.errors import BadInput, FedrayError, Unwritable
+from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
-from fedray.runtime.ray import actors, connection, coordinator, tasks
+from fedray.runtime.ray import actors, connection, tasks
 from fedray.runtime.ray.actors import ClientActors
-from fedray.runtime.ray.cluster import ClusterChanged, explain_error
-from fedray.scenario.loader import read_scenario
+from fedray.runtime.ray.cluster import ClusterChanged
 
 
 @pytest.fixture
@@ -105,16 +98,6 @@ def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest
     assert left == ["ray", "shutdown"]
 
 
-def test_tasks_of_a_dead_ray_waited_for_ever() -> None:
-    done: Future[int] = Future()
-    done.set_result(3)
-    waiting: Future[int] = Future()
-    tasks.end_all([done, waiting], connection.RayDied("the raylet ended"))
-    assert done.result() == 3
-    with pytest.raises(connection.RayDied):
-        waiting.result(0)
-
-
 @pytest.mark.parametrize("error", [LocalRayletDiedError(), WorkerCrashedError()])
 def test_a_dead_ray_was_called_a_worker_without_memory(error: RayError) -> None:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
@@ -146,19 +129,6 @@ def test_a_task_whose_worker_dies_begins_anew_and_at_last_is_one_line(
     with pytest.raises(FedrayError, match=r"a worker, 4 times in a row, failed: \w+: ") as caught:
         future.result(5)
     assert ("give the node more memory" in str(caught.value)) == isinstance(error, OutOfMemoryError)
-
-
-def test_what_a_task_answers_or_raises_is_passed_on() -> None:
-    """An error of fedray's without the frames in which Ray wraps it."""
-    here, told = connection.Connection(Path("/folder")), cast(Any, RayTaskError)  # which has no types
-    wrapped = told("work", "line\nline", Unwritable("the disk is full")).as_instanceof_cause()
-    own = ValueError("its own")
-    for error, said in ((None, None), (own, own), (wrapped, "the disk is full")):
-        task, future = Future[int](), Future[int]()
-        task.set_result(3) if error is None else task.set_exception(error)
-        tasks._pass_on(here, future, task)
-        found = future.exception(5)
-        assert found is said or str(found) == said
 
 
 DEAD = "127.0.0.1:1"  # nobody listens there
@@ -213,33 +183,11 @@ def clients_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[ClientAc
     return clients, method
 
 
-@pytest.mark.parametrize("error", [FULL, WorkerCrashedError(), LocalRayletDiedError()])
-def test_a_kill_by_the_memory_monitor_was_a_traceback(error: RayError, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call is made again once the actor is there again, and the runtime is told."""
-    clients, method = clients_of(monkeypatch, error, error, "ready", "answer")
-    told: list[bool] = []
-    clients.on_death = lambda: told.append(True)
-    assert clients.call_each([(0, method, ())]) == ["answer"]
-    assert told == [True]
-
-
 def test_an_actor_that_always_dies_while_it_starts_was_half_an_hour_of_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     clients, _ = clients_of(monkeypatch, FULL)
     monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
     with pytest.raises(FedrayError, match="client actor 0 dies before it can work"):
         clients.wait_for([0])
-
-
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [
-        (ObjectStoreFullError("full"), "larger object store (`ray start --object-store-memory`)"),
-        (OutOfDiskError("full"), "set RAY_TMPDIR to another disk"),
-        (FULL, "give the node more memory"),
-    ],
-)
-def test_what_is_full_has_its_own_remedy(error: RayError, remedy: str) -> None:
-    assert remedy in str(explain_error(error, "the coordinator"))
 
 
 def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,55 +198,3 @@ def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(monkeypat
     monkeypatch.setattr(actors, "read_cluster", lambda: Cluster([Node("left", {})], []))
     with pytest.raises(ClusterChanged):
         clients.wait_for([0])
-
-
-def test_actors_that_cannot_say_anything_about_themselves_are_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = []
-
-    class Failing:
-        def __init__(self, *_given: Any) -> None: ...
-
-        def facts(self) -> dict[str, Any]:
-            raise FedrayError("no facts")
-
-        def close(self) -> None:
-            closed.append(self)
-
-    monkeypatch.setattr(coordinator, "RayRuntime", Failing)
-    monkeypatch.setattr(coordinator, "log", logging.getLogger("fedray.test"))
-    made = coordinator.Coordinator(read_scenario(scenario()), UserObjects(), str(tmp_path))
-    with pytest.raises(FedrayError, match="no facts"):
-        made.run()
-    assert len(closed) == 1
-
-
-def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_by_torch_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that goes on where all nodes have the same ones would have other bits."""
-
-    class Disagreeing:
-        lanes, actors = "torch", ()
-
-        def __init__(self, *_given: Any) -> None:
-            self.counts: dict[str, int] = {}
-
-        def facts(self) -> dict[str, Any]:
-            return {"engine": {"name": "mlp"}}
-
-        def close(self) -> None: ...
-
-    seen = []
-
-    def keep(study: Any, *_given: Any, digests: Any, **_more: Any) -> dict[str, Any]:
-        seen.append((study.lanes, digests["engine"]["lanes"]))
-        return {}
-
-    monkeypatch.setattr(coordinator, "RayRuntime", Disagreeing)
-    monkeypatch.setattr(coordinator, "run_session", keep)
-    monkeypatch.setattr(coordinator, "log", logging.getLogger("fedray.test"))
-    keys = read_scenario(of_method("fedbe", {"lanes": "auto"}))
-    coordinator.Coordinator(keys, UserObjects(), str(tmp_path)).run()
-    assert seen == [("torch", "torch")]

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 from faulty import NATURAL, marked_images, model_of
 from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
@@ -144,24 +143,6 @@ def test_a_ray_started_here_listens_on_loopback_only() -> None:
     assert {listening[socket] for _, each in found for socket in each} <= LOOPBACK
     for part in ("gcs_server", "raylet"):  # which listen for certain
         assert any(each for command, each in found if f"/{part} " in command)
-
-
-@pytest.mark.slow
-def test_losses_choose_the_same_clients_and_own_functions_deal_the_same_rows(tmp_path: Path) -> None:
-    """Selection by Oort, a partition and a schedule of one's own, and turned images."""
-
-    def deal(labels: Any, clients: int, generator: Any, _options: Any) -> Any:
-        return np.array_split(generator.permutation(len(labels)), clients)
-
-    def assign(models: int, _rows: str) -> Any:
-        return lambda now, drawn, m, _state: (np.arange(len(m)), (drawn.client + now.t) % models)
-
-    keys: dict[str, Any] = {"participation": {"per_round": 3, "selection": "oort"}, "clients": {"actors": 2}}
-    keys |= {"data": {"partition": {"name": "iid", "rotation": 4}}}
-    own = {"partition": deal, "schedule": assign}
-    done = run(keys, **own, out=tmp_path / "run")
-    keys["data"] = {"partition": {"name": "file", "file": str(done.path / "partition.parquet"), "rotation": 4}}
-    assert hashes(run(keys, runtime="inline", schedule=assign)) == hashes(done)
 
 
 def find_actors(name: str) -> list[int]:

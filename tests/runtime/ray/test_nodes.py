@@ -19,7 +19,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import ActorKeys, ActorSpec, Choice, choose_seats
+from fedray.runtime.placement import ActorKeys, ActorSpec, choose_seats
 from fedray.runtime.ray import tasks
 from fedray.runtime.ray.connection import worker_environment
 
@@ -140,20 +140,6 @@ def test_what_no_node_has_is_refused_at_once_and_what_a_run_has_lost_is_waited_f
     pinned = Clients((Tier("all", 50, resources={"hpc": 1.0}),))
     with pytest.raises(FedrayError, match="waited 0.5 s for 1 hpc"):
         seats.take_seats(partial(choose_seats, pinned, keys=ActorKeys("auto", "auto")), waits=True)
-
-
-def test_seats_that_were_asked_for_are_given_back_by_a_run_that_fails(seats: Any) -> None:
-    """Ray would have seated them later, for nobody."""
-    answers = [Choice([ActorSpec(0, 100.0, 0.0, {})], "waiting for 100 CPU", coming=False)]
-
-    def choose(**_now: Any) -> Choice:
-        if not answers:
-            raise BadInput("no room")
-        return answers.pop()
-
-    with pytest.raises(BadInput, match="no room"):
-        seats.take_seats(choose, waits=False)
-    assert wait_until(lambda: all(one["state"] == "REMOVED" for one in placement_group_table().values()))
 
 
 @pytest.mark.slow
