@@ -29,7 +29,6 @@ from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import SearchState
 from fedray.tuning.space import Parameter, format_value
-from fedray.tuning.sweep import list_idle_parameters
 from fedray.tuning.trial import read_histories
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -47,7 +46,6 @@ class View(NamedTuple):
         done: complete trials whose values are all finite.
         winners: numbers of the winning trials.
         curves: by trial number, the evaluated rounds and the metric of `pick_course` in each, `[rounds]` both.
-        idle: for each objective the keys of parameters that cannot act on it; empty: all act on all.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -57,12 +55,6 @@ class View(NamedTuple):
     done: list[FrozenTrial]
     winners: list[int]
     curves: dict[int, tuple[FloatArray, FloatArray]]
-    idle: tuple[frozenset[str], ...] = ()
-
-    def acting(self, i: int) -> list[Parameter]:
-        """The parameters that can act on objective i, by which it may be ranked and drawn."""
-        idle = self.idle[i] if self.idle else frozenset()
-        return [parameter for parameter in self.space if parameter.key not in idle]
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
@@ -245,8 +237,6 @@ IMPORTANT = 8  # parameters in the importance chart
 def compute_importance(view: View, i: int) -> dict[str, float]:
     """The share of an objective's spread that each parameter explains, by its key; empty with fewer than four trials.
 
-    Parameters that cannot act on the objective are left out: what a regression gives them is chance.
-
     It is that of fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is
     conditional.
 
@@ -266,9 +256,7 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
             )
     except (RuntimeError, ValueError):  # too few different trials
         return {}
-    acting = {parameter.key for parameter in view.acting(i)}
-    kept = {key: share for key, share in found.items() if key in acting}
-    return {key: share / (sum(kept.values()) or 1.0) for key, share in kept.items()}
+    return {key: share / (sum(found.values()) or 1.0) for key, share in found.items()}
 
 
 def figure_importance(view: View) -> Figure | None:
@@ -302,9 +290,9 @@ def figure_importance(view: View) -> Figure | None:
 
 def figure_slices(view: View, i: int) -> Figure | None:
     """An objective against each parameter."""
-    if len(view.done) < 2 or not view.acting(i):
+    if len(view.done) < 2:
         return None
-    objective, space = view.objectives[i], view.acting(i)[:PANELS]
+    objective, space = view.objectives[i], view.space[:PANELS]
     columns = min(4 if len(space) != 3 else 3, len(space))
     rows = -(-len(space) // columns)
     size = (pictures.WIDE if columns > 1 else pictures.NARROW, 2.7 * rows + 0.2)
@@ -393,8 +381,7 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
     curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(state, trial)) is not None}
-    idle = list_idle_parameters(state.sweep)
-    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves, idle)
+    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves)
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
@@ -455,9 +442,6 @@ def _notes(view: View) -> list[str]:
     notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
-    for i, objective in enumerate(view.objectives):
-        if keys := ", ".join(parameter.key for parameter in view.space if parameter not in view.acting(i)):
-            notes.append(f"{keys} cannot act on {objective.name}, and has no place in its pictures.")
     return notes
 
 
