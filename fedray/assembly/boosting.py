@@ -64,20 +64,13 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: 
         BadInput: the data have no classes or are text, or there is a network of the user's own.
     """
     name, keys = scenario.method.name, scenario.method
-    if not data.classes:
-        raise BadInput(f"method.name = {name}, but {scenario.data.name} has real targets: choose data with classes")
-    if data.kind == "tokens":
+    if not data.classes or data.kind == "tokens":
         raise BadInput(
-            f"method.name = {name}, but {scenario.data.name} is text, and trees split numbers: choose a table"
+            f"method.name = {name}, but {scenario.data.name} has real targets or text, and trees tell classes by "
+            "numbers: choose a table with classes"
         )
-    for key, given in (
-        ("model", own.model),
-        ("local.loss", own.loss),
-        ("local.optimizer", own.optimizer),
-        ("local.augment", own.augment or None),
-    ):
-        if given is not None:
-            raise BadInput(f"{key}: clients of {name} fit method.learner, and no network: leave yours out")
+    if given := [key for key in ("model", "loss", "optimizer", "augment") if getattr(own, key)]:
+        raise BadInput(f"{given[0]}: clients of {name} fit method.learner, and no network: leave yours out")
     fits = method_spec_of(name).fits
     return Ensemble(
         rounds=scenario.rounds,

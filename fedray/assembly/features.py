@@ -293,7 +293,7 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: makes the network of a scenario.
 
     Raises:
-        BadInput: there are no classes, or nothing that can be left out.
+        BadInput: there is nothing that can be left out.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -304,8 +304,6 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         (1, 5, 3)
     """
     keys, within = scenario.method.options, scenario.method.options["folds"] == "within"
-    if not classes:
-        raise BadInput(f"method.name = stacking, but {scenario.data.name} has real targets: choose data with classes")
     if not within and not 2 <= clients <= MOST_LEFT_OUT:
         raise BadInput(
             f"method.folds = client leaves out each of {clients:,} clients once: set clients.number from 2 to "
@@ -374,9 +372,6 @@ def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[
         clients: N.
         network: makes the network of a scenario.
 
-    Raises:
-        BadInput: there are no classes, or too many clients.
-
     Example:
         >>> from fedray.models.nets import build_net
         >>> from fedray.scenario.loader import read_scenario
@@ -386,13 +381,6 @@ def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[
         (5, 5, 500)
     """
     keys = scenario.method.options
-    if not classes:
-        raise BadInput(f"method.name = fens, but {scenario.data.name} has real targets: choose data with classes")
-    if clients > MOST_CLIENTS:
-        raise BadInput(
-            f"clients.number = {clients:,}, but the ensemble of fens has a network of every client: set it to "
-            f"{MOST_CLIENTS:,} at most"
-        )
     kind, fixed = keys["aggregator"], keys["aggregator"] in FIXED
     return Stack(
         bases=(Base(network(scenario), clients),),

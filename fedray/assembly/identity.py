@@ -41,7 +41,8 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
     for (kind, called), thing in code.items():
         functions, made = functions_of(thing), dict[str, str]()
         if kind == "model":
-            functions += [part for part in _list_classes(study.net.module) if is_own_module(part.__module__)]
+            classes = dict.fromkeys(type(part) for part in study.net.module.modules())
+            functions += [part for part in classes if is_own_module(part.__module__)]
             made["constants"] = _hash(" ".join(_list_constants(study.net.module)))
         elif kind == "augmentation":  # one of torchvision says itself what it was made with
             made["what it was made with"] = _hash(write_object(thing))
@@ -68,11 +69,6 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
             f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario, own)
         },
     }
-
-
-def _list_classes(module: nn.Module) -> list[type[nn.Module]]:
-    """Returns the classes of a network and its parts, each once."""
-    return list(dict.fromkeys(type(part) for part in module.modules()))
 
 
 def _list_constants(module: nn.Module) -> list[str]:

@@ -11,6 +11,7 @@ from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
 from fedray.assembly.features import (
+    MOST_CLIENTS,
     cut_network,
     find_private_layers,
     make_fens,
@@ -60,6 +61,7 @@ def make_setting(
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
+    is_least_squares = is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
     server_rows, own_schedule = make_server_rows(scenario, shards, own), find_own("schedule", scenario, own)
     return Setting(
         models=scenario.method.models,
@@ -86,7 +88,8 @@ def make_setting(
             if scenario.participation.mode == "sync"
             else count_buffered(scenario, clients)
         ),
-        features=partial(last_layer_inputs, net.module) if has_closed_form(net) else None,
+        # linear in its weights and fitted to one target by least squares: closed forms exist
+        features=partial(last_layer_inputs, net.module) if is_least_squares else None,
         distil=make_learner(scenario, net, shards, seeds, own),
         fuse=make_fuser(scenario, shards, seeds, own),
         walk=(own.walk or make_walk(scenario, clients.number, seeds)) if scenario.schedule.kind == "walk" else None,
@@ -94,11 +97,6 @@ def make_setting(
         private=find_private_layers(net, scenario.local.private or []),
         tier_nets=nets,
     )
-
-
-def has_closed_form(net: Net) -> bool:
-    """Whether a network is linear in its weights and fitted to one target by least squares: closed forms exist."""
-    return is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
@@ -114,12 +112,24 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
         return pieces
     named = scenario.method.options.get("bases") or scenario.method.options.get("networks")  # win over an own network
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
-    spec = method_spec_of(scenario.method.name)
+    spec, number = method_spec_of(scenario.method.name), pieces.clients.number
+    if not data.classes:
+        raise BadInput(
+            f"method.name = {scenario.method.name} joins answers about classes, but {scenario.data.name} has real "
+            "targets: choose data with classes"
+        )
     if not spec.parts:  # several architectures
-        stack = make_architectures(scenario, data.classes, pieces.clients, make)
+        stack = make_architectures(scenario, pieces.clients, make)
         return replace(pieces, stack=stack, outputs=refuse_outputs)
-    how = make_samples if spec.sampled else make_fens if spec.models == "clients" else make_stack
-    return replace(pieces, stack=how(scenario, data.classes, pieces.clients.number, make))
+    if spec.models != "clients":
+        return replace(pieces, stack=make_stack(scenario, data.classes, number, make))
+    if number > MOST_CLIENTS:
+        raise BadInput(
+            f"clients.number = {number:,}, but {scenario.method.name} answers with the networks of every client: set "
+            f"it to {MOST_CLIENTS:,} at most"
+        )
+    how = make_samples if spec.sampled else make_fens
+    return replace(pieces, stack=how(scenario, data.classes, number, make))
 
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:

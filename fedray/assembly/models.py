@@ -58,7 +58,14 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device
         memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_rbf(options["features"], shape)])
     if name == "lstm" and own.model is None and data.kind == "tokens":
-        _check_vocabulary(data, options.get("vocabulary") or outputs)
+        known = options.get("vocabulary") or outputs
+        most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
+        least = min(int(part.min(initial=0)) for part in (data.train.x, data.test.x))
+        if least < 0 or most >= known:
+            raise BadInput(
+                f"model.vocabulary = {known}, but the tokens of {data.name} go from {least} to {most}: set it to "
+                f"{most + 1} at least, and let tokens be numbers from 0"
+            )
     make = own.model or model_maker(name, shape, outputs, **options)
     memory.check_network_memory(scenario, _as_trained(scenario, own, make, shape), worlds)
     is_own = own.model is not None or name not in MODEL_NAMES
@@ -101,17 +108,6 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
     )
 
 
-def _check_vocabulary(data: Dataset, known: int) -> None:
-    """Refuses tokens that the embedding of an LSTM does not have."""
-    most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
-    least = min(int(part.min(initial=0)) for part in (data.train.x, data.test.x))
-    if least < 0 or most >= known:
-        raise BadInput(
-            f"model.vocabulary = {known}, but the tokens of {data.name} go from {least} to {most}: set it to "
-            f"{most + 1} at least, and let tokens be numbers from 0"
-        )
-
-
 def _draw_trial_rows(data: Dataset) -> Tensor:
     """A few inputs as a network gets them, `[n, ...]`: rows of tokens, or small random numbers in place of features."""
     stored = data.test.x if data.population else data.train.x
@@ -125,17 +121,16 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
 # The architectures among FedDF's clients, from a scenario: which networks there are, and which client has which.
 
 
-def make_architectures(scenario: Scenario, classes: int, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
+def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
     """One base for each of `method.networks`, with the clients that have it; nobody joins their answers but the mean.
 
     Args:
         scenario: the scenario.
-        classes: C of the data; 0 for regression.
         clients: the population.
         network: makes the network of a scenario.
 
     Raises:
-        BadInput: there are no classes, or more networks than clients. That of a tier without clients is the server's.
+        BadInput: there are more networks than clients. That of a tier without clients is the server's.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -144,16 +139,11 @@ def make_architectures(scenario: Scenario, classes: int, clients: Clients, netwo
         >>> networks = [{"name": "mlp", "hidden": [8]}, {"name": "linear"}]
         >>> scenario = read_scenario({"method": {"name": "feddf", "networks": networks}})
         >>> net = build_net("linear", (4,), 10, "cross_entropy")
-        >>> stack = make_architectures(scenario, 10, Clients((Tier("client", 5),)), lambda one: net)
+        >>> stack = make_architectures(scenario, Clients((Tier("client", 5),)), lambda one: net)
         >>> [np.flatnonzero(base.members(np.arange(5))).tolist() for base in stack.bases]
         [[0, 2, 4], [1, 3]]
     """
     networks = scenario.method.options["networks"]
-    if not classes:
-        raise BadInput(
-            f"method.networks has {len(networks)} networks, but {scenario.data.name} has real targets: choose data "
-            "with classes, or leave it out"
-        )
     if len(networks) > clients.number:
         raise BadInput(
             f"method.networks has {len(networks)} networks, but clients.number is {clients.number}: raise it, or leave "

@@ -10,7 +10,6 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from fedray.assembly.features import MOST_CLIENTS
 from fedray.assembly.registry import find_function, name_thing
 from fedray.components import compression
 from fedray.core import rng
@@ -261,7 +260,7 @@ def make_samples(scenario: Scenario, classes: int, clients: int, network: Callab
         network: makes the network of a scenario.
 
     Raises:
-        BadInput: there are no classes, too many clients, or no rows on which the server could find beta.
+        BadInput: there are no rows on which the server could find beta.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -272,13 +271,6 @@ def make_samples(scenario: Scenario, classes: int, clients: int, network: Callab
         (5, 1, 0)
     """
     keys, name = scenario.method.options, scenario.method.name
-    if not classes:
-        raise BadInput(f"method.name = {name}, but {scenario.data.name} has real targets: choose data with classes")
-    if clients > MOST_CLIENTS:
-        raise BadInput(
-            f"clients.number = {clients:,}, but {name} answers with the networks of every client: set it to "
-            f"{MOST_CLIENTS:,} at most"
-        )
     fitted = keys["beta"] == FIT
     if fitted and not keys["server_data"]:
         raise BadInput(

@@ -62,9 +62,6 @@ class Walk(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------
 # A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A method as data: its phase of training, what the phase is composed of, and the models that answer.
-
 PREVIOUS = KeepModel.NAME  # of the private vector that holds the model that a client has trained last
 P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round

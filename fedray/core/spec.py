@@ -106,20 +106,6 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
     return field(default_factory=many or kind, metadata=made)
 
 
-class Limit(NamedTuple):
-    """A setting in which a method is another one.
-
-    Attributes:
-        key: of the section `method`: `models`, or one of its own options; or `width`, that of every tier.
-        value: of that key.
-        text: what the method is then; {plain} in it is FedAvg, or of several models Fed-ensemble, {name} the method.
-    """
-
-    key: str
-    value: Any
-    text: str
-
-
 OptionSpecs = Mapping[str, Option]
 
 
@@ -164,7 +150,6 @@ class MethodSpec:
         all_models: whether every participant trains all K models, whatever its tier says.
         in_rounds: why it cannot train without rounds, to be read behind its name; empty: it can, for all that is known.
         private: which state its clients keep for themselves between rounds, in words; empty: none.
-        limits: settings in which it is another method, which is said where a scenario has one.
         parts: whether its model is made of parts that train one after another.
         asks: whether its clients ask the models what they answer, and train by it.
         fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
@@ -201,7 +186,6 @@ class MethodSpec:
     all_models: bool = False
     in_rounds: str = ""
     private: str = ""
-    limits: tuple[Limit, ...] = ()
     parts: bool = False
     asks: bool = False
     fits: Literal["", "one", "committee", "each"] = ""

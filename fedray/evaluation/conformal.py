@@ -128,21 +128,6 @@ class Calibration(NamedTuple):
     half: Thresholds
 
 
-class Told(NamedTuple):
-    """What is said about the rows of a split.
-
-    Attributes:
-        everybody: numbers of all rows by everybody's answer, see `measure_sets`.
-        known: of each known client the scores of its right answers `[n_k]`; with thresholds coverage and mean size of
-            its sets, `[2]`.
-        y: labels or targets, `[n]`.
-    """
-
-    everybody: FloatArray
-    known: list[FloatArray]
-    y: Any
-
-
 def tell(
     study: Study,
     world: int,
@@ -152,8 +137,11 @@ def tell(
     *,
     found: Thresholds | None = None,
     own: Own | None = None,
-) -> Told:
+) -> tuple[FloatArray, list[FloatArray], Any]:
     """Returns what the common answer, and the known clients' answers, say about the rows of a split.
+
+    That is the numbers of all rows by everybody's answer (`measure_sets`); of each known client the scores of its right
+    answers `[n_k]`, or with thresholds coverage and mean size of its sets, `[2]`; and the labels or targets, `[n]`.
 
     Args:
         study: what was trained.
@@ -168,7 +156,7 @@ def tell(
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
     numbers = measure_sets(study, world, of, None, None, rule=rule, thresholds=everybody)
     inquiry = inquire(split, rule, known)
-    return Told(numbers, tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers), of.y)
+    return numbers, tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers), of.y
 
 
 def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule, own: Own | None = None) -> Calibration:
@@ -181,11 +169,11 @@ def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule,
         rule: how sets are made.
         own: scores of the withheld rows of clients with models of their own; None: there are none.
     """
-    told = tell(study, world, measured, "hold_out", rule, own=own)
-    everybody = [told.everybody[rows] for rows in list_withheld(study, world)]
+    numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
+    everybody = [numbers[rows] for rows in list_withheld(study, world)]
 
     def pick(step: int) -> Thresholds:
-        return Thresholds(*(find_threshold([one[::step] for one in each], rule) for each in (everybody, told.known)))
+        return Thresholds(*(find_threshold([one[::step] for one in each], rule) for each in (everybody, known)))
 
     return Calibration(whole=pick(1), half=pick(2))
 
@@ -234,14 +222,14 @@ def _measure_world(
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
-        told = tell(study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out"))
-        half = told._replace(everybody=told.everybody[:, tested], y=told.y[tested])
-        more = _summarize(study, half, np.array([len(rows[::2]) for rows in withheld]))[0]
+        numbers, known, y = tell(study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out"))
+        sizes = np.array([len(rows[::2]) for rows in withheld])
+        more = _summarize(study, Sets(*numbers[:, tested]), known, y[tested], sizes)[0]
         scores = {f"hold_out_{name}": value for name, value in more.items() if isinstance(value, float)}
     if not measured.test:
         return scores, None
-    told = tell(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
-    more, clients = _summarize(study, told, np.array([len(rows) for rows in withheld]))
+    numbers, known, y = tell(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
+    more, clients = _summarize(study, Sets(*numbers), known, y, np.array([len(rows) for rows in withheld]))
     sent = found.whole.everybody.bytes + (
         found.whole.known.bytes if own or find_weights(study, world, measured) is not None else 0
     )
@@ -249,9 +237,11 @@ def _measure_world(
     return scores, clients
 
 
-def _summarize(study: Study, told: Told, sizes: IntArray) -> tuple[dict[str, Any], ClientSets]:
+def _summarize(
+    study: Study, sets: Sets, told: list[FloatArray], y: Any, sizes: IntArray
+) -> tuple[dict[str, Any], ClientSets]:
     """Metrics of the sets of some rows and of clients, of whom each withheld so many rows, `[N]`; and their sets."""
-    sets, clients = Sets(*told.everybody), ClientSets(*np.stack(told.known, axis=1))
+    clients = ClientSets(*np.stack(told, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
     found: dict[str, Any] = {
         "conformal_coverage": float(sets.covered.mean()),
@@ -266,7 +256,7 @@ def _summarize(study: Study, told: Told, sizes: IntArray) -> tuple[dict[str, Any
         found["conformal_coverage_clients"] = float((weights * clients.coverage[mixed]).sum())
         found[f"conformal_{what}_clients"] = float((weights * clients.size[mixed]).sum())
     if study.classes:
-        each = summarize_classes(sets.covered, told.y, study.classes)
+        each = summarize_classes(sets.covered, y, study.classes)
         found["conformal_coverage_class"] = each.tolist()
         found["conformal_coverage_class_worst"] = float(np.nanmin(each))
     return found, clients

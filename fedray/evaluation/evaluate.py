@@ -247,23 +247,18 @@ def score_own_metrics(
     if not metrics:
         return {}
     x, y = study.split(split, world)
-    members, prediction, variance = _answer_rows(study, world, outputs, split, answer, residual=residual)
+    variance = None
+    if study.parts:
+        probs = ensemble.probabilities(outputs.numpy())
+        members, prediction = probs[1:], probs[0]
+    elif study.classes:
+        members, prediction = answer_world(outputs, study.evaluation.average, answer, world)
+    else:
+        of = read_members(study, world, drop_absent(outputs, answer, world), split, answer, residual=residual)
+        members, (prediction, variance) = of.means, of.answer
     targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
     scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world), variance)
     return {name: read_metric(name, function, scored) for name, function in metrics.items()}
-
-
-def _answer_rows(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
-) -> tuple[FloatArray, FloatArray, FloatArray | None]:
-    """Returns the members' answers, and the ensemble's with its variance."""
-    if study.parts:
-        probs = ensemble.probabilities(outputs.numpy())
-        return probs[1:], probs[0], None
-    if study.classes:
-        return (*answer_world(outputs, study.evaluation.average, answer, world), None)
-    of = read_members(study, world, drop_absent(outputs, answer, world), split, answer, residual=residual)
-    return of.means, *of.answer
 
 
 # ---------------------------------------------------------------------------------------------------------------------

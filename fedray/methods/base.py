@@ -168,7 +168,14 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
         key = f"server.robust = {setting.robust.kind}" if robust else f"server.coefficients = {setting.coefficients}"
         _say_replaced(setting, key, "merge")
     if robust:
-        return servers.robust_server(rows, _center(setting))
+        keys, p = setting.robust, setting.layout.trainable
+        known = {
+            "median": servers.median,
+            "trimmed_mean": servers.trimmed_mean(keys.trim),
+            "krum": servers.krum(keys.byzantine, p),
+            "multi_krum": servers.krum(keys.byzantine, p, multi=True),
+        }
+        return servers.robust_server(rows, known[keys.kind])
     if setting.coefficients == "equal_groups":
         return by_tier(rows, len(tiers), setting.weighting)
     if setting.coefficients == "paper_eq2":
@@ -184,16 +191,22 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
         )
 
 
-def _center(setting: Setting) -> servers.Center:
-    """The robust center of `server.robust`."""
-    keys, p = setting.robust, setting.layout.trainable
-    known = {
-        "median": servers.median,
-        "trimmed_mean": servers.trimmed_mean(keys.trim),
-        "krum": servers.krum(keys.byzantine, p),
-        "multi_krum": servers.krum(keys.byzantine, p, multi=True),
-    }
-    return known[keys.kind]
+def require(method: str, **keys: tuple[object, object]) -> None:
+    """Refuses a key whose value is not the one that a method needs.
+
+    Args:
+        method: What messages call the method.
+        keys: Of the scenario, with `__` for a dot: the value that it has, and the one that it must have.
+
+    Example:
+        >>> require("SCAFFOLD", local__optimizer=("adam", "sgd"))
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: local.optimizer = adam, but SCAFFOLD needs sgd: set it to sgd
+    """
+    for key, (value, plain) in keys.items():
+        if value != plain:
+            shown = f"{key.replace('__', '.')} = {value}"
+            raise BadInput(f"{shown}, but {method} needs {plain}: set it to {plain}")
 
 
 def check_own_prior(local: Local, method: str, key: str) -> None:
@@ -209,7 +222,4 @@ def check_own_prior(local: Local, method: str, key: str) -> None:
     """
     if local.step is not None:
         raise BadInput(f"local.optimizer = {local.optimizer_name}, but {method} trains with adam or sgd: set one")
-    for other in ("weight_decay", "pull"):
-        if getattr(local, other):
-            value = f"{getattr(local, other):g}"
-            raise BadInput(f"local.{other} = {value}, but {method} has its own regularization, {key}: set it to 0")
+    require(f"{method} (with {key})", local__weight_decay=(local.weight_decay, 0), local__pull=(local.pull, 0))

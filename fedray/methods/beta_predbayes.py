@@ -173,9 +173,13 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
             samples than are to be kept.
     """
     stack = setting.stack
-    if stack is None or stack.meta is None:
-        raise BadInput("method.name = beta_predbayes: its samples come from a scenario: run it by fedray.run")
-    _check(setting.local, setting.layout)
+    assert stack is not None and stack.meta is not None
+    kit.base.require("beta_predbayes (SGHMC)", local__optimizer=(setting.local.optimizer_name, "sgd"))
+    if setting.layout.d > setting.layout.trainable or setting.layout.counters:
+        raise BadInput(
+            "model: a normalization layer has running statistics, of which each sample would need its own: choose one "
+            "without, as model.norm = layer"
+        )
     alone = replace(
         setting,
         models=setting.clients.number,
@@ -216,14 +220,3 @@ def _sample(setting: kit.Setting) -> kit.Local:
         )
     p, temperature = setting.layout.trainable // cycles.samples, setting.options["temperature"]
     return replace(local, step=kit.one_shot.sample_posterior(cycles, local.momentum, temperature, p), momentum=0.0)
-
-
-def _check(local: kit.Local, layout: kit.Layout) -> None:
-    """Refuses what the sampler would leave out, or share among samples."""
-    if local.optimizer_name != "sgd":
-        raise BadInput(f"local.optimizer = {local.optimizer_name}, but beta_predbayes samples by SGHMC: set it to sgd")
-    if layout.d > layout.trainable or layout.counters:
-        raise BadInput(
-            "model: a normalization layer has running statistics, of which each sample would need its own: choose one "
-            "without, as model.norm = layer"
-        )

@@ -232,8 +232,7 @@ def _one_pass() -> kit.Local:
 
 
 def _ensemble(setting: kit.Setting) -> kit.Ensemble:
-    if setting.ensemble is None:
-        raise BadInput("method: boosting is composed from method.learner only: choose another method")
+    assert setting.ensemble is not None, "it is composed from method.learner"
     return setting.ensemble
 
 

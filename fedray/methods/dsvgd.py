@@ -79,7 +79,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import either, real, whole
 from fedray.methods import kit
 
@@ -121,7 +121,6 @@ SPECS = {
         all_models=True,
         in_rounds="trains one client after another",
         private="particles of its factor",
-        limits=(Limit("models", 1, "an estimate of the posterior's mode (one particle has no neighbours)"),),
     ),
 }
 
@@ -134,8 +133,15 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
             their own, weight decay or a pull.
     """
     options, decay = setting.options, setting.options["decay"]
-    _check_rounds(setting)
-    _check_local(setting.local, decay)
+    if setting.participants > 1 or setting.compress is not None:  # q would not be the product of the clients' factors
+        raise BadInput(
+            "clients of DSVGD train one after another and send all that they have trained: set participation.per_round "
+            "to 1, and leave participation.overcommit and the section compress out"
+        )
+    kit.base.check_own_prior(setting.local, "DSVGD", "method.precision")
+    if decay != "none":
+        name, momentum = setting.local.optimizer, setting.local.momentum
+        kit.base.require("DSVGD (method.decay)", local__optimizer=(name, "sgd"), local__momentum=(momentum, 0))
     target = kit.particles.Target(options["temperature"], options["precision"], options["bandwidth"])
     phase = kit.federated(
         replace(setting, assign=None),
@@ -150,28 +156,3 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
         merge=kit.mean,  # of one client: what it sends is what the next one gets
     )
     return kit.Method("dsvgd", phase)
-
-
-def _check_rounds(setting: kit.Setting) -> None:
-    """Refuses what would make q another one than the product of the factors that clients keep."""
-    if setting.participants > 1:
-        raise BadInput(
-            f"participation invites {setting.participants} clients a round, but clients of DSVGD train one after "
-            "another: set participation.per_round to 1, without overcommit"
-        )
-    if setting.compress is not None:
-        raise BadInput(
-            "the section compress shortens uploads, but a client of DSVGD keeps the factor of all that it has trained: "
-            "leave it out"
-        )
-
-
-def _check_local(local: kit.Local, decay: float | str) -> None:
-    """Refuses other optimizers and other priors than the method's own."""
-    kit.base.check_own_prior(local, "DSVGD", "method.precision")
-    if decay != "none" and (local.optimizer != "sgd" or local.momentum):
-        key, value = ("momentum", local.momentum) if local.optimizer == "sgd" else ("optimizer", local.optimizer)
-        raise BadInput(
-            f"local.{key} = {value}, but method.decay is {decay:g}, whose steps are divided by their own root: set "
-            "method.decay to none, or leave it out"
-        )

@@ -39,7 +39,7 @@ Example:
 
 from __future__ import annotations
 
-from fedray.core.spec import Limit, MethodSpec
+from fedray.core.spec import MethodSpec
 from fedray.methods import kit
 
 SPECS = {
@@ -47,7 +47,6 @@ SPECS = {
         "Fed-ensemble: K models, each client trains one of them in a round (Shi et al. 2024)",
         family="ensembles",
         splits=True,
-        limits=(Limit("models", 1, "FedAvg (fed_ensemble of one model)"),),
     ),
 }
 

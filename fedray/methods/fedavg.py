@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import real
 from fedray.methods import kit
 
@@ -59,7 +59,6 @@ SPECS = {
         },
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         splits=True,
-        limits=(Limit("mu", 0, "FedAvg (fedprox without its pull)"),),
     ),
 }
 

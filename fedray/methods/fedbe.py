@@ -50,7 +50,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import one_of, real, whole
 from fedray.methods import kit
 from fedray.methods.fedag import answer_with_sample
@@ -80,7 +80,6 @@ SPECS = {
         optimizer=False,
         coefficients=False,
         samples=True,
-        limits=(Limit("distil_epochs", 0, "FedAvg with FedBE's teachers (nothing is distilled)"),),
     ),
     "fedbe_nokd": MethodSpec(
         "FedBE without distillation: the next model is a random sample",

@@ -65,7 +65,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import real
 from fedray.methods import kit
 from fedray.methods.fedfisher import SPECS as FEDFISHER
@@ -103,7 +103,6 @@ SPECS = {
         schedules=False,
         all_models=True,
         in_rounds="multiplies the posteriors of a round",
-        limits=(Limit("models", 1, "FedFisher with a prior (fedbens of one mode)"),),
     ),
 }
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import one_of, real
 from fedray.methods import kit
 
@@ -57,7 +57,6 @@ SPECS = {
         robust=False,
         optimizer=False,
         coefficients=False,
-        limits=(Limit("models", 1, "FedAvg (fedcross of one model)"),),
     ),
 }
 

@@ -49,7 +49,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import Limit, MethodSpec, Needs, Option, ReadSections
+from fedray.core.spec import MethodSpec, Needs, Option, ReadSections
 from fedray.core.validators import flag, means, one_of, real, text, whole
 from fedray.methods import kit
 
@@ -114,7 +114,6 @@ SPECS = {
         },
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         robust=False,
-        limits=(Limit("distil_steps", 0, "FedAvg (nothing is distilled)"),),
     ),
 }
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import real
 from fedray.methods import kit
 
@@ -66,7 +66,6 @@ SPECS = {
         optimizer=False,
         in_rounds=CORRECTED,
         private="correction",
-        limits=(Limit("models", 1, "FedDyn (feddyn_ensemble of one model)"),),
     ),
 }
 

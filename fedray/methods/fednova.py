@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec
 from fedray.methods import kit
 
@@ -51,14 +50,13 @@ def fednova(setting: kit.Setting) -> kit.Method:
         BadInput: clients do not train with plain SGD, or the scenario names another mean.
     """
     local = setting.local
-    for key, value, plain in (
-        ("local.optimizer", local.optimizer_name, "sgd"),
-        ("local.momentum", local.momentum, 0.0),
-        ("local.pull", local.pull, 0.0),
-        ("server.coefficients", setting.coefficients or "fedavg", "fedavg"),
-    ):
-        if value != plain:
-            raise BadInput(f"{key} = {value}, but FedNova's mean is written for plain SGD's steps: set it to {plain}")
+    kit.base.require(
+        "FedNova",
+        local__optimizer=(local.optimizer_name, "sgd"),
+        local__momentum=(local.momentum, 0),
+        local__pull=(local.pull, 0),
+        server__coefficients=(setting.coefficients or "fedavg", "fedavg"),
+    )
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # the clients that take part

@@ -56,7 +56,7 @@ Example:
 
 from __future__ import annotations
 
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import real, whole
 from fedray.methods import kit
 
@@ -80,10 +80,6 @@ SPECS = {
             "mixing": Option(0.2, real("[0, 1)"), "share of the steps of a local training before its first sample"),
         },
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
-        limits=(
-            Limit("samples", 1, "FedAvg with averaged iterates (a covariance needs two samples)"),
-            Limit("rho", 0, "FedAvg with averaged iterates (the covariance shrinks to the identity)"),
-        ),
     ),
 }
 

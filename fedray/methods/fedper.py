@@ -107,16 +107,12 @@ def fedrep(setting: kit.Setting) -> kit.Method:
         BadInput: clients do not train with SGD, nothing is private, or no step is left for the head.
     """
     local, body, epochs = setting.local, setting.options["body_epochs"], setting.local.epochs or 10
-    if local.optimizer_name != "sgd":
-        raise BadInput(f"local.optimizer = {local.optimizer_name}, but FedRep trains with SGD: set it to sgd")
-    if not setting.private:
-        raise BadInput("local.private = [], but FedRep trains a private head first: name it, or choose fedavg")
-    if body >= epochs:
+    kit.base.require("FedRep", local__optimizer=(local.optimizer_name, "sgd"))
+    if not setting.private or body >= epochs or local.steps == 1:
         raise BadInput(
-            f"method.body_epochs = {body}, but local.epochs is {epochs}, and some are for the head: raise local.epochs"
+            f"method.body_epochs = {body} of local.epochs = {epochs} (or of several local.steps) train the body, and "
+            "the others a head of local.private: raise local.epochs, or name a head"
         )
-    if local.steps == 1:
-        raise BadInput("local.steps = 1, but FedRep trains the head, then the body: raise it to 2 at least")
     head = kit.torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])
     # lines 8-11: the head, then the representation
     turns = kit.gradients.train_in_turns(head, body, epochs, local.momentum)

@@ -83,7 +83,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Needs, Option
 from fedray.core.validators import one_of, real, whole
 from fedray.methods import kit
@@ -161,8 +160,7 @@ def fens(setting: kit.Setting) -> kit.Method:
     `fedray.simulation.stacking` makes one study of the two.
     """
     stack = setting.stack
-    if stack is None:
-        raise BadInput("method.name = fens: its networks and its aggregator come from a scenario: run it by fedray.run")
+    assert stack is not None, "its networks and its aggregator come from a scenario"
     number, everyone = setting.clients.number, kit.schedule.invite_all(setting.clients)
     alone = replace(
         setting, models=number, optimizer=kit.setting.Optimizer(), robust=kit.setting.Robust(), coefficients=None

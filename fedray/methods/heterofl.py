@@ -55,7 +55,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import flag
 from fedray.methods import kit
 
@@ -93,7 +93,6 @@ SPECS = {
         coefficients=False,
         own_models=True,
         in_rounds="averages what the clients of a round have trained, part by part",
-        limits=(Limit("width", 1, "{plain} ({name} that cuts nothing)"),),
         slices=cut_channels,
     ),
 }

@@ -102,7 +102,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import either, real, whole
 from fedray.methods import kit
@@ -169,10 +168,9 @@ SPECS = {
 
 def ivon_admm(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
-    if setting.layout.names[: len(kit.weights.SITE_NAMES)] != kit.weights.SITE_NAMES:
-        raise BadInput("the networks have no Gaussians with factors: set method.name = ivon_admm, which makes them")
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
-    _check_local(local)
+    kit.base.require("IVON-ADMM", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
+    kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")
     prior, penalty = options["prior"], options["penalty"]
     kept = options["dual_step"] * penalty  # gamma rho
     alpha = kit.gaussians.find_server_step(options["server_step"], penalty, setting.clients.number)
@@ -198,13 +196,3 @@ def ivon_admm(setting: kit.Setting) -> kit.Method:
         replace(phase, server=server),
         lambda state: kit.gaussians.answer_with_draws(state, setting.seeds, options["samples"], p),
     )
-
-
-def _check_local(local: kit.Local) -> None:
-    """Refuses another optimizer, and what would change the clients' loss."""
-    if local.optimizer_name != "sgd":
-        name = local.optimizer_name
-        raise BadInput(f"local.optimizer = {name}, but IVON-ADMM has one of its own, IVON: leave it at sgd")
-    if local.momentum:
-        raise BadInput(f"local.momentum = {local.momentum:g}, but IVON-ADMM's is method.beta1: set it to 0")
-    kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

@@ -43,7 +43,6 @@ from fedray.core.method import Pooled as Pooled
 from fedray.core.method import Server as Server
 from fedray.core.piece import Piece as Piece
 from fedray.core.piece import Work as Work
-from fedray.core.spec import Limit as Limit
 from fedray.core.spec import MethodSpec as MethodSpec
 from fedray.core.spec import Needs as Needs
 from fedray.core.spec import Option as Option

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import whole
 from fedray.methods import kit
 
@@ -47,7 +47,6 @@ SPECS = {
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         own_models=True,
         private="the other layers",
-        limits=(Limit("shared_layers", 0, "local training (lg_fedavg that shares nothing)"),),
     ),
 }
 

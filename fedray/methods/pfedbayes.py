@@ -61,8 +61,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.core.errors import BadInput
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import real, whole
 from fedray.methods import kit
 
@@ -100,7 +99,6 @@ SPECS = {
         clients=10,
         own_models=True,
         private="Gaussian over its weights",
-        limits=(Limit("zeta", 0, "local training (pfedbayes whose Gaussians are near nothing)"),),
         mean_field="prior",
         network=add_gaussians,
     ),
@@ -111,13 +109,8 @@ def pfedbayes(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p numbers up, and 2 p down (means and rhos).
 
     Raises:
-        BadInput: clients train with an optimizer of their own, with weight decay, or with a pull; or the networks have
-            no Gaussians.
+        BadInput: clients train with an optimizer of their own, with weight decay, or with a pull.
     """
-    if setting.layout.names[: kit.weights.PARTS] != kit.weights.NAMES:
-        raise BadInput(
-            "the networks have no Gaussians over their weights: set method.name = pfedbayes, which makes them"
-        )
     local, options, p = setting.local, setting.options, setting.layout.trainable // kit.weights.PARTS
     kit.base.check_own_prior(local, "pFedBayes", "method.zeta")
     # ClientUpdate: q and w in turns

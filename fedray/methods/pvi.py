@@ -74,7 +74,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import either, real, whole
 from fedray.methods import kit
@@ -130,8 +129,6 @@ SPECS = {
 
 def pvi(setting: kit.Setting) -> kit.Method:
     """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
-    if setting.layout.names[: len(kit.weights.SITE_NAMES)] != kit.weights.SITE_NAMES:
-        raise BadInput("the networks have no Gaussians with factors: set method.name = pvi, which makes them")
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]

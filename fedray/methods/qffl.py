@@ -32,8 +32,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fedray.core.errors import BadInput
-from fedray.core.spec import Limit, MethodSpec, Option
+from fedray.core.spec import MethodSpec, Option
 from fedray.core.validators import real
 from fedray.methods import kit
 
@@ -51,7 +50,6 @@ SPECS = {
         coefficients=False,
         in_rounds="asks the clients of a round for the loss of its model",
         asks=True,
-        limits=(Limit("q", 0, "FedAvg with equal weights"),),
     ),
 }
 
@@ -63,10 +61,7 @@ def qffl(setting: kit.Setting) -> kit.Method:
         BadInput: clients do not train by SGD, whose rate says what L is.
     """
     local, q = setting.local, setting.options["q"]
-    if local.optimizer_name != "sgd":
-        raise BadInput(
-            f"local.optimizer = {local.optimizer_name}, but q-FFL takes 1 / L from the rate of SGD: set it to sgd"
-        )
+    kit.base.require("q-FFL", local__optimizer=(local.optimizer_name, "sgd"))  # its rate is 1 / L
     phase = kit.federated(
         replace(setting, models=1),
         assign=kit.permutation,  # line 3: the clients that take part, who all train w

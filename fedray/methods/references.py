@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import Limit, MethodSpec
+from fedray.core.spec import MethodSpec
 from fedray.methods import kit
 
 SPECS = {
@@ -84,7 +84,6 @@ SPECS = {
         averages=False,
         coefficients=False,
         schedules=False,
-        limits=(Limit("models", 1, "a single network on the pooled data (deep_ensemble of one model)"),),
     ),
 }
 

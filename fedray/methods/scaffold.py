@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.errors import BadInput
 from fedray.core.spec import MethodSpec
 from fedray.methods import kit
 from fedray.methods.feddyn import CORRECTED
@@ -52,9 +51,7 @@ SPECS = {
 def scaffold(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
     local, p = setting.local, setting.layout.trainable
-    if local.optimizer_name != "sgd" or local.momentum:
-        key, value = ("momentum", local.momentum) if local.momentum else ("optimizer", local.optimizer_name)
-        raise BadInput(f"local.{key} = {value}, but SCAFFOLD's controls are means of plain SGD's gradients: use that")
+    kit.base.require("SCAFFOLD", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
 
     def update(
         own: kit.torch.Tensor, shared: kit.torch.Tensor | None, delta: kit.torch.Tensor, rate: kit.torch.Tensor

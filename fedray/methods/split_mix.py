@@ -32,7 +32,7 @@ Example:
 
 from __future__ import annotations
 
-from fedray.core.spec import Limit, MethodSpec
+from fedray.core.spec import MethodSpec
 from fedray.methods import kit
 
 SPECS = {
@@ -49,7 +49,6 @@ SPECS = {
                 }
             },
         },
-        limits=(Limit("models", 1, "FedAvg (split_mix of one base network)"),),
     ),
 }
 

@@ -149,8 +149,7 @@ def stacking(setting: kit.Setting) -> kit.Method:
     `fedray.simulation.stacking` makes one study of these parts.
     """
     stack = setting.stack
-    if stack is None:
-        raise BadInput("method.name = stacking: it is composed from method.bases only: choose another method")
+    assert stack is not None, "it is composed from method.bases"
     seeds = tuple(seed for seed in setting.seeds for _ in range(stack.folds))
 
     def base(i: int) -> kit.Phase:  # Alg. 1: FedAvg of all (i, j) at once

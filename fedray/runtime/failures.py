@@ -89,7 +89,8 @@ def try_jobs(
             if skip:
                 return [], dict.fromkeys(index.tolist(), "".join(traceback.format_exception(error))[-MOST_TRACEBACK:])
             who = name(int(index[0]))
-            remedy = LONE_ROW if is_lone_row(error) else "correct it"
+            lone = isinstance(error, ValueError) and str(error).startswith("Expected more than 1 value per channel")
+            remedy = LONE_ROW if lone else "correct it"  # torch's error of batch normalization
             raise FedrayError(f"{who} failed: {_explain(error)}: {remedy}, or set on_client_error: skip") from error
     halves = np.array_split(index.reshape(-1, atom), 2)
     first, second = (try_jobs(train, name, skip, half.ravel(), atom=atom) for half in halves)
@@ -168,13 +169,6 @@ def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: It
     step = method_spec_of(scenario.get("method", {}).get("name")).step
     steps = f"local.lr or method.{step}" if step else "local.lr"
     return Diverged(f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower {steps}")
-
-
-def is_lone_row(error: BaseException) -> bool:
-    """Whether an exception is torch's about batch normalization of a single row."""
-    return isinstance(error, ValueError) and str(error).startswith(
-        "Expected more than 1 value per channel when training"
-    )
 
 
 def explain_full_gpu(error: BaseException) -> FedrayError:

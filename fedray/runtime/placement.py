@@ -380,20 +380,6 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
 # Which actors a run gets on a cluster that others use too. Nothing here uses Ray.
 
 
-class ActorKeys(NamedTuple):
-    """How many actors a run is to have.
-
-    Attributes:
-        per_actor: Clients of each actor, or `auto`.
-        actors: Actors of the run, or `auto`.
-        parts: Where both are `auto`: into how many parts the cluster is divided, of which the run takes one.
-    """
-
-    per_actor: int | str
-    actors: int | str
-    parts: int = 1
-
-
 class Choice(NamedTuple):
     """What a run does about its seats now.
 
@@ -408,13 +394,17 @@ class Choice(NamedTuple):
     coming: bool
 
 
-def choose_seats(clients: Clients, cluster: Cluster, keys: ActorKeys, *, waits: bool) -> Choice:
+def choose_seats(
+    clients: Clients, per_actor: int | str, actors: int | str, parts: int = 1, *, cluster: Cluster, waits: bool
+) -> Choice:
     """Chooses the actors for which seats are reserved, on a cluster that others use too.
 
     Args:
         clients: The tiers and their numbers of clients.
+        per_actor: Clients of each actor, or `auto`.
+        actors: Actors of the run, or `auto`.
+        parts: Where both are `auto`: into how many parts the cluster is divided, of which the run takes one.
         cluster: Its nodes.
-        keys: How many actors there are to be.
         waits: Whether nodes are waited for that the least of the run needs: a CPU an actor, or what its tier says.
 
     Raises:
@@ -424,21 +414,21 @@ def choose_seats(clients: Clients, cluster: Cluster, keys: ActorKeys, *, waits: 
         >>> from fedray.core.types import Tier
         >>> clients = Clients((Tier("phones", 90),))
         >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 1.0})])
-        >>> len(choose_seats(clients, busy, ActorKeys("auto", "auto"), waits=False).specs)
+        >>> len(choose_seats(clients, "auto", "auto", cluster=busy, waits=False).specs)
         1
-        >>> choose_seats(clients, busy, ActorKeys("auto", 4), waits=False).why
+        >>> choose_seats(clients, "auto", 4, cluster=busy, waits=False).why
         'waiting for 4 CPU: other jobs leave 1 CPU'
     """
     try:
-        kinds, planned = _plan(clients, cluster.whole, keys.per_actor, keys.actors)
+        kinds, planned = _plan(clients, cluster.whole, per_actor, actors)
     except BadInput:
         if not waits:
             raise
-        kinds, least = list_kinds(clients, keys.per_actor, keys.actors)
+        kinds, least = list_kinds(clients, per_actor, actors)
         wanted = [kind for kind, count in zip(kinds, least, strict=True) for _ in range(count)]
         return Choice(wanted, describe_wait(wanted, cluster), coming=True)
-    fixed = (keys.per_actor, keys.actors) != ("auto", "auto")
-    most = [max(1, count // (1 if fixed else keys.parts)) for count in planned.sum(axis=1).tolist()]
+    fixed = (per_actor, actors) != ("auto", "auto")
+    most = [max(1, count // (1 if fixed else parts)) for count in planned.sum(axis=1).tolist()]
     least = most if fixed else [1] * len(kinds)
     seats = seat(kinds, least, most, cluster.free)
     if seats is not None:

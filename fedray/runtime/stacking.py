@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -47,14 +46,6 @@ class FittedVotes:
         self._fitted: dict[tuple[int, int, int], ClassifyRows] = {}
         self._lock = Lock()  # so that threads fit nothing twice, and because the limit of BLAS holds for all of them
 
-    @cached_property
-    def _blas(self) -> Any:
-        """The controller of the matrix libraries of this process."""
-        import sklearn.linear_model  # noqa: F401  (it loads a matrix library that the controller has to find)
-        from threadpoolctl import ThreadpoolController
-
-        return ThreadpoolController()
-
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
         """Shares of the votes of a base's classifiers.
 
@@ -73,8 +64,11 @@ class FittedVotes:
         worlds = world * part.folds + np.array(folds)
         inputs = _flatten(part, x, int(worlds[0]))
         counts = np.zeros((len(worlds), len(x), part.study.classes))
+        import sklearn.linear_model  # noqa: F401  (it loads a matrix library that has to be limited)
+        from threadpoolctl import threadpool_limits
+
         # the order in which BLAS adds, and so the bits, would depend on its threads
-        with self._lock, self._blas.limit(limits=1, user_api="blas"):
+        with self._lock, threadpool_limits(limits=1, user_api="blas"):
             for client in range(shards.number):
                 votes: dict[int, IntArray] = {}  # by the fold that was left out, if that makes a difference
                 for at in np.flatnonzero(shards.sizes(worlds, np.full_like(worlds, client))).tolist():

@@ -33,10 +33,19 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     if _part(given, "participation").get("fraction") is not None and "participation" in out:  # instead of the method's
         out["participation"] = {**out["participation"], "per_round": None}
     out = merge_keys(out, given)
-    _fill_partition(out)
+    data = _part(out, "data")  # the partition is a file, the natural clients of the data, or i.i.d. rows
+    if data and isinstance(data.get("partition", {}), Mapping):
+        natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
+        natural = natural or holds_clients(str(data.get("name")), data.get("path"))
+        by_file = "file" in data.get("partition", {})
+        partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
+        out["data"] = {**data, "partition": partition}
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
-    _fill_rate_schedule(out)
+    schedule = _part(out, "local", "schedule")  # a rate that falls without restarts reaches its end in the last round
+    if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
+        out["local"] = dict(out["local"])
+        _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
     if data_spec_of(_part(out, "data").get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
         _fill(out, "data", "clients", _part(out, "clients").get("number"), unless=())
     everyone = _part(out, "clients").get("number", ...)
@@ -46,25 +55,6 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     _fill(out, "schedule", "rows", "client" if full else "slot", unless=())
     _fill_server(out, _part(given, "server"))
     return out
-
-
-def _fill_partition(out: Tree) -> None:
-    """Names the partition: a file, the natural clients of the data, or independent and identically distributed rows."""
-    data = _part(out, "data")
-    if data and isinstance(data.get("partition", {}), Mapping):
-        natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
-        natural = natural or holds_clients(str(data.get("name")), data.get("path"))
-        by_file = "file" in data.get("partition", {})
-        partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
-        out["data"] = {**data, "partition": partition}
-
-
-def _fill_rate_schedule(out: Tree) -> None:
-    """Lets a learning rate that falls without restarts reach its end in the last round."""
-    schedule = _part(out, "local", "schedule")
-    if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
-        out["local"] = dict(out["local"])
-        _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
 
 
 def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:

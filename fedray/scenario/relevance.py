@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.text import quote_value
-from fedray.scenario.methods import method_spec_of
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.rows import explain_idle, value_at
 from fedray.scenario.schema import Scenario
@@ -131,53 +130,6 @@ def says_nothing(key: str, value: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings in which one method equals another, such as one model: allowed, with a warning that names the other method.
-
-_REGULAR = ("ring", "complete", "torus")
-
-
-def name_limits(scenario: Scenario, own: Collection[str] = ()) -> list[str]:
-    """One clause for each setting in which something is another thing: `key = value: what it is`.
-
-    Args:
-        scenario: has the settings.
-        own: which of data, model and method are Python objects, of which nothing is known here.
-
-    Example:
-        >>> from fedray.scenario.loader import read_scenario
-        >>> name_limits(read_scenario({"method": {"name": "fedprox", "mu": 0.01}}))
-        []
-        >>> name_limits(read_scenario({"compress": {"kind": "topk", "ratio": 0.5}}))
-        []
-    """
-    is_own = "method" in own or scenario.method.object is not None
-    found = [one for one in _limits(scenario) if not (is_own and one[0].startswith("method."))]
-    return [f"{key} = {value} makes it {other}" for key, value, other in found]
-
-
-def _limits(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
-    """Key, value, and what the method or its part is with it."""
-    method, compress, server, graph = scenario.method, scenario.compress, scenario.server, scenario.graph
-    plain = "FedAvg" if method.models == 1 else "Fed-ensemble"
-    for limit in method_spec_of(method.name).limits:
-        is_width = limit.key == "width"
-        options = {**method.options, "models": method.models}
-        values = [tier.width for tier in scenario.clients.tiers.values()] if is_width else [options.get(limit.key)]
-        if all(value == limit.value for value in values):
-            key = "clients.tiers.*.width" if is_width else f"method.{limit.key}"
-            yield key, limit.value, limit.text.format(plain=plain, name=method.name)
-    if compress.kind in ("topk", "randomk") and compress.ratio == 1:
-        kept = ", error feedback keeps nothing back" if compress.error_feedback else ""
-        yield "compress.ratio", 1, f"a dense upload ({compress.kind} that keeps every entry{kept})"
-    if server.robust == "trimmed_mean" and server.trim == 0:
-        yield "server.trim", 0, "the plain mean (trimmed_mean that drops nothing)"
-    if server.optimizer == "momentum" and server.momentum == 0 and server.lr == 1:
-        yield "server.momentum", 0, "the plain mean (momentum 0 at rate 1)"
-    if scenario.schedule.kind == "walk" and graph.transition == "metropolis" and graph.kind in _REGULAR:
-        yield "graph.transition", "metropolis", f"uniform (every node of a {graph.kind} has as many neighbours)"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Keys that a user set and that nothing reads: they are refused, or named in a warning where an override made them so.
 #
 # A resolved scenario holds every key, so none of them says what a user wanted: it is read without these checks.
@@ -250,9 +202,8 @@ def judge_keys(
                 raise BadInput(explain_idle_key(one))
     said: dict[str, list[str]] = {}  # text -> cells
     for place in places[1:] or places:
-        texts = [f"{one.key} cannot act, because {one.why}" for one in idle[place.name]]
-        for text in [*texts, *name_limits(place.scenario, own)]:
-            said.setdefault(text, []).append(place.name)
+        for one in idle[place.name]:
+            said.setdefault(f"{one.key} cannot act, because {one.why}", []).append(place.name)
     if said:
         warn_user("; ".join(f"in cell {', '.join(cells)} {text}" if cells[0] else text for text, cells in said.items()))
 

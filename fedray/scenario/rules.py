@@ -34,7 +34,14 @@ def check_scenario(scenario: Scenario) -> None:
         raise BadInput(f"schedule.kind = {quote_value(kind)} is not one of {', '.join(known)}: {remedy}")
     refuse_wrong(scenario)
     _check_architectures(scenario.method.options.get("networks", ()), scenario.clients.tiers)
-    _check_shares(scenario.clients.tiers)
+    shares = [tier.share for tier in scenario.clients.tiers.values() if tier.share is not None]
+    is_open = any(tier.share is None and tier.number is None for tier in scenario.clients.tiers.values())
+    total = sum(shares)
+    if shares and (total > 1.001 or (total < 0.999 and not is_open)):
+        raise BadInput(
+            f"clients.tiers.*.share = {total:g} together: make the shares add up to 1 (of the clients that are in no "
+            "tier with a number)"
+        )
     if scenario.clients.number is not None:
         check_number(scenario, scenario.clients.number)
 
@@ -123,17 +130,6 @@ def _deal_clients(weights: Mapping[str, float], number: int) -> dict[str, int]:
     names = sorted(weights, key=lambda name: -weights[name])
     counts = round_to_sum(np.array([weights[name] / total * number for name in names]), number)
     return dict(zip(names, counts.tolist(), strict=True))
-
-
-def _check_shares(tiers: Mapping[str, TierKeys]) -> None:
-    shares = [tier.share for tier in tiers.values() if tier.share is not None]
-    is_open = any(tier.share is None and tier.number is None for tier in tiers.values())
-    total = sum(shares)
-    if shares and (total > 1.001 or (total < 0.999 and not is_open)):
-        raise BadInput(
-            f"clients.tiers.*.share = {total:g} together: make the shares add up to 1 (of the clients that are in no "
-            "tier with a number)"
-        )
 
 
 def _tier(name: str, keys: TierKeys, number: int) -> Tier:

@@ -202,8 +202,20 @@ def read_trace(clients: Clients, path: Path) -> Devices:
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
-    client = _read_ids(table["client"], clients.number, path)
-    _check_figures(table, path)
+    column, number = table["client"], clients.number
+    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
+    if len(wrong):
+        raise BadInput(
+            f"clients.trace = {path}: it names client {wrong[0]:g}, but clients.number is {number}: ids are whole "
+            f"numbers from 0 to {number - 1}; correct it, or raise clients.number"
+        )
+    for name, values in table.items():
+        least = 0.0 if name in ("latency", "link_from") else np.nextafter(0.0, 1.0)
+        figure = name in (*COLUMNS, "period", "link_from")
+        if figure and not (np.isnan(values) | (np.isfinite(values) & (values >= least))).all():
+            what = "negative" if least == 0.0 else "not above 0"
+            raise BadInput(f"clients.trace = {path}: column {name} has values that are {what}: correct them")
+    client = column.astype(np.int64)
     nothing = np.full(len(client), np.nan)
     moment = table.get("link_from", nothing)
     changing = ~np.isnan(moment)
@@ -223,17 +235,6 @@ def read_trace(clients: Clients, path: Path) -> Devices:
     windows |= ~changing  # a row without both is always there, unless it says a link alone
     available = _read_windows(client[windows], {name: values[windows] for name, values in table.items()}, path)
     return Devices(clients, figures, available, links)
-
-
-def _check_figures(table: dict[str, FloatArray], path: Path) -> None:
-    """Refuses figures and periods that are not above 0 (latency may be 0), and links from a negative moment on."""
-    for name, values in table.items():
-        least = 0.0 if name in ("latency", "link_from") else np.nextafter(0.0, 1.0)
-        if name in (*COLUMNS, "period", "link_from"):
-            right = np.isnan(values) | (np.isfinite(values) & (values >= least))
-            if not right.all():
-                what = "negative" if least == 0.0 else "not above 0"
-                raise BadInput(f"clients.trace = {path}: column {name} has values that are {what}: correct them")
 
 
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
@@ -267,17 +268,6 @@ def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray]
         )
     values = {name: table[name][rows] for name in LINK if name in table}
     return Links(client[rows], table["link_from"][rows], each, values)
-
-
-def _read_ids(column: FloatArray, number: int, path: Path) -> IntArray:
-    """Reads the column `client` as ids."""
-    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
-    if len(wrong):
-        raise BadInput(
-            f"clients.trace = {path}: it names client {wrong[0]:g}, but clients.number is {number}: ids are whole "
-            f"numbers from 0 to {number - 1}; correct it, or raise clients.number"
-        )
-    return column.astype(np.int64)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -202,7 +202,10 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
         stack: The bases, how they are left out, and the meta model.
         keep_losses: Whether the state keeps each job's loss, `[worlds, N, models]`, for the adaptive schedule.
     """
-    parts = _make_parts(study, stack)
+    parts = tuple(_list_parts(study, stack))
+    if stack.meta is not None:  # which knows who has trained it before
+        trained = track_trained(_make_schedule(parts), parts[-1].begins, study.clients.number)
+        parts = *parts[:-1], parts[-1]._replace(trained_before=trained)
     number = sum(part.folds * part.models for part in parts)
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -280,16 +283,6 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
 def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Returns what the clients of a part have sent, or its server keeps; the whole calls it `number/...`."""
     return {name.partition("/")[2]: value for name, value in values.items() if name.startswith(f"{number}/")}
-
-
-def _make_parts(study: Study, stack: Stack) -> tuple[Part, ...]:
-    """Returns the bases and the meta model, which knows who has trained it before."""
-    parts = tuple(_list_parts(study, stack))
-    if stack.meta is None:
-        return parts
-    *bases, meta = parts
-    trained = track_trained(_make_schedule(parts), meta.begins, study.clients.number)
-    return *bases, meta._replace(trained_before=trained)
 
 
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:

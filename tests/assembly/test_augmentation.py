@@ -208,26 +208,6 @@ def test_a_run_does_not_go_on_with_other_augmentations(what: str, tmp_path: Path
     assert fedray.resume(half, augment=first).summary["state_hash"] == whole.summary["state_hash"]
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "told"),
-    [
-        (v1.Compose([Cutout(2)]), v1.Compose([Cutout(3)]), "side of augmentation Compose"),
-        (
-            [v2.RandomCrop(8, 1), v2.RandomCrop(8, 2)],
-            [v2.RandomCrop(8, 1), v2.RandomCrop(8, 3)],
-            "what it was made with of augmentation RandomCrop 2",
-        ),
-    ],
-    ids=["a part", "the second of a name"],
-)
-def test_a_run_goes_on_with_augmentations_of_other_values_and_says_so(
-    first: Any, other: Any, told: str, tmp_path: Path
-) -> None:
-    half = copy_run(run({"checkpoint": {"every": 1, "keep": 9}}, augment=first), tmp_path / "half", 1)
-    with pytest.warns(FedrayWarning, match=f"value.* {told}.* not what the run began with"):
-        fedray.resume(half, augment=other)
-
-
 def test_a_scenario_names_augmentations_and_their_options(tmp_path: Path) -> None:
     (tmp_path / "my_changes.py").write_text(MINE)
     with forgetting_names("my_changes"):
@@ -294,19 +274,6 @@ def test_what_no_run_could_repeat_is_refused() -> None:
             run(augment=function)
     for function in (started, v1.RandomChoice([v1.RandomHorizontalFlip(1.0), same]), Cutout(3)):
         assert torch.equal(models(run(augment=function)), models(run(augment=function)))
-
-
-def test_a_name_beside_a_function_belongs_to_the_run() -> None:
-    """Another function under the same name went on in its place."""
-    with forgetting_names():
-        fedray.register("augmentation", "blur", lambda x: x.float() / 2)
-        begun = run(augment=[same, "blur"])
-    with forgetting_names():
-        fedray.register("augmentation", "blur", lambda x: x.float() * 3)
-        with pytest.raises(
-            BadInput, match="the source of .* of augmentation blur of .* is not what the run began with"
-        ):
-            fedray.resume(begun.path, rounds=3, augment=[same, "blur"])
 
 
 def test_a_method_has_augmentations_of_its_own() -> None:

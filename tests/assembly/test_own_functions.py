@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from own_names import forgetting_names
-from small import copy_run, rows, run_command, scenario
+from small import copy_run, rows, scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.own_methods import ARGUMENTS, method_checks, phase_checks
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.core.local import RateSchedule
@@ -33,7 +30,6 @@ from fedray.methods import (
 )
 from fedray.own_code.user_code import explain_uncallable, takes_positional
 from fedray.scenario.loader import read_scenario
-from fedray.tuning.tune import run_sweep
 
 KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
 KEYS["participation"] = {"per_round": 2}
@@ -88,11 +84,6 @@ def run(kind: str, thing: Any) -> fedray.Run:
     return fedray.run(KEYS, **given)
 
 
-def taking(arguments: str) -> Any:
-    """A function of these arguments, which does nothing."""
-    return eval(f"lambda {arguments}: None")
-
-
 class Wrapped:
     """An object that can be called."""
 
@@ -119,18 +110,6 @@ def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) ->
         given = {"own": thing} if kind == "metrics" else thing
         hashes.add(run(kind, given).summary["model_hash"])
     assert len(hashes) == 1
-
-
-@pytest.mark.parametrize("name", [*phase_checks(1, 1, 1), *method_checks(1, 1)])
-def test_a_part_of_a_method_with_other_arguments_was_found_out_in_its_round(name: str) -> None:
-    def of(setting: Setting) -> Method:
-        phase = federated(setting)
-        if name in phase_checks(1, 1, 1):
-            return Method("mine", replace(phase, **{name: taking("a, b, c")}))
-        return replace(Method("mine", phase), **{name: taking("a, b, c")})
-
-    with pytest.raises(BadInput, match=rf": {name} does not take \({ARGUMENTS[name]}\): give a function"):
-        fedray.run(KEYS, method=of)
 
 
 def test_what_does_not_say_what_it_takes_is_taken() -> None:
@@ -165,16 +144,6 @@ def test_registered_functions_are_checked_when_they_are_registered() -> None:
         torch.testing.assert_close(
             fedray.run({**PLAIN, "local": both}).progress.state.models, plain, rtol=1e-4, atol=1e-5
         )
-
-
-def test_a_metric_of_ones_own_that_a_sweep_does_not_measure_was_said_not_to_exist(tmp_path: Path) -> None:
-    with forgetting_names("no_module"):
-        fedray.register("metric", "gap", lambda scored: scored.prediction.max())
-        sweep = {"scenario": PLAIN, "space": {"local.lr": [0.1, 0.2]}, "objectives": "gap"}
-        with pytest.raises(
-            BadInput, match=r"^objectives: gap is your own metric, .*: add it to its evaluate\.metrics$"
-        ):
-            run_sweep(sweep, tmp_path / "sweep")
 
 
 def test_an_option_without_a_value_is_there() -> None:
@@ -248,26 +217,6 @@ def test_a_scenario_names_a_loss_and_an_optimizer_with_their_options(mine: Path,
     assert torch.equal(models(named), models(again))
     adamw = run_local({"optimizer": "adamw", "lr": 0.01})
     assert adamw.summary["metrics"]["accuracy"]["mean"] > 0.2
-
-
-def test_own_training_is_part_of_what_a_run_is(mine: Path, tmp_path: Path) -> None:
-    """Another code is refused on resume, and the same one ends with the same bits."""
-    whole = run_local(
-        {"loss": "smooth", "optimizer": "clipped"}, modules=[str(mine)], checkpoint={"every": 1, "keep": 9}
-    )
-    half = copy_run(whole, tmp_path / "half", 1)
-    resumed = fedray.resume(half, modules=[str(mine)])
-    assert resumed.summary["state_hash"] == whole.summary["state_hash"]
-    mine.write_text(MINE.replace("FACTOR = 1.0", "FACTOR = 0.5"))
-    os.utime(mine, (0, 0))  # Python takes a file of the same size and second for the one that it compiled before
-    other = copy_run(whole, tmp_path / "other", 1)
-    with forgetting_names("my_training"):
-        import sys
-
-        sys.modules.pop("my_training")
-        told = run_command("resume", other, "--import", mine)
-    assert told.status
-    assert "the file of module my_training is not what the run began with" in told.err
 
 
 def half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:

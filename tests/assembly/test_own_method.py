@@ -62,19 +62,6 @@ def test_half_of_the_functions_were_not_guarded() -> None:
     assert {part: list_functions(part) for part in parts} == parts
 
 
-WRONG: list[tuple[str, Any, tuple[Any, ...], str]] = [
-    ("join", 3, (0, STEPS), "an int: return a list of 1 tensors"),
-    ("join", [torch.zeros(2, 2)], (0, STEPS), r"models of a part that are float32 of shape \[2, 2\]: return a tensor"),
-]
-
-
-@pytest.mark.parametrize(("name", "found", "given", "says"), WRONG)
-def test_what_a_function_returns_wrongly_is_one_line(name: str, found: Any, given: tuple[Any, ...], says: str) -> None:
-    guarded = guard(**{name: lambda *_: found})
-    with pytest.raises(BadInput, match=f"^method mine: {name} returned {says}"):
-        getattr(guarded.phase if name in phase_checks(1, 6, 1) else guarded, name)(*given)
-
-
 @pytest.mark.parametrize("name", sorted({*phase_checks(1, 6, 1), *method_checks(1, 1)}))
 def test_what_a_function_raises_is_one_line(name: str) -> None:
     guarded = guard(**{name: lambda *_: 1 / 0})

@@ -95,14 +95,6 @@ def test_a_fold_alone_is_that_fold_among_all_and_fold_0_has_the_seed_of_its_repl
     assert study.seeds.tolist() == [5, 6, 7]
 
 
-def test_a_deep_ensemble_on_classes_was_told_to_choose_other_data_though_another_objective_does() -> None:
-    keys = {"method": "deep_ensemble", "data": {"name": "digits"}}
-    with pytest.raises(BadInput, match="digits has classes: set model.objective to auto"):
-        build_study(read_scenario(keys), UserObjects())
-    found = build_study(read_scenario({**keys, "model": {"objective": "auto"}}), UserObjects())
-    assert found.net.objective == "cross_entropy"
-
-
 # -- What another process gets in place of the files that this one has read
 
 KEYS: dict[str, Any] = {

@@ -33,16 +33,14 @@ from fedray.components.gaussians import (
     step_by_admm,
     to_natural,
 )
-from fedray.components.servers import Rows, feddyn_server, mean
+from fedray.components.servers import Rows, mean
 from fedray.core.local import Reading, StepContext
 from fedray.core.method import Local, Server
 from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
-from fedray.methods.feddyn import correct_clients
 from fedray.models.net import net_of
 from fedray.models.weights import MeanField, Partitioned, wrap_networks
 from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
-from fedray.training.layers import train_mlp
 
 PLAIN = perceptron()
 SITED = net_of(wrap_networks(lambda: perceptron().module, Partitioned, -2.5, "mlp"), "mlp", "cross_entropy", 4)
@@ -449,42 +447,6 @@ def test_pvi_is_the_case_of_penalty_and_server_step_1() -> None:
         torch.testing.assert_close(one.sites, other.sites, rtol=1e-5, atol=1e-2)
 
 
-def test_with_a_constant_precision_it_is_feddyn_whose_next_model_the_prior_pulls_to_0() -> None:
-    """S = c I = the prior: factors are FedDyn's corrections, and the model is (1 - alpha) times FedDyn's.
-
-    Clients find the least `n loss + <linear, m> + rho c / 2 |m - m_g|^2`, which is FedDyn's with alpha = rho c / n.
-    """
-    clients, p, n, penalty, c, t0 = 4, 3, 50, 0.6, 9.0, torch.zeros(1, 0, dtype=torch.int64)
-    g, rows = torch.Generator().manual_seed(5), Rows(1, 1)
-    curve, least = (torch.rand(clients, p, generator=g, dtype=torch.float64) + 0.1 for _ in range(2))
-    alpha, share, kept = penalty * c / n, find_server_step("admm", penalty, clients), penalty
-    server = step_by_admm(mean(rows), rows, alpha=share, kept=kept, prior=c, p=p)
-    dynamic, (_, update) = feddyn_server(mean(rows), rows, clients, alpha, p), correct_clients(Local(), alpha, p)
-    who = np.arange(clients)
-    row = torch.cat([torch.zeros(p), from_natural(torch.tensor([0.0] * p + [c] * p))[p:], torch.zeros(2 * p + 1)])[None]
-    one, other = State(row, t0, server.init(row)), State(row[:, :p].double(), t0, dynamic.init(row[:, :p]))
-    sites, h = torch.zeros(clients, 2 * p), torch.zeros(clients, p, dtype=torch.float64)
-    finish, spread = refine_sites(kept, 1.0, c, p), row[:, p : 2 * p].repeat(clients, 1)
-    for t in range(12):
-        start = torch.cat([one.models[:, :p].repeat(clients, 1), spread, sites, torch.zeros(clients, 1)], dim=1)
-        pull = penalty * c * start[:, :p].double() - sites[:, :p].double()
-        learned = (n * curve * least + pull) / (n * curve + penalty * c)
-        kept_rows = finish(start, torch.cat([learned.float(), start[:, p:]], dim=1))
-        sites, delta = kept_rows[:, 2 * p : 4 * p], kept_rows - start
-        delta[:, 2 * p : 4 * p] = 0.0
-        one = server.step(one, server.reduce(Uploads(delta, who, 0 * who, 0 * who, 0 * who, 0 * who + 1)), t)
-        w = other.models.repeat(clients, 1)
-        u = (curve * least + h + alpha * w) / (curve + alpha)  # grad + alpha (u - w) - h = 0
-        h = update.update(h, None, u - w, torch.ones(clients, 1))
-        other = dynamic.step(other, dynamic.reduce(Uploads(u - w, who, 0 * who, 0 * who, 0 * who, 0 * who + 1)), t)
-        other = other._replace(models=(1 - share) * other.models)
-        torch.testing.assert_close(one.models[:, :p].double(), other.models, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(sites[:, :p].double(), -n * h, rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(sites[:, p:], torch.zeros(clients, p), rtol=0, atol=1e-4)
-    wanted = n * (curve * least).sum(0) / (n * curve.sum(0) + c)
-    torch.testing.assert_close(one.models[0, :p].double(), wanted, rtol=2e-2, atol=0)  # the least under the prior
-
-
 PAIR = net_of(wrap_networks(lambda: perceptron().module, MeanField, -2.5, "mlp"), "mlp", "cross_entropy", 4)
 
 
@@ -533,15 +495,3 @@ def test_local_training_is_that_of_torchs_divergence_and_optimizers(train: Any, 
         wanted = train_by_torch(block, lane, local, *block.start[lane].split(2 * P), zeta=zeta, turns=turns)
         assert (wanted[2 * P :] - block.start[lane, 2 * P :]).abs().max() > 1e-3  # the prior moves, too
         torch.testing.assert_close(found[lane], wanted, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("local", [Local(optimizer="adam", lr=0.01), Local(lr=0.05, momentum=0.9)], ids=["adam", "sgd"])
-def test_a_narrow_gaussian_that_is_near_nothing_is_plain_local_training(local: Local) -> None:
-    """With zeta = 0 and sigma = 2e-9: the own mean is trained as a network, and the prior stays to the bit."""
-    plain, block = mean_field_blocks_of(local, [11, 7, 4], rho=-20.0)
-    rule = learn_posterior(local, 0.0, 5, P)
-    found = train_client_loop(PAIR, block._replace(local=Local(lr=local.lr, step=rule))).final
-    wanted = train_mlp(PLAIN, plain).final
-    assert (wanted - plain.start).abs().max() > 0.01
-    torch.testing.assert_close(found[:, :P], wanted, rtol=0, atol=1e-5)
-    assert torch.equal(found[:, 2 * P :], block.start[:, 2 * P :])

@@ -181,34 +181,23 @@ def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
         assert torch.equal(after.extra[name][1], state.extra[name][1])
 
 
-@pytest.mark.parametrize("data", ["digits", "synthetic"])
-def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_labels(data: str) -> None:
+def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_labels() -> None:
     """Inputs, sizes and all other clients are untouched; who is bad differs between replicates."""
 
     def shards(partition: dict[str, Any]) -> Any:
-        changes = {"data": {"name": data}} if data == "synthetic" else {}
-        tree = scenario(
-            changes, {"data": {"partition": {"name": "iid", **partition}}, "clients": {"number": 10}, "replicates": 2}
-        )
-        return build_study(read_scenario(tree)).shards
+        changes = {"data": {"partition": {"name": "iid", **partition}}, "clients": {"number": 10}, "replicates": 2}
+        return build_study(read_scenario(scenario(changes))).shards
 
     true, bad = shards({}), shards({"flipped": 0.2, "noisy": 0.1})
-    who = []
+    who: list[list[str]] = [[], []]
     for world in (0, 1):
-        kinds = []
         for client in range(10):
             a, b = (s.fetch(np.array([world]), np.array([client])) for s in (true, bad))
-            x, y = a.x[a.rows[0]], a.labels(a.rows, torch.arange(1)[:, None])[0]
-            z = b.labels(b.rows, torch.arange(1)[:, None])[0]
-            assert torch.equal(x, b.x[b.rows[0]])
-            kinds.append("true" if torch.equal(y, z) else "flipped" if torch.equal((y + 1) % 10, z) else "noisy")
-            assert torch.equal(
-                z, bad.fetch(np.array([world]), np.array([client])).labels(b.rows, torch.arange(1)[:, None])[0]
-            )
-        assert sorted(kinds) == ["flipped"] * 2 + ["noisy"] + ["true"] * 7
-        who.append(kinds)
+            y, z = (one.labels(one.rows, torch.arange(1)[:, None])[0] for one in (a, b))
+            assert torch.equal(a.x[a.rows[0]], b.x[b.rows[0]])
+            who[world].append("true" if torch.equal(y, z) else "flipped" if torch.equal((y + 1) % 10, z) else "noisy")
+        assert sorted(who[world]) == ["flipped"] * 2 + ["noisy"] + ["true"] * 7
         assert torch.equal(true.test(world)[1], bad.test(world)[1])
-        assert np.array_equal(true.label_counts(world), bad.label_counts(world))
     assert who[0] != who[1]
 
 

@@ -72,14 +72,6 @@ def test_gamma_changes_what_a_regression_records() -> None:
     assert len({one["rmse"] for one in scores}) == 1
 
 
-def test_ditto_chooses_lambda_by_rmse_where_there_are_no_classes() -> None:
-    hold = {"data": {"hold_out": 0.3}}
-    many = train({"name": "ditto", "lambda": [0.0, 50.0]}, **hold)
-    singles = [train({"name": "ditto", "lambda": value}, **hold) for value in (0.0, 50.0)]
-    held = [found(one)["hold_out_personal_rmse"] for one in (many, *singles)]
-    assert held[0] <= min(held[1:]) + 1e-9
-
-
 def test_best_pass_is_the_lowest_rmse_and_a_client_without_rows_takes_the_first() -> None:
     """Whatever its test score is, which here is neither the lowest of each client nor that of one pass."""
     test = np.array([[1.0, 3.0, 2.0], [5.0, 4.0, 6.0], [8.0, 7.0, 9.0], [2.0, 4.0, 6.0]])
@@ -144,15 +136,6 @@ def test_where_nobody_has_weights_of_his_own_everybody_is_given_the_answer_of_th
     frame, rounds = run.client_scores.to_pandas(), run.rounds.to_pandas()
     for t, rmse in zip(rounds["round"], rounds["rmse"], strict=True):
         assert np.allclose(frame.loc[frame["round"] == t, "rmse"], rmse, rtol=1e-6)
-
-
-def test_weights_of_an_infinite_temperature_are_the_answer_that_everybody_gets() -> None:
-    """One computes an answer for each client, the other one for all."""
-    keys = {"rounds": 1, "data": {"hold_out": 0.2}}
-    own, alike = (recorded({**keys, "evaluate": {"personal": personal}}).client_scores for personal in (True, False))
-    assert own.column_names == alike.column_names
-    for name in ("accuracy", "hold_out_accuracy"):
-        assert np.allclose(own[name].to_numpy(), alike[name].to_numpy(), atol=1e-12)
 
 
 def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_among_all() -> None:

@@ -32,10 +32,8 @@ def tiers_of(*names: str) -> dict[str, Any]:
     [
         ("fedavg", {}),
         ("shefl", tiers_of("models_per_round")),
-        ("heterofl", tiers_of("width")),
         ("ditto", {}),
         ("fedem", {}),
-        ("split_mix", {}),
     ],
 )
 def test_tiers_add_up_to_all_clients_whatever_answers_them(method: str, more: dict[str, Any]) -> None:

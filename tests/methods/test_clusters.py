@@ -15,7 +15,6 @@ from torch.func import functional_call
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import FedrayError
 from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
 from fedray.methods import Method, Setting, federated
 from fedray.runtime.inline import Inline
@@ -95,20 +94,6 @@ def test_the_choice_of_a_round_is_the_same_in_any_order_of_the_answers() -> None
     plan = phase.schedule(0, None)
     losses = np.array([[0.2, 0.1], [np.inf, 3.0], [np.nan, np.nan], [0.5, 0.5], [0.0, -1.0], [1.0, 2.0]])
     assert phase.choose(plan, losses).model.tolist() == [1, 1, 0, 0, 1, 0]
-
-
-def test_an_own_choice_of_clients_that_were_not_asked_is_refused() -> None:
-    """Fewer jobs were trained without a word, and the bytes of the others, who were asked too, were not counted."""
-
-    def fewer(plan: Any, _losses: Any) -> Any:
-        return type(plan)(*(part[:1] for part in plan))
-
-    def method(setting: Setting) -> Method:
-        return Method("fewer", replace(federated(setting), choose=fewer))
-
-    line = "choose returned other jobs than those that were asked: change the models of the plan alone$"
-    with pytest.raises(FedrayError, match=line):
-        fedray.run(scenario({"rounds": 1}), method=method)
 
 
 def test_an_own_choice_reads_the_networks_own_loss_also_where_another_one_trains() -> None:

@@ -27,7 +27,6 @@ from small import copy_run, of_method, rows
 import fedray
 from fedray.evaluation.answers import own_test_rows
 from fedray.methods import METHOD_SPECS, METHODS
-from fedray.report import page
 
 ROUND_COLUMNS = ["replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"]
 CLIENT_COLUMNS = [
@@ -99,14 +98,6 @@ def test_the_run_directory_has_all_its_files(run: fedray.Run) -> None:
     manifest = json.loads((run.path / "manifest.json").read_text())
     assert {"versions", "host", "git_commit", "engine", "runtime", "lanes_independent", "timings"} <= manifest.keys()
     assert {"name", "width"} <= manifest["engine"].keys()
-
-
-@pytest.mark.short_report
-@pytest.mark.parametrize("method", ["fed_ensemble", "bayesian_linear", "stacking"])
-def test_its_page_is_drawn(run: fedray.Run, tmp_path: Path) -> None:
-    """Of classes, a closed form and a stack."""
-    page.write_report([run.path], tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
 @EACH

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import of_method, scenario
+from small import of_method
 from torch import nn
 
 import fedray
 from fedray.components.servers import Rows, feddyn_server
-from fedray.core.errors import BadInput
 from fedray.core.local import LossContext
 from fedray.core.types import State, Uploads
 from fedray.features.correction import Correction
@@ -22,7 +20,6 @@ from fedray.features.slices import mean_of_slices
 from fedray.methods.depthfl import teach_heads
 from fedray.models.exits import add_exits
 from fedray.models.net import state_dict
-from fedray.simulation.study import choose_study_engine
 
 MODEL = {"name": "mlp", "hidden": [8, 6]}
 ALL = {"all": {"number": 6}}
@@ -158,36 +155,3 @@ def test_heads_answer_as_members_by_the_mean_of_their_logits(extended: bool) -> 
         np.testing.assert_allclose(done.predict(x.numpy(), client=client).mean, wanted, rtol=1e-4, atol=1e-6)
     every = done.predict(x.numpy())
     np.testing.assert_allclose(every.members, each.flatten(1, 2).softmax(-1).transpose(0, 1), rtol=1e-4, atol=1e-6)
-
-
-def test_on_lanes_and_one_client_after_another_it_learns_the_same() -> None:
-    """The torch engine maps the loss over lanes; networks with convolutions train one client at a time."""
-    cnn = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}
-    lanes, loop = (
-        run(BOTH, alpha=0.1),
-        fedray.run(of_method("depthfl", cnn, {"clients": {"number": None, "tiers": BOTH}})),
-    )
-    assert [choose_study_engine(done.study, "cpu").name for done in (lanes, loop)] == ["vmap", "loop"]
-    layers = loop.study.net.layout.views(loop.progress.state.models[0])
-    assert {name.rpartition(".")[0] for name in layers} == {
-        *("blocks.0.0", "blocks.1.0", "blocks.2.1", "heads.0.2", "heads.1.2", "heads.2")
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"model": {"name": "linear"}}, "model.name = linear does not call its layers one after another, the last"),
-        ({"model": {"name": "mlp", "hidden": [8, 6], "norm": "batch"}}, "model.name = mlp counts batches (BatchNorm)"),
-        (
-            {"data": {"name": "cubic", "partition": {"name": "iid"}}},
-            "model.objective = mse, but heads of DepthFL tell classes: choose such data",
-        ),
-        ({"server": {"robust": "median"}}, "server.robust = median, but depthfl has a server step of its own"),
-        ({"participation": {"mode": "buffered"}}, "but depthfl averages what the clients of a round have trained"),
-    ],
-)
-def test_what_does_not_combine_is_refused(changes: dict[str, Any], said: str) -> None:
-    keys = {"method": {"name": "depthfl"}, "model": MODEL, "clients": {"number": None, "tiers": BOTH}}
-    with pytest.raises(BadInput, match=re.escape(said)):
-        fedray.run(scenario(keys, changes))

@@ -16,11 +16,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 import fedray
-from fedray.assembly.memory import estimate_study
-from fedray.assembly.study import build_study
 from fedray.components.gaussians import NATURAL, SITES, find_posterior
 from fedray.runtime.worker import Worker
-from fedray.scenario.loader import read_scenario
 
 Keys = dict[str, Any]
 FEW: Keys = {"participation": {"per_round": 2}}
@@ -28,8 +25,6 @@ ALONE: Keys = {"clients": {"number": 1}, "local": {"lr": 0.01, "optimizer": "ada
 TWO_DIGITS: Keys = {"data": {"partition": {"name": "classes", "classes": 2}}, "local": {"epochs": 5}}
 EACH = pytest.mark.parametrize("change", [{}, FEW, {"method": {"models": 2}}], ids=["all", "some", "two posteriors"])
 SITED = pytest.mark.parametrize("name", ["pvi", "ivon_admm"])
-CUBIC: Keys = {"data": {"name": "cubic", "partition": {"name": "iid"}}, "model": {"objective": "gaussian_nll"}}
-BATCH_NORM: Keys = {"model": {"norm": "batch"}, "local": {"batch_size": 9}}
 
 
 class Trained(NamedTuple):
@@ -176,48 +171,11 @@ def test_draws_answer_and_with_none_the_mean_weights(name: str) -> None:
     assert not ten.study.method.phase.is_personal
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        *((name, change) for name in ("pvi", "ivon_admm", "pfedbayes") for change in (BATCH_NORM, CUBIC)),
-        *(("pfedbayes", {"server": server}) for server in ({"robust": "median"}, {"optimizer": "adam", "lr": 0.01})),
-        ("pfedbayes", {"participation": {"mode": "async", "concurrency": 3}, "rounds": 12}),
-        ("ivon_admm", {"local": {"schedule": {"kind": "cosine", "rounds": 3}}}),
-        ("pvi", {"local": {"optimizer": "sgd", "lr": 1e-3, "epochs": 3}, "method": {"damping": 1.0}}),
-    ],
-)
-def test_it_goes_with_statistics_regressions_other_servers_and_rates(name: str, change: Keys) -> None:
-    """Also where no precision is left (a damping of 1), and the server's own Gaussian of pFedBayes is its prior."""
-    found = run(name, change)
-    models, p = found.progress.state.models, found.study.net.layout.trainable // 4
-    assert models.isfinite().all()
-    if name == "pfedbayes":
-        assert torch.equal(models[:, : 2 * p], models[:, 2 * p : 4 * p])
-
-
-def test_the_draws_are_in_the_memory_that_a_run_needs() -> None:
-    """A thousand of them are a thousand rows more than none, and so many answers."""
-    needs = []
-    for samples in (0, 1000):
-        given = read_scenario(keys("pvi", samples=samples))
-        study = build_study(given)
-        needs.append({need.what: need.bytes for need in estimate_study(given, study)})
-    assert needs[1]["answers of 1,000 models"] - needs[0]["answers of 1 models"] >= 4000 * study.net.layout.d
-
-
 def test_a_replicate_has_the_bits_of_its_own_run() -> None:
     """Of two seeds that train as lanes of the same blocks the first is the run of one."""
     two, one = (train("ivon_admm", 2, {"replicates": n}) for n in (2, 1))
     assert torch.equal(two.models[:1], one.models)
     assert torch.equal(two.extra[SITES][:1], one.extra[SITES])
-
-
-def test_eight_bits_learn_nearly_as_much() -> None:
-    """Linear terms and precisions are quantized each by themselves, also from the wide prior of the first round."""
-    local: Keys = {"rounds": 8, "local": {"epochs": 3}}
-    dense, int8 = (run("ivon_admm", local, change) for change in ({}, {"compress": {"kind": "int8"}}))
-    scores = [one.summary["metrics"]["accuracy"]["mean"] for one in (dense, int8)]
-    assert scores[0] > 0.6 and abs(scores[0] - scores[1]) < 0.05
 
 
 @SITED

@@ -50,15 +50,6 @@ def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
     assert moved[0] < moved[1] / 3
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedbe", "fedbe_nokd", "lg_fedavg", "stacking"])
-def test_methods_whose_papers_weigh_by_examples_do_so_by_default(method: str) -> None:
-    """And a robust server, where every upload weighs the same, needs no further key."""
-    assert read_scenario({"method": {"name": method}}).server.weighting == "examples"
-    assert read_scenario({"method": {"name": "fed_ensemble"}}).server.weighting == "uniform"
-    if METHOD_SPECS[method].robust:
-        assert read_scenario({"method": {"name": method}, "server": {"robust": "median"}}).server.weighting == "uniform"
-
-
 @ENGINES
 def test_replicate_r_is_the_run_with_seed_plus_r(engine: dict[str, Any]) -> None:
     """Models, metrics, jobs: to the bit, though all replicates train side by side."""

@@ -15,7 +15,6 @@ from small import scenario, spell_out, train
 from torch import Tensor
 
 import fedray
-from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, State, Stats, Uploads
 from fedray.data.types import Dataset, Split
 from fedray.features.measure import sum_curvature
@@ -191,37 +190,6 @@ def test_what_the_loss_does_not_use_changes_nothing_but_the_bytes() -> None:
     torch.testing.assert_close(models(read), models(without), rtol=1e-4, atol=1e-5)
     down = [one.rounds.to_pylist()[-1]["down_bytes"] for one in (read, without)]
     assert down[0] - down[1] == 4 * without.clients.num_rows
-
-
-@pytest.mark.parametrize("mode", [{"mode": "semi"}, {"mode": "buffered", "concurrency": 2, "goal": 2}])
-def test_a_loss_that_reads_the_round_is_refused_without_rounds(mode: Keys) -> None:
-    """Every job failed with a KeyError."""
-    with pytest.raises(BadInput, match=r"^participation.mode = \w+, but the loss of own reads broadcast/scale"):
-        run(scaled([1.0]), {"participation": {"per_round": None, **mode}})
-
-
-def with_loss(name: str) -> Compose:
-    loss = LocalLoss(lambda outputs, targets, context: context.objective(outputs, targets), shared=name)
-    return lambda setting: Method("own", federated(setting, local=replace(setting.local, loss=loss)))
-
-
-@pytest.mark.parametrize(
-    ("compose", "key"),
-    [
-        (with_loss("scale"), "'scale'"),
-        (with_loss(NAME), NAME),
-        (measuring("features"), "pieces"),
-        (measuring(ClientSums(lambda _rows: torch.ones(1), 0)), r"ClientSums\.numbers = 0"),
-        (measuring(ClientSums(lambda: None, 3)), r"ClientSums\.function"),  # type: ignore[arg-type,misc]
-        (measuring(ClientSums(lambda rows: rows.outputs.sum(0), 3)), r"shape \[10\]"),
-        (measuring(ClientSums(lambda _rows: 1.0, 3)), "a float"),  # type: ignore[arg-type,return-value]
-        (measuring(Curvature("full")), r"Curvature\.kind"),  # type: ignore[arg-type]
-        (measuring(Curvature(rows=0)), r"Curvature\.rows"),
-    ],
-)
-def test_what_cannot_be_measured_sent_or_read_is_refused(compose: Compose, key: str) -> None:
-    with pytest.raises(fedray.FedrayError, match=key):
-        run(compose)
 
 
 @pytest.mark.slow

@@ -19,9 +19,8 @@ from fedray.assembly.study import build_study
 from fedray.components.distillation import Fusion, ServerRows, Student, ask_model, combine_teachers, fuse_models
 from fedray.components.schedule import only
 from fedray.core import rng
-from fedray.core.errors import BadInput
 from fedray.core.method import PartStep
-from fedray.methods import Answer, LocalLoss, Method, PrivateLayers, Setting, federated, federated_each
+from fedray.methods import Method, Setting, federated, federated_each
 from fedray.models.net import compute_raw_outputs
 from fedray.models.nets import build_net
 from fedray.scenario.loader import read_scenario
@@ -56,13 +55,6 @@ def test_the_teachers_are_the_uploads_of_the_round_and_the_student_starts_at_the
         low, high = teachers.amin(0), teachers.amax(0)
         assert bool(((start >= low - 1e-5) & (start <= high + 1e-5)).all())
         assert float((high - low).max()) > 1e-3
-
-
-def test_another_data_set_teaches_a_regression_too() -> None:
-    keys = {"data": {"name": "cubic", "partition": {"name": "iid"}}, "model": {"hidden": [8]}, "rounds": 2}
-    tree = {**keys, "clients": {"number": 4}, "method": {"name": "feddf", "inputs": "sine", "distil_steps": 20}}
-    run = fedray.run(tree, runtime="inline")
-    assert np.isfinite(run.summary["metrics"]["rmse"]["mean"])
 
 
 ONE: dict[str, Any] = {"name": "mlp", "hidden": [8]}
@@ -163,7 +155,6 @@ def test_a_tier_without_clients_has_a_network_that_the_server_alone_knows() -> N
     assert not torch.equal(models_of(run, 1), models_of(fresh, 1))
 
 
-NUMBERS: Any = (1, 2)
 FEW: dict[str, Any] = {"rounds": 2, "data": {"limit": 90}, "replicates": 2, "report": False}
 
 
@@ -227,15 +218,6 @@ def test_one_network_in_the_list_is_the_method_without_a_list(change: dict[str, 
     assert [listed.summary["totals"][key] for key in costs] == [plain.summary["totals"][key] for key in costs]
 
 
-def test_several_networks_train_among_their_own_clients_and_their_mean_answers() -> None:
-    tiers = {"clients": {"tiers": {"a": {"share": 0.5}, "b": {"share": 0.5}}}}
-    found = run("each", [{**ONE, "tier": "b"}, {"name": "linear", "tier": "a"}], tiers)
-    wide, narrow = (4 * part.study.net.layout.d for part in found.study.parts)
-    sent = {(row["client"] < 3, row["up_bytes"]) for row in found.clients.to_pylist()}
-    assert sent == {(True, narrow), (False, wide)}
-    assert {"accuracy", "accuracy_base_0", "accuracy_base_1"} <= found.summary["metrics"].keys()
-
-
 def test_what_joins_the_networks_moves_each_of_them_also_in_a_resumed_run(tmp_path: Path) -> None:
     """With one network, whose target is what it says itself, nothing moves."""
     fedray.register("method", "each", mean_of_each, options={"networks": [], "server_data": 0.2})
@@ -246,65 +228,6 @@ def test_what_joins_the_networks_moves_each_of_them_also_in_a_resumed_run(tmp_pa
     whole = run("joined", TWO, {"rounds": 3, "checkpoint": {"every": 1, "keep": 9}})
     resumed = fedray.resume(copy_run(whole, tmp_path / "part", 1))
     assert resumed.summary["state_hash"] == whole.summary["state_hash"]
-
-
-def change_part(change: Any) -> Any:
-    """The mean of each network, with its second part changed."""
-
-    def compose(setting: Setting) -> Method:
-        parts = federated_each(setting)
-        return Method("mine", parts[0], parts=(parts[0], change(parts[1])))
-
-    return compose
-
-
-def with_loss(part: Any) -> Any:
-    return replace(part, local=replace(part.local, loss=LocalLoss(lambda out, y, context: context.objective(out, y))))
-
-
-def of_two_phases(setting: Setting) -> Method:
-    return Method("mine", federated(setting), parts=(federated(setting),) * 2)
-
-
-WRONG: dict[str, tuple[Any, str]] = {
-    "no parts": (lambda setting: Method("mine", federated(setting)), "it has 0 parts"),
-    "no phase": (lambda setting: replace(mean_of_each(setting), parts=NUMBERS), r"parts\[0\]"),
-    "an answer": (lambda setting: replace(mean_of_each(setting), answer=lambda state: Answer(state, 1)), "answer"),
-    "other models": (change_part(lambda part: replace(part, models=2)), r"parts\[1\]: models"),
-    "private layers": (change_part(lambda part: part.add(PrivateLayers(("1",)))), r"parts\[1\]: pieces"),
-    "a loss": (change_part(with_loss), r"parts\[1\]: local"),
-    "another compression": (
-        change_part(lambda part: replace(part, compress=part.compress._replace(own=("memory",)))), "compress"
-    ),
-    "one network asked": (
-        lambda setting: [setting.outputs(torch.zeros(1, 1), torch.zeros(1, 1)), mean_of_each(setting)][1],
-        "setting.outputs",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("compose", "key"), WRONG.values(), ids=WRONG.keys())
-def test_parts_that_cannot_be_trained_are_refused(compose: Any, key: str) -> None:
-    fedray.register("method", "mine", compose, options={"networks": []})
-    with pytest.raises(BadInput, match=key):
-        run("mine", TWO)
-
-
-@pytest.mark.parametrize("compose", [of_two_phases, lambda setting: Method("mine", federated_each(setting)[0])])
-def test_parts_without_networks_were_dropped(compose: Any) -> None:
-    fedray.register("method", "mine", compose, options={"networks": []})
-    with pytest.raises(BadInput, match="setting.stack is None"):
-        run("mine", [])
-
-
-def test_a_list_of_networks_of_ones_own_method_is_read_as_feddfs() -> None:
-    for networks in ("mlp", [{"name": "mlpp"}], [{**ONE, "tier": "c"}]):
-        with pytest.raises(BadInput, match="networks"):
-            run("each", networks)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="networks"):
-        fedray.register("method", "mine", mean_of_each, options={"networks": "mlp"})
-    with pytest.raises(BadInput, match="participation.mode"):
-        run("each", TWO, {"participation": {"mode": "buffered", "goal": 2}})
 
 
 @pytest.mark.slow

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from small import scenario, spell_out
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.features import find_private_layers
-from fedray.core.errors import BadInput
-from fedray.models.net import net_of
 
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
 
@@ -55,7 +51,7 @@ def test_with_everything_private_nothing_is_sent_and_each_client_trains_alone() 
 
 
 def test_normalization_layers_stay_with_the_clients_of_fedbn() -> None:
-    """Also their running statistics; where there are none, the key is refused."""
+    """Also their running statistics."""
 
     def network() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 10))
@@ -69,26 +65,6 @@ def test_normalization_layers_stay_with_the_clients_of_fedbn() -> None:
     assert torch.equal(models(split)[:, mask], first[:, mask])
     assert not torch.equal(models(split)[:, ~mask], first[:, ~mask])
     assert set(split.clients["up_bytes"].to_pylist()) == {4 * int((~mask).sum())}
-    with pytest.raises(BadInput, match="no normalization layers"):
-        run({"method": {"name": "fedbn"}})
-
-
-def test_a_head_that_shares_its_weight_left_another_layer_with_the_clients() -> None:
-    """With a tied or frozen last layer `head` named the last layer that is trained, a normalization, without a word."""
-
-    def tied() -> nn.Module:
-        first, head = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
-        head.weight = first.weight
-        return nn.Sequential(nn.Flatten(), first, nn.LayerNorm(64), head)
-
-    def frozen() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.Linear(8, 64).requires_grad_(False))
-
-    for network in (tied, frozen):
-        with pytest.raises(
-            BadInput, match="the last layer of the network own, 3, has no trained parameters of its own"
-        ):
-            find_private_layers(net_of(network, "own", "cross_entropy", 64), ["head"])
 
 
 def test_fedrep_trains_its_head_first_and_its_body_last() -> None:
@@ -106,10 +82,6 @@ def test_fedrep_trains_its_head_first_and_its_body_last() -> None:
     assert moved == [[False, True, True]] * 6 + [[True, False, False]] * 2
     split = run({"method": {"name": "fedrep"}, "local": {"epochs": 4}})
     assert split.study.method.phase.stays == ("3",)
-    with pytest.raises(BadInput, match="FedRep trains with SGD"):
-        run({"method": {"name": "fedrep"}, "local": {"epochs": 4, "optimizer": "adam"}})
-    with pytest.raises(BadInput, match=r"body_epochs = 1, but local\.epochs is 1, .* raise local\.epochs"):
-        run({"method": {"name": "fedrep"}, "local": {"epochs": 1}})
 
 
 def test_fedrep_trains_its_body_where_a_tenth_of_the_steps_is_less_than_one() -> None:
@@ -117,5 +89,3 @@ def test_fedrep_trains_its_body_where_a_tenth_of_the_steps_is_less_than_one() ->
     head = torch.from_numpy(run({"rounds": 0}, few).study.net.layout.mask(("3",)))
     before, after = (models(run({"rounds": rounds}, few)) for rounds in (0, 1))
     assert bool((before != after)[:, ~head].any())
-    with pytest.raises(BadInput, match=r"local\.steps = 1, but FedRep"):
-        run(few, {"local": {"steps": 1}})

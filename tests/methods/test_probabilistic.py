@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,12 +57,6 @@ def test_the_noise_of_a_linear_fedag_is_the_variance_of_its_target_where_asked()
     target = run.study.pool_rows(0)[1].double()
     assert run.progress.state.extra["target_variance"].tolist() == [float(target.var(correction=0))]
     assert abs(float(target.var(correction=0)) - 1.0) > 0.1
-
-
-def test_there_is_no_closed_form_for_classes() -> None:
-    """A linear classifier answers with its sample, whose members differ."""
-    run = fedray.run(scenario({"method": {"name": "fedag"}, "model": {"name": "linear"}}))
-    assert run.summary["metrics"]["disagreement"]["mean"] > 0.0
 
 
 def test_the_interval_of_one_model_is_that_of_its_residuals() -> None:
@@ -205,15 +198,6 @@ def test_references_train_on_every_row(name: str) -> None:
     assert set(jobs["client"]) == {0}
     assert set(jobs["samples"]) == {6 * 16}
     assert len(jobs) == 2 * run.study.method.phase.models
-
-
-def test_the_report_of_local_only_shows_each_clients_own_model(tmp_path: Path) -> None:
-    keys = {"method": {"name": "local_only"}, "data": {"name": "digits"}, "evaluate": {"personal": True}}
-    run = fedray.run(scenario(keys), out=tmp_path / "run")
-    with np.load(run.path / "pictures.npz") as pictures:
-        assert (pictures["alpha"] == np.eye(6)).all()
-        mean = float(np.nanmean(pictures["client_accuracy"]))
-    assert mean == pytest.approx(run.summary["metrics"]["personal_accuracy"]["mean"])
 
 
 def test_local_only_shares_nothing() -> None:

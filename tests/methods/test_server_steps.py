@@ -11,28 +11,26 @@ from small import scenario
 
 import fedray
 from fedray.components.servers import Rows
-from fedray.core.method import Local
+from fedray.core.method import Local, Server
 from fedray.core.types import State, Uploads
 from fedray.methods.fedexp import extrapolated_mean
 from fedray.methods.fednova import normalized_mean
 from fedray.methods.qffl import fair_mean
 
 
-def models(method: str, **keys: object) -> torch.Tensor:
-    """The models of a small run."""
-    return fedray.run(scenario({**keys, "method": {"name": method}})).progress.state.models
+def ask(server: Server, delta: np.ndarray, size: np.ndarray, start: Any = 0.0, loss: Any = None) -> np.ndarray:
+    """One step of a server from `start`, with the upload of a client in each row of `delta` `[J, d]`."""
+    jobs, d = delta.shape
+    who, zero = np.arange(jobs), np.zeros(jobs, dtype=np.int64)
+    before = State(torch.zeros(1, d) + torch.as_tensor(start).float(), torch.zeros(1, 0, dtype=torch.int64), {})
+    losses = None if loss is None else loss[:, None]
+    uploads = Uploads(torch.from_numpy(delta).float(), who, zero, zero, zero, size, losses=losses)
+    return server.step(before, server.reduce(uploads), 0).models[0].double().numpy()
 
 
 def step(delta: np.ndarray, size: np.ndarray, eps: float = 1e-9) -> np.ndarray:
-    """One step of the server from 0, where the last number of a row is a buffer, `[d]`."""
-    jobs, d = delta.shape
-    zero = np.zeros(jobs, dtype=np.int64)
-    server = extrapolated_mean(Rows(1, 1), "examples", eps=eps, trainable=d - 1)
-    start = State(torch.zeros(1, d), torch.zeros(1, 0, dtype=torch.int64), {})
-    uploads = Uploads(
-        torch.from_numpy(delta).float(), client=np.arange(jobs), model=zero, world=zero, tier=zero, size=size
-    )
-    return server.step(start, server.reduce(uploads), 0).models[0].double().numpy()
+    """One step of FedExP from 0, where the last number of a row is a buffer, `[d]`."""
+    return ask(extrapolated_mean(Rows(1, 1), "examples", eps=eps, trainable=delta.shape[1] - 1), delta, size)
 
 
 def test_updates_that_are_alike_make_fedavgs_step() -> None:
@@ -59,23 +57,14 @@ def test_one_step_of_the_server_is_the_formula() -> None:
     np.testing.assert_allclose(step(delta, size, eps), wanted, rtol=0, atol=1e-6)
 
 
-def run(name: str, local: dict[str, Any]) -> fedray.Run:
-    """A small run under a Dirichlet partition: clients differ in size."""
-    return fedray.run(scenario({"method": {"name": name}, "local": local}))
-
-
 def test_one_step_of_the_server_is_the_formula_in_fednova() -> None:
     """`w + tau_eff sum_i p_i delta_i / tau_i`, and the buffer behind the trainable numbers is averaged with p_i."""
     size, local = np.array([3, 8, 20]), Local(batch_size=4, epochs=2)
-    delta = torch.linspace(-1, 1, 12).view(3, 4)
-    zero = np.zeros(3, dtype=np.int64)
-    server = normalized_mean(Rows(1, 1), "examples", local=local, trainable=3)
-    start = State(torch.zeros(1, 4), torch.zeros(1, 0, dtype=torch.int64), {})
-    uploads = Uploads(delta, client=np.arange(3), model=zero, world=zero, tier=zero, size=size)
-    found = server.step(start, server.reduce(uploads), 0).models[0].double().numpy()
+    delta = np.linspace(-1, 1, 12).reshape(3, 4)
+    found = ask(normalized_mean(Rows(1, 1), "examples", local=local, trainable=3), delta, size)
     steps, share = np.array([2, 4, 10]), size / size.sum()
-    wanted = (share * steps).sum() * (share[:, None] * delta.double().numpy() / steps[:, None]).sum(0)
-    wanted[3] = share @ delta.double().numpy()[:, 3]
+    wanted = (share * steps).sum() * (share[:, None] * delta / steps[:, None]).sum(0)
+    wanted[3] = share @ delta[:, 3]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-7)
 
 
@@ -105,14 +94,9 @@ def test_one_client_makes_a_shorter_step_in_the_direction_of_fedavg() -> None:
 def test_one_step_of_the_server_is_the_formula_in_qffl(q: float) -> None:
     """Algorithm 2 in NumPy; the buffer behind the trainable numbers is a mean with the weights h."""
     lr, loss, w = 0.05, np.array([0.2, 1.0, 3.0]), np.linspace(0, 1, 4)
-    after, zero = w + np.linspace(-0.3, 0.5, 12).reshape(3, 4), np.zeros(3, dtype=np.int64)
+    after = w + np.linspace(-0.3, 0.5, 12).reshape(3, 4)
     server = fair_mean(Rows(1, 1), "uniform", q=q, lr=lr, trainable=3)
-    start = State(torch.from_numpy(w)[None].float(), torch.zeros(1, 0, dtype=torch.int64), {})
-    uploads = Uploads(
-        torch.from_numpy(after - w).float(), client=np.arange(3), model=zero, world=zero, tier=zero,
-        size=np.array([5, 1, 9]), losses=loss[:, None],
-    )  # fmt: skip
-    found = server.step(start, server.reduce(uploads), 0).models[0].double().numpy()
+    found = ask(server, after - w, np.array([5, 1, 9]), w, loss)
     steep = 1 / lr
     delta = loss[:, None] ** q * steep * (w - after)
     far = ((steep * (w - after)[:, :3]) ** 2).sum(1)
@@ -124,19 +108,8 @@ def test_one_step_of_the_server_is_the_formula_in_qffl(q: float) -> None:
 
 def test_a_client_of_larger_loss_counts_more() -> None:
     """Two clients that pull to opposite sides: the one of larger loss wins, by far with a large q."""
-    zero, delta = np.zeros(2, dtype=np.int64), torch.tensor([[1e-3], [-1e-3]])
-    start = State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {})
-    moved = []
+    delta, loss, moved = np.array([[1e-3], [-1e-3]]), np.array([2.0, 1.0]), []
     for q in (0.0, 1.0, 8.0):
         server = fair_mean(Rows(1, 1), "uniform", q=q, lr=1.0, trainable=1)
-        uploads = Uploads(
-            delta,
-            client=np.arange(2),
-            model=zero,
-            world=zero,
-            tier=zero,
-            size=zero + 1,
-            losses=np.array([[2.0], [1.0]]),
-        )
-        moved.append(float(server.step(start, server.reduce(uploads), 0).models))
+        moved.append(float(ask(server, delta, np.ones(2, np.int64), 0.0, loss)[0]))
     assert moved[0] == 0 < moved[1] < moved[2] < 1e-3

@@ -18,11 +18,9 @@ from torch import Tensor
 from fedray.api import Run
 from fedray.assembly.registry import UserObjects
 from fedray.components.servers import Rows, by_tier, paper_eq2
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.core.method import Method, Server
-from fedray.core.text import format_bytes
 from fedray.core.types import Plan, SizedPlan, State, Tier, Uploads
-from fedray.experiments.check import explain_scenario
 from fedray.experiments.run import run_inline
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Setting
@@ -140,18 +138,6 @@ def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run: RunScenar
     assert model_hash(run(**{**setting, "method": {"name": "shefl", "models": 1}})) != model_hash(prox)
 
 
-def test_the_paper_is_the_default() -> None:
-    """Each part taken away gives other models: top-k, the strong tier, equal groups."""
-    scenario = read_scenario({"method": {"name": "shefl"}, "data": {"name": "digits"}})
-    tiers = scenario.clients.tiers
-    assert (tiers["hpc"].models_per_round, tiers["lpc"].models_per_round) == ("all", 1)
-    assert (tiers["hpc"].share, tiers["lpc"].share) == (0.5, 0.5)
-    compress = scenario.compress
-    assert (compress.kind, compress.ratio, compress.resource_ratio) == ("topk", 0.1, None)
-    assert not compress.error_feedback
-    assert scenario.server.coefficients == "equal_groups"
-
-
 def test_each_part_of_it_matters(run: RunScenario) -> None:
     parts: list[dict[str, Any]] = [
         {},
@@ -249,12 +235,6 @@ def test_eq_2_by_hand() -> None:
     torch.testing.assert_close(got, torch.tensor(expected))
 
 
-@pytest.mark.parametrize("tiers", [PAIR[:1], (PAIR[0], PAIR[0]), (PAIR[1], PAIR[1]), (*PAIR, PAIR[1])])
-def test_eq_2_wants_one_strong_and_one_weak_tier(tiers: tuple[Tier, ...]) -> None:
-    with pytest.raises(BadInput, match="server.coefficients = paper_eq2"):
-        paper_eq2(Rows(1, 2), tiers)
-
-
 def jobs_of(run: Run) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = run.clients.to_pylist()
     return jobs
@@ -306,7 +286,7 @@ def test_an_adaptive_uplink_follows_each_clients_bandwidth(run: RunScenario, tmp
         assert job["up_bytes"] == min(4 * k + min(4 * k, -(-D // 8)), 4 * D)
 
 
-@pytest.mark.parametrize(("ratio", "r"), [(0.1, 3.0), (0.1, 1.0), (0.02, 10.0), (0.5, 1.0)])
+@pytest.mark.parametrize(("ratio", "r"), [(0.1, 3.0), (0.02, 10.0)])
 def test_bytes_of_each_tier_follow_its_budget(run: RunScenario, ratio: float, r: float) -> None:
     done = run(compress={"kind": "topk", "ratio": ratio, "resource_ratio": r}, rounds=1)
     kept = {"lpc": int(ratio * D), "hpc": int(min(1.0, ratio * r / K) * D)}
@@ -314,13 +294,6 @@ def test_bytes_of_each_tier_follow_its_budget(run: RunScenario, ratio: float, r:
         k = kept[job["tier"]]
         assert job["up_bytes"] == min(4 * k + min(4 * k, -(-D // 8)), 4 * D)
         assert job["down_bytes"] == 4 * D
-
-
-def test_check_predicts_the_bytes_of_a_round(run: RunScenario) -> None:
-    done = run(rounds=1, participation=HALF)
-    up, down = (sum(job[name] for job in jobs_of(done)) for name in ("up_bytes", "down_bytes"))
-    wanted = f"about {format_bytes(down)} down and {format_bytes(up)} up a round, if all jobs count"
-    assert wanted in explain_scenario(read_scenario(done.path / "scenario.yaml"))
 
 
 ROUGH = {
@@ -379,18 +352,6 @@ def test_over_commitment_of_everybody_is_none_bit_for_bit(run: RunScenario) -> N
     assert plain.clients.drop_columns(["loss"]) == over.clients.drop_columns(["loss"])
 
 
-def test_over_commitment_counts_as_many_as_were_wanted(run: RunScenario) -> None:
-    done = run(participation={"per_round": 6, "overcommit": 1.5}, clients__tiers__lpc__spread=1.0)
-    by = defaultdict(set)
-    for job in jobs_of(done):
-        by[job["replicate"], job["round"], job["tier"], job["status"]].add(job["client"])
-    for r in range(2):
-        for t in range(1, 5):
-            for tier in ("hpc", "lpc"):
-                assert len(by[r, t, tier, "ok"]) == 3
-                assert len(by[r, t, tier, "late"]) == 2  # 1.5 * 3 = 4.5: five were asked
-
-
 def test_virtual_time_is_a_function_of_scenario_and_seed(run: RunScenario) -> None:
     """How the training goes does not show in it."""
     seconds = [run(**ROUGH, local__lr=lr).summary["totals"]["sim_seconds"] for lr in (0.1, 0.01)]
@@ -437,15 +398,6 @@ def test_side_by_side_is_faster_and_trains_the_same(run: RunScenario) -> None:
     assert two.summary["totals"]["sim_seconds"] < 0.6 * one.summary["totals"]["sim_seconds"]
 
 
-def test_time_and_bytes_to_accuracy(run: RunScenario) -> None:
-    done = run(rounds=8, evaluate__target={"metric": "accuracy", "value": 0.3}, replicates=1)
-    first = next(row for row in done.rounds.to_pylist() if row["accuracy"] >= 0.3)
-    metrics = done.summary["metrics"]
-    assert metrics["rounds_to_target"]["mean"] == first["round"] > 0
-    assert metrics["seconds_to_target"]["mean"] == first["sim_seconds"]
-    assert metrics["bytes_to_target"]["mean"] == first["up_bytes"]
-
-
 def test_a_trace_changes_the_time_and_not_the_training(run: RunScenario, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("client,seconds_per_step\n0,5.0\n")
     plain, traced = run(), run(clients__trace=str(tmp_path / "trace.csv"))
@@ -453,8 +405,7 @@ def test_a_trace_changes_the_time_and_not_the_training(run: RunScenario, tmp_pat
     assert traced.summary["totals"]["sim_seconds"] > 100 * plain.summary["totals"]["sim_seconds"]
 
 
-@pytest.mark.parametrize("kind", ["topk", "int8"])
-def test_a_client_that_diverged_was_dropped_silently(run: RunScenario, kind: str) -> None:
+def test_a_client_that_diverged_was_dropped_silently(run: RunScenario) -> None:
     """The largest entries of a delta full of NaN are none: the sparse uplink must not hide them."""
     with pytest.raises(FedrayError, match="training diverged .* lower local.lr"):
-        run(local__lr=1e30, compress={"kind": kind})
+        run(local__lr=1e30, compress={"kind": "topk"})

@@ -25,7 +25,7 @@ from fedray.models.net import last_layer_inputs, per_sample
 from fedray.runtime.worker import Worker
 
 CHANCE = 1e-6  # of a false alarm
-MEMBERS, WEIGHT_SD = 200, 0.7
+MEMBERS, WEIGHT_SD = 80, 0.7
 PLACES = np.array([-0.9, -0.65, -0.3, -0.05, 0.2, 0.45, 0.7, 0.95])  # far apart: Theta is well conditioned
 ASKED = np.array([-0.8, -0.5, -0.15, 0.1, 0.33, 0.6])
 
@@ -124,13 +124,13 @@ def test_the_distance_to_the_limit_falls_as_one_over_k(members: Limit, models: i
 
 def test_fed_ensembles_members_have_the_same_limit() -> None:
     """The permutation schedule changes the way, not the end: every optimum is shared."""
-    found = limit(trained(method={"name": "fed_ensemble", "models": 4}, replicates=50, rounds=160))
+    found = limit(trained(method={"name": "fed_ensemble", "models": 4}, replicates=20, rounds=160))
     everyone = found.members.reshape(-1, len(ASKED))
     off = everyone.mean(axis=0) - found.mean
     assert len(everyone) * off @ np.linalg.solve(found.covariance, off) <= stats.chi2.isf(CHANCE, len(ASKED))
     ensembles = found.members.mean(axis=1)[:, 0]
     ratio = 4 * float(((ensembles - found.mean[0]) ** 2).sum()) / found.covariance[0, 0]
-    assert stats.chi2.ppf(CHANCE, 50) <= ratio <= stats.chi2.isf(CHANCE, 50)
+    assert stats.chi2.ppf(CHANCE, 20) <= ratio <= stats.chi2.isf(CHANCE, 20)
 
 
 def test_repetitions_differ_in_their_first_models_only() -> None:
@@ -151,17 +151,6 @@ def test_bias_variance_and_noise_add_up_to_the_error() -> None:
     assert rows[0]["bias2"] == pytest.approx(0.09, abs=6 * 2 * 0.3 * 0.2 / np.sqrt(50 * 4000))
     each = np.array([row["variance"] for row in rows])
     assert abs(each.mean() - 0.04) <= 6 * each.std() / np.sqrt(4000)
-
-
-def test_the_decomposition_is_in_the_summary() -> None:
-    keys = {"data": {"name": "sine"}, "clients": {"number": 50}, "rounds": 1, "replicates": 5}
-    found = fedray.run(
-        {"runtime": "inline", "vary": "init", "method": {"name": "fed_ensemble", "models": 2}, **keys,
-         "model": {"name": "rbf", "objective": "half_mse"}, "local": {"lr": 0.1, "batch_size": "full", "epochs": 2}}
-    ).summary["metrics"]  # fmt: skip
-    assert found["noise"]["mean"] == pytest.approx(0.04 * 1.5, rel=0.01)
-    assert found["variance"]["mean"] > 0
-    assert found["bias2"]["sd"] == 0
 
 
 def test_the_interval_widens_where_there_is_no_data() -> None:

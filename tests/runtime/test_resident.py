@@ -14,14 +14,9 @@ import torch
 from method_cases import make_case
 
 from fedray.assembly.study import build_study
-from fedray.core import rng
-from fedray.core.local import Augmentation
-from fedray.core.method import Local
-from fedray.core.types import Plan
-from fedray.data.augmentation import AUGMENTATIONS
 from fedray.runtime import worker as resident
 from fedray.runtime.stacking import make_worker
-from fedray.runtime.worker import Resident, deal_data
+from fedray.runtime.worker import Resident
 from fedray.scenario.loader import read_scenario
 
 
@@ -46,26 +41,6 @@ def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: Resident)
     x, y = torch.zeros(250), torch.zeros(1)  # 1,004 bytes of 4,000
     assert elsewhere.place(x, y)[0] is x and elsewhere.place(x, y)[1] is y
     assert elsewhere.place(x[:249], y)[0].device.type == "meta"
-
-
-def test_a_users_augmentation_reads_main_memory_and_fedrays_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = build_study(read_scenario(make_case("fedavg")))
-    monkeypatch.setattr(resident, "count_free_bytes", lambda _device: 1 << 30)
-    seen: list[str] = []
-
-    def look(x: torch.Tensor, _y: torch.Tensor) -> torch.Tensor:
-        seen.append(x.device.type)
-        return x
-
-    own = Augmentation(look, "batch", "look")
-    plan, size = Plan(*np.zeros((3, 1), np.int64)), study.shards.sizes(np.zeros(1, np.int64), np.zeros(1, np.int64))
-    for rules, device in (((AUGMENTATIONS["flip"],), "meta"), ((AUGMENTATIONS["flip"], own), "cpu")):
-        dealt = deal_data(
-            study, plan, size, np.ones(1, np.int64), key=rng.keys(0, "test", plan.client),
-            local=Local(batch_size=4, augment=rules), move=lambda x: x, resident=Resident(torch.device("meta")),
-        )  # fmt: skip
-        assert dealt.read(0, 1)[0].device.type == device
-    assert seen == ["cpu"]
 
 
 def test_the_parts_of_a_stack_share_the_copies_of_their_rows() -> None:

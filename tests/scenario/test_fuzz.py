@@ -24,13 +24,10 @@ from reports import without_report
 from small import run_command
 
 from fedray.assembly import memory
-from fedray.assembly.study import build_study
-from fedray.core.errors import BadInput
 from fedray.data import named
 from fedray.scenario import names
 from fedray.scenario.nested import merge_keys
 from fedray.scenario.schema import section_fields, section_types
-from fedray.tuning.sweep import read_sweep
 
 ROOT = Path(__file__).parents[2]
 MEMORY = 300e6  # bytes there are
@@ -194,52 +191,3 @@ def test_an_odd_scenario_runs_or_is_refused_with_one_line(text: str) -> None:
 @given(texts(TREES, KEYS))
 def test_many_odd_scenarios_run_or_are_refused_with_one_line(text: str) -> None:
     assert runs_or_is_refused(text) < MEMORY + SPARE
-
-
-def sweeps() -> list[dict[str, Any]]:
-    """Every shipped sweep, its scenario inside."""
-    found = []
-    for path in sorted((ROOT / "tune").glob("*.yaml")):
-        tree = yaml.safe_load(path.read_text())
-        if isinstance(tree["scenario"], str):
-            tree["scenario"] = merge_keys(TREES[1], SMALL)
-        tree.get("overrides", {}).pop("data.name", None)
-        found.append(tree)
-    return found
-
-
-SWEEPS = sweeps()
-SWEEP_KEYS: list[Path_] = [
-    *((key,) for key in ("scenario", "overrides", "space", "objectives", "sampler", "pruner", "trials", "jobs")),
-    *(("space", key) for key in ("local.lr", "method.models", "predict.gamma", "no.such", "clients.number")),
-    *(("space", "local.lr", key) for key in ("type", "low", "high", "step", "log", "points", "when", "choices")),
-    *(("sampler", key) for key in ("name", "seed", "startup", "population")),
-    *(("pruner", key) for key in ("name", "startup", "warmup", "reduction")),
-    *(("scenario", *key) for key in KEYS),
-]  # fmt: skip
-
-
-def lines_of_a_sweep(text: str) -> list[str]:
-    """What `fedray tune` does before its first trial, and what it says where it refuses."""
-    with tempfile.TemporaryDirectory() as folder, within(SECONDS):
-        file = Path(folder) / "odd.yaml"
-        file.write_bytes(text.encode("utf-8", "surrogatepass"))
-        try:
-            build_study(read_sweep(file).scenario({}))
-        except BadInput as wrong:
-            return str(wrong).splitlines()
-    return []
-
-
-@fuzz
-@given(texts(SWEEPS, SWEEP_KEYS))
-def test_an_odd_sweep_starts_or_is_refused_with_one_line(text: str) -> None:
-    assert len(lines_of_a_sweep(text)) <= 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@long
-@given(texts(SWEEPS, SWEEP_KEYS))
-def test_many_odd_sweeps_start_or_are_refused_with_one_line(text: str) -> None:
-    assert len(lines_of_a_sweep(text)) <= 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fedray
 from fedray.core.errors import BadInput
 from fedray.core.read_options import ReadOptions
 from fedray.core.spec import REQUIRED
-from fedray.methods import METHOD_SPECS, Method, Setting, federated
+from fedray.methods import METHOD_SPECS
 from fedray.scenario import names, yaml_text
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
@@ -28,7 +26,6 @@ from fedray.scenario.nested import merge_keys
 from fedray.scenario.options import SECTIONS
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
-from fedray.scenario.unknown_keys import _ALIAS
 from fedray.scenario.yaml_text import parse_yaml
 
 RICH: dict[str, Any] = {
@@ -257,23 +254,6 @@ def test_shares_give_whole_clients_within_one_of_their_quota(weights: list[float
     assert all(abs(n - share * number) < 1.001 for n, share in zip(counts, shares, strict=True))
 
 
-@pytest.mark.parametrize("share", [0, 1, 0.5, 0.25, 0.2, 0.1, 1 / 3, 0.33, 0.333])
-def test_gpu_shares_that_ray_schedules(share: float) -> None:
-    assert read_scenario({"clients": {"tiers": {"a": {"num_gpus": share}}}}).clients.tiers["a"].num_gpus == share
-
-
-def test_own_names_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_OWN", {})
-    assert "is not a known model" in line_of("model: {name: mine, depth: 3}")
-    names.allow_name("model", "mine", "a network of mine")
-    s = read_scenario("model: {name: mine, depth: 3}")
-    assert s.model.options == {"depth": 3} and read_scenario(dump_scenario(s)) == s
-    wrong: tuple[tuple[Any, str], ...] = (("model", "mlp"), ("model", "a/../b"), ("models", "x"), ("data", "uci/x"))
-    for kind, name in wrong:
-        with pytest.raises(BadInput):
-            names.allow_name(kind, name)
-
-
 def test_reading_needs_neither_torch_nor_ray() -> None:
     code = "import sys, fedray.scenario.loader; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -388,15 +368,6 @@ def test_a_name_alone_is_its_section_wherever_it_is_written(short: dict[str, Any
     assert cell == wanted
 
 
-def test_a_name_alone_may_stand_beside_the_options_of_what_it_names() -> None:
-    scenario = read_scenario({}, ["method=fedprox", "method.mu=0.1", "data.partition=dirichlet"])
-    assert (scenario.method.name, scenario.method.options, scenario.data.partition.name) == (
-        "fedprox",
-        {"mu": 0.1},
-        "dirichlet",
-    )
-
-
 def test_a_resolved_scenario_of_before_has_a_key_of_a_quantile_that_is_gone() -> None:
     """Runs of before are opened; what was trained with the quantile itself is refused in one line."""
     now = read_scenario({"data": {"hold_out": 0.2}, "predict": {"conformal": {}}})
@@ -409,31 +380,6 @@ def test_a_resolved_scenario_of_before_has_a_key_of_a_quantile_that_is_gone() ->
 
 
 # -- Lines about keys and names: what was named twice, left out, or printed whole
-
-KEYS: dict[str, Any] = {"rounds": 1, "clients": 4, "runtime": "inline", "report": False, "method": "fedavg"}
-
-
-def test_an_own_method_of_one_model_was_called_fedavg(recwarn: pytest.WarningsRecorder) -> None:
-    def own(setting: Setting) -> Method:
-        return Method("own", federated(setting))
-
-    fedray.run({**KEYS, "method": {"models": 1}}, method=own)
-    assert not [one for one in recwarn if re.search("makes it FedAvg", str(one.message))]
-
-
-@pytest.mark.parametrize("word", sorted(_ALIAS))
-def test_no_remedy_is_a_key_that_is_refused_in_turn(word: str) -> None:
-    """`gpus` was told to be `num_gpus`, which is no key of a scenario either."""
-    *sections, last = _ALIAS[word].replace("NAME", "weak").split(".")
-    keys: Any = {last: {}}
-    for section in reversed(sections):
-        keys = {section: keys}
-    try:
-        read_scenario(keys)
-    except BadInput as refused:
-        unknown = f"{last} is not a key of" in str(refused)
-        assert not unknown or "choose one of these" in str(refused)  # a key of other names, such as model.channels
-
 
 # -- YAML of somebody else: whatever it holds, it is a value or one line
 
@@ -458,12 +404,6 @@ PLAIN = (dict, list, str, int, float, bool, type(None))
 def test_tags_before_anything_are_values_or_one_line(entries: list[tuple[str, str]]) -> None:
     assert isinstance(read("".join(f"- {tag} {word}\n" for tag, word in entries)), PLAIN)
     assert isinstance(read("{" + ", ".join(f"{tag} {word}: {tag} {word}" for tag, word in entries) + "}"), PLAIN)
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_values_or_one_line(content: bytes) -> None:
-    assert isinstance(read(content.decode("latin-1")), PLAIN)
-    assert isinstance(read(content.decode("utf-16", errors="surrogatepass") if len(content) % 2 == 0 else ""), PLAIN)
 
 
 def test_plain_values_are_what_they_were() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from key_matrix import find_missing_rows
 from small import scenario
-from sweeps import LR, run, sweep
+from sweeps import run, sweep
 
 import fedray
 from fedray.core.errors import BadInput, ScenarioWarning
@@ -19,17 +19,11 @@ from fedray.methods import METHOD_SPECS
 from fedray.scenario.identity import FREE_TIER_KEYS, find_changed_key, list_result_keys, refuse_edited_scenario
 from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
 from fedray.scenario.nested import flatten
-from fedray.scenario.relevance import name_limits
-from fedray.scenario.rows import is_stack
-from fedray.scenario.schema import Scenario, section_types
-from fedray.scenario.yaml_text import load_yaml, write_yaml
-from fedray.tuning.sweep import read_sweep
+from fedray.scenario.schema import section_types
+from fedray.scenario.yaml_text import load_yaml
 
 ROOT = Path(__file__).parents[2]
-QUICKSTART = ROOT / "scenarios" / "quickstart.yaml"
 AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
-WALK: dict[str, Any] = {"method": {"name": "random_walk"}}
-TIERS: dict[str, Any] = {"clients": {"tiers": {"a": {"share": 0.5}, "b": {"share": 0.5}}}}
 
 
 def of(name: str, **options: Any) -> dict[str, Any]:
@@ -87,18 +81,6 @@ def test_a_value_that_changes_nothing_is_not_refused_where_its_key_cannot_act(ke
             assert read_scenario(tree, {key: value}).method.name == tree["method"]["name"]
 
 
-@pytest.mark.parametrize("method", ["heterofl", "preweak_f", "centralized", "fedavg", "fens", "bayesian_linear"])
-def test_overrides_that_name_new_tiers_do_not_end_in_a_key_error(method: str) -> None:
-    """The tiers were looked up in the scenario before the overrides."""
-    tiers = ["clients.tiers.a.share=0.5", "clients.tiers.b.share=0.5", "clients.tiers.b.width=0.5"]
-    try:
-        found = read_scenario(QUICKSTART, [f"method={method}", *tiers, "predict.gamma="])
-    except BadInput as wrong:
-        assert re.match(r"clients\.tiers\.[ab]\.\w+ = 0.5 cannot act, because ", str(wrong))
-    else:
-        assert (method, found.clients.tiers["b"].width) == ("heterofl", 0.5)
-
-
 def test_a_base_key_that_only_a_cell_reads_stays() -> None:
     tree = {"server": {"lr": 0.1}, "table": [{"name": "adam", "overrides": {"server.optimizer": "adam"}}]}
     assert read_scenario(tree).server.lr == 0.1
@@ -123,57 +105,6 @@ def test_a_scenario_without_tf32_is_written_as_it_was_before_the_key() -> None:
 
 
 # -- Settings in which a method is another one, and what a method's specification decides instead of its name
-
-METHOD_LIMITS = [
-    (name, limit) for name, spec in METHOD_SPECS.items() for limit in spec.limits if limit.key != "width"
-]  # that of tiers is below
-
-
-def read(name: str, *, more: Any = None, **options: Any) -> Scenario:
-    return read_scenario({"method": {"name": name, **options}, **(more or {})}, explicit=False)
-
-
-@pytest.mark.parametrize(("name", "limit"), METHOD_LIMITS, ids=[f"{name}-{limit.key}" for name, limit in METHOD_LIMITS])
-def test_a_limit_is_said_where_a_scenario_has_it(name: str, limit: Any) -> None:
-    assert name_limits(read(name, **{limit.key: limit.value})) == [
-        f"method.{limit.key} = {limit.value} makes it {limit.text}"
-    ]
-    assert name_limits(read(name, **{limit.key: 2})) == []
-
-
-@pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
-def test_slices_that_cut_nothing_are_said(name: str) -> None:
-    def limits(width: float, models: int) -> list[str]:
-        return name_limits(read(name, models=models, more={"clients": {"tiers": {"a": {"width": width}, "b": {}}}}))
-
-    assert limits(1, 1) == [f"clients.tiers.*.width = 1 makes it FedAvg ({name} that cuts nothing)"]
-    assert limits(1, 2) == [f"clients.tiers.*.width = 1 makes it Fed-ensemble ({name} that cuts nothing)"]
-    assert limits(0.5, 1) == []
-
-
-def test_what_is_said_of_a_method_was_decided_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A specification under another name gets the same limits, rules and refusals."""
-    for name in ("fedprox", "stacking", "fens", "feddf", "ifca"):
-        monkeypatch.setitem(METHOD_SPECS, f"other_{name}", METHOD_SPECS[name])
-    assert name_limits(read("other_fedprox", mu=0)) == name_limits(read("fedprox", mu=0)) != []
-    networks = [{"name": "linear"}, {"name": "mlp"}]
-    assert is_stack(read("other_stacking")) and is_stack(read("other_feddf", networks=networks))
-    assert not is_stack(read("other_feddf"))
-    late = {"participation": {"overcommit": 1.5}}
-    assert all(read(name, more=late).participation.overcommit == 1.5 for name in ("fedprox", "local_only"))
-    for more, names in (
-        ({"participation": {"mode": "buffered"}}, ("stacking", "fens")),
-        ({"predict": {"dropout_at_test": True}}, ("stacking", "fens", "ifca")),
-        (late, ("fens",)),
-    ):
-        for name in names:
-            said = []
-            for one in (name, f"other_{name}"):
-                with pytest.raises(BadInput) as caught:
-                    read(one, more=more)
-                said.append(str(caught.value).replace(one, "it"))
-            assert said[0] == said[1], (name, more)
-
 
 # -- Files that people go on with: what a method sets by itself is not in them, and what another one keeps is said
 
@@ -243,21 +174,6 @@ def test_what_a_person_set_for_every_method_is_kept_without_a_word() -> None:
     assert now.compress.kind == "topk" and said == []
     now, said = read_kept({**keys, "method": "shefl"}, "method=fedavg")  # where SHEFL has it by itself
     assert said == [f"{LINE}compress.kind = 'topk' from the file: KEY=null gives its own default"]
-
-
-def test_a_sweep_over_methods_says_what_they_keep_of_its_scenario(tmp_path: Path) -> None:
-    resolved = to_plain(read_scenario({**SHEFL, "clients": {"number": 8}, "data": {"hold_out": 0.2}}))
-    with pytest.warns(ScenarioWarning, match=f"{LINE}clients.tiers, compress.kind = 'topk'"):
-        read_sweep(sweep({"method.name": ["shefl", "fedavg"], "local.lr": LR}) | {"scenario": resolved})
-    file = tmp_path / "scenario.yaml"
-    file.write_text(dump_scenario(read_scenario(resolved)))
-    with pytest.warns(ScenarioWarning, match=f"{LINE}clients.tiers, compress.kind = 'topk'"):
-        read_sweep(sweep({"local.lr": LR}, overrides={"method": "fedavg"}) | {"scenario": str(file)})
-    small = tmp_path / "small.yaml"
-    small.write_text(write_yaml(drop_defaults(read_scenario(resolved))))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read_sweep(sweep({"local.lr": LR}, overrides={"method": "fedavg"}) | {"scenario": str(small)})
 
 
 # -- Every key of a scenario decides its results, and a run goes on with no other value, unless the page says it may

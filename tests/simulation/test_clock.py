@@ -82,20 +82,12 @@ def time_alone(tier: Tier, plan: Plan, costs: JobCosts) -> RoundTiming:
 
 
 def test_a_job_computes_and_transfers() -> None:
-    tier = Tier("one", 1, seconds_per_step=0.5, uplink=100.0, downlink=400.0, latency=0.25)
-    work = JobCosts(np.array([6]), np.array([200]), np.array([800]))
-    one = time_alone(tier, plan_of((0, 0)), work)
-    assert one.job.tolist() == [6 * 0.5 + 200 / 100 + 800 / 400 + 2 * 0.25]
-    assert one.round.tolist() == one.job.tolist()
-
-
-def test_a_job_computes_longer_with_larger_batches() -> None:
     """A step costs its own seconds and those of the samples in it."""
-    tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01)
-    none = np.array([0])
-    work = JobCosts(np.array([6]), none, none, np.array([6 * 32]))
-    one = time_alone(tier, plan_of((0, 0)), work)
-    assert one.round.tolist() == pytest.approx([6 * (0.5 + 32 * 0.01)])
+    tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01, uplink=100.0, downlink=400.0, latency=0.25)
+    for samples, seconds in ((None, 0.0), (np.array([6 * 32]), 6 * 32 * 0.01)):
+        one = time_alone(tier, plan_of((0, 0)), JobCosts(np.array([6]), np.array([200]), np.array([800]), samples))
+        assert one.job.tolist() == pytest.approx([6 * 0.5 + seconds + 200 / 100 + 800 / 400 + 2 * 0.25])
+        assert one.round.tolist() == one.job.tolist()
 
 
 @given(st.integers(1, 60), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 70)))
@@ -195,14 +187,8 @@ def test_over_commitment_breaks_ties_by_the_lower_client() -> None:
 
 def test_over_commitment_of_everybody_is_none() -> None:
     plan, steps = everyone(TWO), [30, 10, 20, 30, 10, 20]
-    assert (
-        time_plan(plan, rule=CountingRule((3, 3)), steps=steps).status.tolist()
-        == time_plan(plan, steps=steps).status.tolist()
-    )
-    assert (
-        time_plan(plan, rule=CountingRule((3, 3)), steps=steps).round.tolist()
-        == time_plan(plan, steps=steps).round.tolist()
-    )
+    both = [time_plan(plan, rule=rule, steps=steps) for rule in (CountingRule((3, 3)), EVERYBODY_COUNTS)]
+    assert both[0].status.tolist() == both[1].status.tolist() and both[0].round.tolist() == both[1].round.tolist()
 
 
 def test_all_jobs_of_a_client_share_its_status() -> None:

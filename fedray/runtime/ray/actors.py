@@ -247,7 +247,7 @@ class ClientActors:
         seconds: How long the last exchange took; infinity before the first.
         actors: The actors, by number.
         specs: What each actor reserves, and on which node.
-        keys: How many actors there are to be.
+        parts: Into how many parts the cluster is divided, of which the run takes one.
     """
 
     def __init__(
@@ -265,8 +265,7 @@ class ClientActors:
         self.seconds = math.inf
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
-        keys = scenario.clients
-        self.keys = placement.ActorKeys(keys.per_actor, keys.actors, environment.read_share())
+        self.parts = environment.read_share()
         self._seats: Reservation | None = None
         self._shared: tuple[Any, ...] = ()
         self._began = False  # whether there were actors before
@@ -281,7 +280,8 @@ class ClientActors:
         while waiting:
             self.close()
             self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
-            choose = partial(placement.choose_seats, self.study.clients, keys=self.keys)
+            keys = self.scenario.clients
+            choose = partial(placement.choose_seats, self.study.clients, keys.per_actor, keys.actors, self.parts)
             self._seats = take_seats(choose, waits=self._began) if self.given is None else self.given
             tiers = [self.study.clients.tiers[spec.tier].name for spec in self._seats.specs]
             self.actors = make_actors(ClientActor, self._seats, self._shared, run=self.run, tiers=tiers)

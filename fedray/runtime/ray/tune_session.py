@@ -6,6 +6,7 @@ Only this module needs Ray Tune and what that needs, which fedray's own dependen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def report(metrics: Mapping[str, float], folder: Path | None) -> None:
         metrics: By name.
         folder: The run directory, which Tune copies as the trial's checkpoint; None: without one.
     """
-    untyped = _load_tune()
+    untyped: Any = import_module("ray.tune")
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
 
 
@@ -30,7 +31,7 @@ def go_on(out: Path, scenario_text: str) -> bool:
         out: The run directory, which does not exist yet.
         scenario_text: The keys of this trial; those of the checkpoint may be another trial's.
     """
-    untyped = _load_tune()
+    untyped: Any = import_module("ray.tune")
     checkpoint = untyped.get_checkpoint()
     if checkpoint is None:
         return False
@@ -41,12 +42,5 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
 def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
     """Returns a trainable that reserves a CPU for itself, and one for each of its actors."""
-    untyped = _load_tune()
+    untyped: Any = import_module("ray.tune")
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
-
-
-def _load_tune() -> Any:
-    """Ray Tune, which types do not describe; loaded when a trial asks for it."""
-    from ray import tune
-
-    return tune

@@ -17,7 +17,6 @@ import pytest
 import ray
 from ray._private import services
 from ray.exceptions import (
-    LocalRayletDiedError,
     OutOfMemoryError,
     RayError,
     WorkerCrashedError,
@@ -83,32 +82,6 @@ def test_after_an_actors_death_a_dead_head_node_was_asked_for_another_actor(monk
     with pytest.raises(connection.RayDied, match=r"the head node of the cluster \(10.0.0.1:6379\) does not answer"):
         here.check(0.1)
     assert here.gone
-
-
-def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ray.shutdown` waits for a minute for the head node's answer."""
-    left: list[str] = []
-    monkeypatch.setattr(connection, "join_cluster", lambda _address: None)
-    monkeypatch.setattr(ray, "shutdown", lambda: left.append("shutdown"))
-    monkeypatch.setattr(connection, "leave_untidy", left.append)
-    monkeypatch.setattr("atexit.unregister", lambda _hook: None)
-    for gone in (True, False):
-        with connection.open_ray("10.0.0.1:6379", 1) as here:
-            here.gone = gone
-    assert left == ["ray", "shutdown"]
-
-
-@pytest.mark.parametrize("error", [LocalRayletDiedError(), WorkerCrashedError()])
-def test_a_dead_ray_was_called_a_worker_without_memory(error: RayError) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
-    process.wait()
-    here = connection.Connection(Path("/folder"), {"raylet": process})
-    task: Future[int] = Future()
-    task.set_exception(error)
-    future: Future[int] = Future()
-    tasks._pass_on(here, future, task)
-    with pytest.raises(connection.RayDied):
-        future.result(5)
 
 
 FULL: RayError = OutOfMemoryError("the node is full")  # type: ignore[no-untyped-call]  # Ray has no types

@@ -75,12 +75,17 @@ def test_the_manifest_is_the_client_actors_own(both: BothRuntimes) -> None:
 
 
 TORCH: dict[str, Any] = {"lanes": "torch"}
+DEPTH: dict[str, Any] = {  # DepthFL: two depths whose heads teach each other
+    "method": {"name": "depthfl", "models": 1}, "model": {"name": "mlp", "hidden": [8, 6]}, **TORCH,
+    "clients": {"tiers": {"strong": {"number": 4}, "weak": {"width": 0.5}}},
+}  # fmt: skip
 PACKINGS = {  # how clients are packed into actors, how the scenario is changed, what trains where kernels were built
     "an actor a client": pytest.param({"per_actor": 1}, {}, "mlp-c", marks=pytest.mark.slow),  # ten processes start
     "cnn": pytest.param({"actors": 3}, CNN, "conv-c", marks=pytest.mark.slow),
     "tiers": pytest.param(
         {"per_actor": 6, "tiers": TIERS}, {"clients": {"tiers": TIERS}, **CNN, **TORCH}, "conv", marks=pytest.mark.slow
     ),
+    "heads of depths": pytest.param({"actors": 2}, DEPTH, "vmap", marks=pytest.mark.slow),
     "walkers": pytest.param({"per_actor": 1}, WALK, "mlp-c", marks=pytest.mark.slow),
     "idle holders": pytest.param({"actors": 2}, {**IDLE, **TORCH}, "mlp", marks=pytest.mark.slow),
 }

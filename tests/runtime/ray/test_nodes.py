@@ -19,7 +19,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import ActorKeys, ActorSpec, choose_seats
+from fedray.runtime.placement import ActorSpec, choose_seats
 from fedray.runtime.ray import tasks
 from fedray.runtime.ray.connection import worker_environment
 
@@ -74,7 +74,7 @@ def wait_until(holds: Callable[[], bool]) -> bool:
 def ask(number: int | str = "auto", cpus: float | None = None, parts: int = 1) -> Any:
     """What a run of fifty clients chooses."""
     tiers = Clients((Tier("all", 50, num_cpus=cpus),))
-    return partial(choose_seats, tiers, keys=ActorKeys("auto", number, parts))
+    return partial(choose_seats, tiers, "auto", number, parts)
 
 
 @pytest.mark.parametrize(("number", "share"), [(5, 0.5), (3, 1.0), ("auto", 1.0)])
@@ -139,7 +139,7 @@ def test_what_no_node_has_is_refused_at_once_and_what_a_run_has_lost_is_waited_f
     monkeypatch.setattr(seats, "PATIENCE", 0.5)
     pinned = Clients((Tier("all", 50, resources={"hpc": 1.0}),))
     with pytest.raises(FedrayError, match="waited 0.5 s for 1 hpc"):
-        seats.take_seats(partial(choose_seats, pinned, keys=ActorKeys("auto", "auto")), waits=True)
+        seats.take_seats(partial(choose_seats, pinned, "auto", "auto"), waits=True)
 
 
 @pytest.mark.slow
