@@ -162,47 +162,42 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
         for limb in ((COARSE, *fine) if bool(big.any()) else fine)
     }
     scale = weight.to(x.device).double()[:, None] if bool((weight != 1).any()) else None
-    rule = _Split(limbs, scale, square, big if COARSE in sums else None)
+    rule: dict[str, Any] = {"limbs": limbs, "scale": scale, "square": square, "big": big if COARSE in sums else None}
     step, is_one_row = max(1024, _CHUNK[x.device.type] // max(1, len(x))), len(x) == groups == 1
     for start in range(0, x.shape[1], step):
         columns = slice(start, start + step)
         into = sums[limbs - 1][:, columns] if is_one_row else None  # one row is its own sum
-        for limb, part in _split_limbs(x[:, columns], into, rule):
+        for limb, part in _split_limbs(x[:, columns], into, **rule):
             if part is not into:
                 sums[limb][:, columns] = part if is_one_row else member @ part
     return ExactSum(sums)
 
 
-class _Split(NamedTuple):
-    """How rows are split into limbs.
+def _split_limbs(
+    x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
+) -> Iterator[tuple[int, Tensor]]:
+    """Returns the part of `scale * x` (or of its square) in each limb, float64; `into` takes the last one if given.
 
-    Attributes:
+    Args:
+        x: Some columns of the rows, `[J, d]`.
+        into: As there.
         limbs: Number of fine limbs.
         scale: Factor of each row, `[J, 1]`; None means 1.
         square: Whether the numbers are squared first.
         big: Which rows use the coarse limb, `[J]`; None means that no row does.
     """
-
-    limbs: int
-    scale: Tensor | None
-    square: bool
-    big: Tensor | None
-
-
-def _split_limbs(x: Tensor, into: Tensor | None, rule: _Split) -> Iterator[tuple[int, Tensor]]:
-    """Returns the part of `scale * x` (or of its square) in each limb, float64; `into` takes the last one if given."""
     rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
-    if rule.square:
+    if square:
         rest.square_()
-    if rule.scale is not None:
-        rest *= rule.scale
-    if rule.big is not None:
-        head = torch.where(rule.big[:, None], _round(rest, COARSE), 0.0)
+    if scale is not None:
+        rest *= scale
+    if big is not None:
+        head = torch.where(big[:, None], _round_in_place(rest.clone(), COARSE), 0.0)
         yield COARSE, head
         rest -= head
-    last = rule.limbs - 1
+    last = limbs - 1
     for limb in range(last):
-        head = _round(rest, limb)
+        head = _round_in_place(rest.clone(), limb)
         yield limb, head
         rest -= head
     yield last, _round_in_place(rest, last)
@@ -222,11 +217,6 @@ def check_finite(rows: Tensor) -> None:
     bad = torch.nonzero(~torch.isfinite(rows.sum(1))).flatten()
     if len(bad):
         raise Overflow(bad.tolist()[:5])
-
-
-def _round(x: Tensor, limb: int) -> Tensor:
-    """Rounds each number to the nearest multiple of the limb's unit."""
-    return _round_in_place(x.clone(), limb)
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:

@@ -49,7 +49,6 @@ from fedray.training.loop import DRAWS, quiet_fallbacks
 # block, `train_client_loop` calls them for one lane after another. Parameters and gradients of a lane are vectors
 # `[p]`.
 
-Forward = Callable[[Tensor, Tensor], Tensor]  # (parameters and buffers `[d]`, inputs `[B, ...]`) -> outputs, evaluating
 Watched = list[Tensor]  # what the last layer was given
 
 
@@ -160,13 +159,11 @@ class LaneCode(NamedTuple):
     Attributes:
         net: The network.
         block: Says how the clients train; of its tensors nothing is read.
-        forward: Outputs of another model.
         watched: The features of the newest forward pass.
     """
 
     net: Net
     block: Block
-    forward: Forward
     watched: Watched
 
     @property
@@ -174,17 +171,12 @@ class LaneCode(NamedTuple):
         """The round, from 0."""
         return 0 if self.block.reading is None else self.block.reading.round
 
-
-def write_code(net: Net, block: Block, watched: Watched) -> LaneCode:
-    """Returns what is trained, with a function that lets other models answer in evaluation mode."""
-
-    def forward(row: Tensor, x: Tensor) -> Tensor:
-        net.module.eval()
-        out: Tensor = functional_call(net.module, net.layout.views(row), (x,))
-        net.module.train()
+    def forward(self, row: Tensor, x: Tensor) -> Tensor:
+        """Outputs of another model, in evaluation mode."""
+        self.net.module.eval()
+        out: Tensor = functional_call(self.net.module, self.net.layout.views(row), (x,))
+        self.net.module.train()
         return out
-
-    return LaneCode(net, block, forward, watched)
 
 
 def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
@@ -445,7 +437,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
     anchor = block.anchor if block.anchor is not None else block.start
     one = slice(lane, lane + 1)
     offset = None if block.offset is None else block.offset[one, :p]
-    written = write_code(net, block, watched)
+    written = LaneCode(net, block, watched)
     advance = make_advance(written, _differentiate(written, buffers), _call_one, anchor[one, :p], offset)
     rows, steps, loss = block.start[one, :p].clone(), int(block.steps[lane]), block.start.new_zeros(())
     read = [part[one] for part in read_lanes(block)]
@@ -542,7 +534,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
     with torch.no_grad(), quiet_fallbacks(), watching_features(net, "features" in loss_reads) as watched:
         net.module.train()
         rows, anchor = block.start.clone(), block.anchor if block.anchor is not None else block.start
-        written = write_code(net, block, watched)
+        written = LaneCode(net, block, watched)
         advance = make_advance(written, _differentiate_lanes(written), vmap, anchor, block.offset)
         read, steps = read_lanes(block), torch.from_numpy(block.steps).to(rows.device)
 

@@ -111,7 +111,9 @@ class RecordedStep:
         if not self._inputs:
             self._inputs = tuple(part.clone() for part in given)
             self._graph = self._record()
-        if self._graph is None or list(map(_form, given)) != list(map(_form, self._inputs)):
+        if self._graph is None or any(
+            part.shape != own.shape or part.dtype != own.dtype for own, part in zip(self._inputs, given, strict=True)
+        ):
             self._step(*given, alike)
             return
         for own, part in zip(self._inputs, given, strict=True):
@@ -133,11 +135,6 @@ class RecordedStep:
             raise
         _LAST[:] = [graph]
         return graph
-
-
-def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    """Returns what a recorded step takes for given."""
-    return tensor.shape, tensor.dtype
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,17 @@ class TwoLayers(nn.Module):
 
     def between(self, h: Tensor) -> Tensor:
         return torch.relu(h)
+
+
+class Apply(nn.Module):
+    """A function as a module without parameters."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        nn.Module.__init__(self)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
 
 
 def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:

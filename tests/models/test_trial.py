@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from modules import Apply
 from small import scenario
 from torch import Tensor, nn
 
@@ -29,30 +30,9 @@ WORDS = classification("mine", Split(TOKENS[:60], Y[:60]), Split(TOKENS[60:], Y[
 REAL = regression("mine", Split(X[:60], X[:60, :1]), Split(X[60:], X[60:, :1]))
 
 
-class Scalar(nn.Module):
-    """One number a row without its axis: the loss would compare every row with every target."""
-
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.linear = nn.Linear(4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear(x)[:, 0]
-        return out
-
-
-class Half(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.Linear.forward(self, x).bfloat16()
-
-
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.linear = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.linear(x), x
+def behind(outputs: int, function: Callable[[Tensor], Any]) -> nn.Module:
+    """A linear layer with a function behind it."""
+    return nn.Sequential(nn.Linear(4, outputs), Apply(function))
 
 
 def refusal(data: Dataset, model: Callable[[], nn.Module] | None, **named: Any) -> str:
@@ -74,10 +54,10 @@ def softmax() -> nn.Module:
     ("data", "model", "message"),
     [
         (TWO, lambda: nn.Linear(4, 5), "puts out shape [8, 5] for 8 rows: let it return 2 numbers for each row"),
-        (TWO, lambda: Half(4, 2), "puts out numbers of type bfloat16: let it return float32"),
+        (TWO, lambda: behind(2, lambda x: x.bfloat16()), "puts out numbers of type bfloat16: let it return float32"),
         (TWO, softmax, "ends in a softmax, but its outputs are read as logits"),
-        (TWO, Pair, "puts out a tuple: let it return one tensor"),
-        (REAL, Scalar, "puts out shape [8] for 8 rows: let it return 1 numbers"),
+        (TWO, lambda: behind(2, lambda x: (x, x)), "puts out a tuple: let it return one tensor"),
+        (REAL, lambda: behind(1, lambda x: x[:, 0]), "puts out shape [8] for 8 rows: let it return 1 numbers"),
         (TWO, lambda: nn.Linear(3, 2), "cannot read the data, features of shape [4] (RuntimeError"),
         (WORDS, lambda: nn.Linear(4, 2), "cannot read the data, tokens of shape [4] (RuntimeError"),
     ],
@@ -193,13 +173,6 @@ def test_a_registered_network_is_tried_like_an_object(monkeypatch: pytest.Monkey
     assert "make a new module in every call" in refusal(TWO, None, name="always_one")
 
 
-class Centering(nn.Module):
-    """Subtracts the batch's mean, in evaluation too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
-
-
 def network(part: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), part)
 
@@ -207,7 +180,7 @@ def network(part: nn.Module) -> nn.Module:
 def test_scores_that_depend_on_the_pieces_of_the_test_set_were_printed_in_silence() -> None:
     """One line says it; the answers of such a network for one row do depend on the others."""
     with pytest.warns(ScenarioWarning, match="depends on the rows beside it") as said:
-        run = fedray.run(scenario({"rounds": 1}), model=lambda: network(Centering()))
+        run = fedray.run(scenario({"rounds": 1}), model=lambda: network(Apply(lambda x: x - x.mean(0))))
     lines = [str(one.message) for one in said if "depends on the rows" in str(one.message)]
     assert len(lines) == 1 and len(lines[0].splitlines()) == 1
     x = np.random.default_rng(0).integers(0, 17, (4, 1, 8, 8)).astype(np.uint8)

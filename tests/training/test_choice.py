@@ -18,7 +18,7 @@ import yaml
 from blocks import LOCALS, make_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import TwoLayers
+from modules import Apply, TwoLayers
 from small import rows, run_command, scenario
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -79,11 +79,9 @@ class Doubling(nn.Linear):
         return 2.0 * nn.Linear.forward(self, x)
 
 
-class Centering(nn.Module):
-    """Subtracts the batch's mean."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
+def centering() -> nn.Module:
+    """Its outputs depend on the whole batch."""
+    return Apply(lambda x: x - x.mean(0))
 
 
 def stack(*parts: nn.Module) -> nn.Sequential:
@@ -134,7 +132,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, 
     "leaves torch": (Peeking, "loop", "cannot be mapped over lanes"),
     "plain layers": (lambda: stack(nn.Linear(6, 8)), "mlp", "linear layers only"),
     "a layer of one's own": (lambda: stack(Doubling(6, 8)), "vmap", "a functional module"),
-    "mixes the batch": (lambda: stack(Centering(), nn.Linear(6, 8)), "loop", "the rows of a batch see each other"),
+    "mixes the batch": (lambda: stack(centering(), nn.Linear(6, 8)), "loop", "the rows of a batch see each other"),
     "shared": (shared, "vmap", "a functional module"),
     "hooked in the backward pass": (hooked_backwards, "loop", "cannot be mapped over lanes"),
     "reparametrised": (lambda: stack(weight_norm(nn.Linear(6, 8))), "vmap", "a functional module"),
@@ -213,20 +211,14 @@ def test_models_evaluated_together_give_the_outputs_of_models_evaluated_alone(mo
 def test_a_network_that_draws_in_evaluation_answers_alike_in_every_run() -> None:
     """`F.dropout` draws unless it is told not to: scores, and what methods make of losses, differed from run to run."""
 
-    class Drawing(nn.Module):
-        def __init__(self) -> None:
-            nn.Module.__init__(self)
-            self.layer = nn.Linear(64, 10)
-
-        def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.layer(torch.nn.functional.dropout(x.flatten(1), 0.5))
-            return found
+    def drawing() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), Apply(lambda x: F.dropout(x, 0.5)), nn.Linear(64, 10))
 
     keys = {"rounds": 2, "method": {"name": "ifca", "models": 2}, "clients": {"number": 3}, "data": {"limit": 90}}
     found = []
     for _ in range(2):
         with pytest.warns(UserWarning, match="calls dropout as a function"):
-            found.append(fedray.run({**keys, "runtime": "inline", "report": False}, model=Drawing))
+            found.append(fedray.run({**keys, "runtime": "inline", "report": False}, model=drawing))
     assert torch.equal(*(run.progress.state.models for run in found))
     assert found[0].summary["metrics"] == found[1].summary["metrics"]
 
@@ -399,21 +391,6 @@ def test_the_switch_stays_until_the_last_thread_has_left() -> None:
 WIDTH = 6
 
 
-class Sharing(nn.Module):
-    """A sum over the batch that has no value, only a gradient."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        total = x.sum(0)
-        return x + total - total.detach()
-
-
-class Counting(nn.Module):
-    """Only the number of rows enters."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x / x.shape[0]
-
-
 class Closed(nn.Module):
     """Normalization behind a gate that is closed at first: the first outputs show nothing of it."""
 
@@ -435,9 +412,9 @@ ROWWISE: dict[str, Callable[[], nn.Module]] = {
 }
 MIXING: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.BatchNorm1d(WIDTH, track_running_stats=False),
-    "centering": Centering,
-    "sharing": Sharing,
-    "counting": Counting,
+    "centering": centering,
+    "sharing": lambda: Apply(lambda x: x + x.sum(0) - x.sum(0).detach()),  # a sum that has no value, only a gradient
+    "counting": lambda: Apply(lambda x: x / x.shape[0]),  # only the number of rows enters
     "closed": Closed,
 }
 
@@ -472,11 +449,10 @@ def test_rows_that_see_each_other_are_noticed_and_the_reason_is_said(kind: str) 
 
 
 def test_a_module_that_only_takes_single_precision_is_still_tried() -> None:
-    class Single(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ torch.ones(WIDTH, WIDTH)
+    def single() -> nn.Module:
+        return Apply(lambda x: x @ torch.ones(WIDTH, WIDTH))
 
-    rowwise = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), Single(), nn.Linear(WIDTH, 3)), "own", "mse", 3)
+    rowwise = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), single(), nn.Linear(WIDTH, 3)), "own", "mse", 3)
     assert choose_engine(rowwise, "cpu", torch.zeros(4)).name == "vmap"
-    mixing = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), Single(), Centering()), "own", "mse", WIDTH)
+    mixing = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), single(), centering()), "own", "mse", WIDTH)
     assert choose_engine(mixing, "cpu", torch.zeros(4)).name == "loop"

@@ -11,6 +11,7 @@ Example:
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def read_text_table(file: Path, delimiter: str) -> Any:
     if len(found) == 1:
         delimiter = found[0]
         head = read_names()
+    if len(head) == 1 and re.fullmatch(r"\S+( +\d+:\S+)+", head[0].strip()):
+        raise BadInput(
+            f"data: {file.name} is text of libsvm (label index:value ...): read it by "
+            "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
+        )
     refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
     frame = pd.read_csv(file, sep=delimiter, encoding=encoding)
     if isinstance(frame.index, pd.MultiIndex):
