@@ -259,11 +259,8 @@ def _extra_tensors(study: Study) -> dict[str, Tensor]:
 
 def _estimate_work(study: Study) -> list[Need]:
     """Training a block of lanes (weights, batches, what the layers put out), and the answers on the test rows."""
-    layers, engine, phase = (
-        measure_layers(study.net.module, study.example),
-        choose_study_engine(study),
-        study.method.phase,
-    )
+    (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
+    phase = study.method.phase
     d, width, sample = study.net.layout.d, engine.width, math.prod(study.input_shape)
     number = study.clients.number
     client = np.unique(np.linspace(0, number - 1, min(number, SIZED_CLIENTS)).astype(np.int64))
@@ -282,8 +279,8 @@ def _estimate_work(study: Study) -> list[Need]:
     answers = 24.0 * study.worlds * each * len(study.split("test", 0)[1]) * study.net.outputs
     answers += 8.0 * d * study.worlds * each * (draws > 1)
     answers += 24.0 * study.classes**2  # a confusion table
-    inside = {"mlp": each * layers.all, "conv": 3.0 * min(each, width) * layers.widest}
-    answers += 4.0 * EVALUATED_ROWS * inside.get(engine.name.removesuffix("-c"), 3.0 * layers.widest)
+    inside = {"mlp": each * all_layers, "conv": 3.0 * min(each, width) * widest}
+    answers += 4.0 * EVALUATED_ROWS * inside.get(engine.name.removesuffix("-c"), 3.0 * widest)
     return [
         Need(
             f"{width} models of {d:,} numbers that are trained together",
@@ -294,7 +291,7 @@ def _estimate_work(study: Study) -> list[Need]:
         Need(
             f"batches of {batch:,} samples",
             "local.batch_size x model",
-            12.0 * (width * batch * layers.all + inputs) + made,
+            12.0 * (width * batch * all_layers + inputs) + made,
         ),
         Need(f"answers of {each * study.worlds:,} models", "method.models x replicates x test rows x model", answers),
     ]

@@ -103,8 +103,7 @@ def register(
     if kind == "method":
         describe_method(name, models, options, spec)
     origin = _find_origin(sys._getframe(1).f_globals)
-    text = f"your own, of {origin.file}; options: {_list_options(kind, thing, options)}"
-    text += "" if models is None else f"; method.models: {models}"
+    text = f"your own, of {origin.file}" + (f"; options: {', '.join(options)}" if options else "")
     names.allow_name(kind, name, text, options=options, origin=origin, thing=thing)
     if kind == "partition":
         register_partition(name, thing, declares=options is not None)
@@ -136,24 +135,6 @@ def _find_origin(known: Mapping[str, Any]) -> names.Origin:
     path = Path(file).absolute()
     short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else Path(path.name)
     return names.Origin(str(known.get("__name__", "__main__")), str(short))
-
-
-def _list_options(kind: str, thing: Callable[..., Any], options: Mapping[str, Any] | None) -> str:
-    """Returns the options of a name with their defaults, for `fedray list`."""
-    if options is None and kind in ("method", "partition", "selection"):
-        return "those that it reads"
-    if kind == "schedule":
-        return "none"
-    if options is None:
-        try:
-            parameters = list(inspect.signature(thing).parameters.values())[1 if kind == "data" else 2 :]
-        except (TypeError, ValueError):
-            return "not known"
-        options = {p.name: p.default for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        if any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return "any"
-    shown = [key if value is inspect.Parameter.empty else f"{key} = {value!r}" for key, value in options.items()]
-    return ", ".join(shown) or "none"
 
 
 def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), arguments: str | None = None) -> None:

@@ -26,9 +26,7 @@ from fedray.methods import (
     StepContext,
     Transform,
     federated,
-    start_empty,
 )
-from fedray.own_code.user_code import explain_uncallable, takes_positional
 from fedray.scenario.loader import read_scenario
 
 KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
@@ -112,38 +110,9 @@ def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) ->
     assert len(hashes) == 1
 
 
-def test_what_does_not_say_what_it_takes_is_taken() -> None:
-    assert takes_positional(iter, 5) and explain_uncallable(iter, "a, b, c") is None
-    assert not takes_positional(lambda x: x, 1, ["y"]) and takes_positional(
-        lambda x, **_more: x, 1, ["number", "thing"]
-    )
-
-
 # -- Functions that a user registers: what is checked then, and the options that a scenario gives them
 
 PLAIN = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
-
-
-def weigh(outputs: Any, targets: Any, context: Any, *, by: float) -> Any:
-    return by * loss(outputs, targets, context)
-
-
-def scale(to: float) -> Transform:
-    return Transform(start_empty, lambda gradient, state, _parameters, _context: (to * gradient, state))
-
-
-def test_registered_functions_are_checked_when_they_are_registered() -> None:
-    """Options that a scenario gives are arguments, too; so are those that it must give."""
-    with forgetting_names("no_module"):
-        fedray.register("model", "one_more", lambda _shape, outputs, width: nn.Linear(width, outputs))
-        fedray.register("data", "two_more", lambda _root, path, *, target: (path, target))
-        fedray.register("loss", "weighed", weigh, options={"by": 2.0})
-        fedray.register("optimizer", "scaled", scale, options={"to": 0.5})
-        both = {**PLAIN["local"], "loss": "weighed", "optimizer": "scaled"}
-        plain = fedray.run(PLAIN, lanes="torch").progress.state.models
-        torch.testing.assert_close(
-            fedray.run({**PLAIN, "local": both}).progress.state.models, plain, rtol=1e-4, atol=1e-5
-        )
 
 
 def test_an_option_without_a_value_is_there() -> None:

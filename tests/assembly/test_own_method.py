@@ -17,22 +17,17 @@ from fedray.assembly.distillation import share_of_server
 from fedray.assembly.own_methods import guard_method, method_checks, phase_checks
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.method import PartStep, Phase, Server
+from fedray.core.method import Phase, Server
 from fedray.core.types import Clients, State, Tier
 from fedray.methods import (
     Answer,
     Compress,
     Correction,
     Method,
-    Plan,
     Setting,
     federated,
 )
 from fedray.scenario.loader import read_scenario
-
-PLAN = Plan(np.arange(3), np.zeros(3, np.int64), np.zeros(3, np.int64))
-STATE = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
-STEPS = [PartStep(STATE, STATE, {})]
 
 
 @lru_cache
@@ -70,18 +65,6 @@ def test_what_a_function_raises_is_one_line(name: str) -> None:
         function()
     with pytest.raises(BadInput, match=f"^method mine: {name} is an int: give a function"):
         guard(**{name: 3})
-
-
-def test_what_functions_return_right_is_handed_on() -> None:
-    models = [torch.ones(1, 2)]
-    guarded = guard(
-        steps=lambda _, size: (size, size), ask=lambda *_: None, join=lambda *_: models, explain_end=lambda _: ""
-    )
-    assert guarded.phase.steps is not None and guarded.phase.ask is not None
-    assert guarded.join is not None and guarded.explain_end is not None
-    assert guarded.phase.steps(PLAN, PLAN.client) == (PLAN.client, PLAN.client)
-    assert (guarded.phase.ask(STATE, {}), guarded.explain_end(STATE)) == (None, "")
-    assert guarded.join(0, STEPS) is models
 
 
 def test_nothing_public_made_an_ensemble_rule_of_ones_own() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,19 @@ from ray import cloudpickle
 from small import scenario
 
 import fedray
-from fedray.assembly import memory
 from fedray.assembly.clients import expect_seconds, make_participation
 from fedray.assembly.features import read_failures
 from fedray.assembly.memory import estimate_rows
 from fedray.assembly.methods import make_local
-from fedray.assembly.models import choose_students
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.components.distillation import TORCH
 from fedray.core import native
-from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, Plan, Tier
 from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
 from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset, Split, regression
 from fedray.methods import Method, Server, Setting, Uploads, exact_sum, federated
-from fedray.models.nets import build_net
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.rules import tier_table
 from fedray.simulation.clock import CountingRule, JobCosts, time_round
@@ -156,15 +150,6 @@ def test_the_estimate_is_what_the_arrays_take(options: dict[str, Any]) -> None:
     assert estimate_rows(scenario, shards.data, worlds=2, copied=True) == [tables, *rest]
 
 
-def test_copies_that_do_not_fit_are_one_line_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = {"data": {"partition": {"name": "iid", "permute_labels": 1000, "copies": True}}, "clients": {"number": 1000}}
-    monkeypatch.setattr(memory, "read_machine_memory", lambda: 1.5e8)
-    monkeypatch.setattr("fedray.data.deal.copy_rows", lambda *_: pytest.fail("rows were copied"))
-    with pytest.raises(BadInput, match=r"data.partition.copies x data: 1000 copies of 1,797 rows") as refused:
-        build_study(read_scenario(keys))
-    assert "\n" not in str(refused.value)
-
-
 # -- Edge files and failure files: what is no node's id is refused
 
 
@@ -246,14 +231,6 @@ METHODS = {
 needs_kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 
 
-def half_log_loss(outputs: torch.Tensor, y: torch.Tensor, _context: object) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(outputs, y, reduction="none") / 2
-
-
-def lanes_of(run: fedray.Run) -> str:
-    return str(json.loads((run.path / "identity.json").read_text())["engine"]["lanes"])
-
-
 @needs_kernels
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_compiled_students_learn_what_those_of_torch_learn(method: dict[str, object]) -> None:
@@ -262,32 +239,6 @@ def test_compiled_students_learn_what_those_of_torch_learn(method: dict[str, obj
         rows.append(fedray.run({**TAUGHT, "method": method, "lanes": lanes}).progress.state.models)
     torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-4)
     assert not torch.equal(rows[0], rows[1])
-
-
-@needs_kernels
-def test_a_run_goes_on_with_the_students_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients with a loss of their own train by torch, and the server's student by a kernel: that is kept too."""
-    keys = {**TAUGHT, "method": METHODS["feddf"]}
-    whole = fedray.run({**keys, "rounds": 4}, loss=half_log_loss, out=tmp_path / "whole")
-    part = fedray.run(keys, loss=half_log_loss, out=tmp_path / "part")
-    assert json.loads((part.path / "manifest.json").read_text())["engine"]["name"] == "vmap"
-    assert lanes_of(part) == "compiled"
-    again = fedray.resume(part.path, rounds=4, loss=half_log_loss)
-    assert again.summary["state_hash"] == whole.summary["state_hash"]
-    monkeypatch.setattr(native, "load_library", lambda: native.Missing("it was not built"))
-    with pytest.raises(fedray.BadInput, match="the run began with compiled kernels, but it was not built"):
-        fedray.resume(part.path, rounds=5, loss=half_log_loss)
-    assert lanes_of(fedray.run(keys, loss=half_log_loss, out=tmp_path / "plain")) == "torch"
-
-
-def test_torch_is_the_engine_where_no_kernel_may_or_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, norm = (build_net("mlp", (3,), 2, "cross_entropy", hidden=[4], norm=norm) for norm in (None, "batch"))
-    assert choose_students("torch")(net) is TORCH
-    assert choose_students("auto")(norm) is TORCH
-    if native.is_available():
-        assert choose_students("auto")(net) is not TORCH
-    monkeypatch.setattr(native, "load_library", lambda: native.Missing("it was not built"))
-    assert choose_students("auto")(net) is TORCH
 
 
 # -- Who takes part: the scenario's participation, counted over many rounds

@@ -17,7 +17,6 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.components.boosting import CANDIDATES
 from fedray.core import rng
-from fedray.core.errors import BadInput
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split, classification
 from fedray.features.boosting import FitTrees, Known, OneJob, read_rows
@@ -277,10 +276,3 @@ def test_a_client_that_was_away_fetches_what_it_has_missed() -> None:
             assert down == 2 * 84 + 8 * (last >= 0) + (t - 1 - last) * (84 + 8)
             seen[client] = t
     assert phase.traffic(2, phase.schedule(2, None))[1].sum() > 0  # an earlier round again
-
-
-def test_a_run_of_learners_cannot_be_made_longer(tmp_path: Path) -> None:
-    """The ensemble has as many places as rounds."""
-    fedray.run(keys("adaboost_f", {"rounds": 2}), data=blobs(CLIENTS), out=tmp_path / "run")
-    with pytest.raises(BadInput, match="ensemble of learners is not made longer"):
-        fedray.resume(tmp_path / "run", data=blobs(CLIENTS), rounds=4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from torch.func import functional_call
 import fedray
 from fedray.assembly.study import build_study
 from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
-from fedray.methods import Method, Setting, federated
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.questions import losses_of
@@ -94,30 +92,6 @@ def test_the_choice_of_a_round_is_the_same_in_any_order_of_the_answers() -> None
     plan = phase.schedule(0, None)
     losses = np.array([[0.2, 0.1], [np.inf, 3.0], [np.nan, np.nan], [0.5, 0.5], [0.0, -1.0], [1.0, 2.0]])
     assert phase.choose(plan, losses).model.tolist() == [1, 1, 0, 0, 1, 0]
-
-
-def test_an_own_choice_reads_the_networks_own_loss_also_where_another_one_trains() -> None:
-    """As docs/how-to/own_code.md says: whatever trains, clients tell the mean loss of the K models on their rows."""
-    told: list[Any] = []
-
-    def choose(plan: Any, losses: Any) -> Any:
-        told.append(losses)
-        return plan._replace(model=losses.argmax(axis=1))
-
-    def hardest(setting: Setting) -> Method:
-        return Method("hardest", replace(federated(setting), choose=choose))
-
-    def halved(outputs: Any, targets: Any, context: Any) -> Any:
-        return 0.5 * context.objective(outputs, targets)
-
-    keys = scenario({"rounds": 1, "method": {"models": 3}})
-    for loss in (None, halved):
-        jobs = fedray.run(keys, method=hardest, loss=loss).clients.to_pandas()
-        assert jobs["model"].tolist() == told[-1].argmax(axis=1).tolist()
-        assert (jobs["down_bytes"] == 3 * jobs["up_bytes"]).all()
-    assert len(told) == 4 and all(
-        np.array_equal(told[0], one) for one in told
-    )  # the first of each run is asked for twice
 
 
 def fedem_run(method: dict[str, Any], *changes: dict[str, Any], **options: Any) -> fedray.Run:

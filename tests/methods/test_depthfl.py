@@ -15,7 +15,6 @@ import fedray
 from fedray.components.servers import Rows, feddyn_server
 from fedray.core.local import LossContext
 from fedray.core.types import State, Uploads
-from fedray.features.correction import Correction
 from fedray.features.slices import mean_of_slices
 from fedray.methods.depthfl import teach_heads
 from fedray.models.exits import add_exits
@@ -65,14 +64,6 @@ def test_where_all_are_whole_and_the_last_head_is_alone_it_is_fedavg_or_feddyn(a
     torch.testing.assert_close(mine, wanted.progress.state.models[0], rtol=1e-4, atol=1e-6)
     x = found.study.split("test", 0)[0][:20].numpy()
     np.testing.assert_allclose(found.predict(x).mean, wanted.predict(x).mean, rtol=1e-4, atol=1e-6)
-
-
-def test_without_alpha_there_is_no_correction() -> None:
-    for alpha in (0.0, 0.1):
-        done = run(BOTH, {"rounds": 1}, alpha=alpha)
-        assert (done.study.method.phase.find(Correction) is not None) is (alpha > 0)
-        assert ("dynamic" in done.progress.state.extra) is (alpha > 0)
-        assert (done.study.method.phase.local.pull == alpha) and (done.study.method.phase.own != ()) is (alpha > 0)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4])

@@ -228,18 +228,3 @@ def test_what_joins_the_networks_moves_each_of_them_also_in_a_resumed_run(tmp_pa
     whole = run("joined", TWO, {"rounds": 3, "checkpoint": {"every": 1, "keep": 9}})
     resumed = fedray.resume(copy_run(whole, tmp_path / "part", 1))
     assert resumed.summary["state_hash"] == whole.summary["state_hash"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_two_actors_have_the_bits_of_one_process(tmp_path: Path) -> None:
-    module = tmp_path / "mine.py"
-    module.write_text(
-        "import fedray\nfrom fedray.methods import Method, federated_each\n\n\ndef compose(setting):\n"
-        "    parts = federated_each(setting)\n    return Method('parted', parts[0], parts=parts)\n\n\n"
-        "fedray.register('method', 'parted', compose, options={'networks': []})\n"
-    )
-    change = {"participation": {"per_round": 3}, "compress": {"kind": "topk", "ratio": 0.3, "error_feedback": True}}
-    with forgetting_names("mine"):
-        inline, ray = (run("parted", TWO, change, runtime=one, modules=[str(module)]) for one in ("inline", "ray"))
-    assert inline.summary["state_hash"] == ray.summary["state_hash"]

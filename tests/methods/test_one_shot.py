@@ -14,7 +14,6 @@ from small import scenario, train_rounds
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import FedrayWarning
 from fedray.core.method import Schedule
 from fedray.core.types import Plan, State
 from fedray.data.stacking import FeatureShards, ProxyShards
@@ -272,13 +271,3 @@ def test_the_server_takes_its_rows_from_the_clients() -> None:
     assert (held, len(study.shards.server(0)[1])) == (180, 60)
     fit = study.parts[1].study.shards
     assert fit.sizes(np.zeros(BAYES_N, dtype=int), np.arange(BAYES_N)).tolist() == [60, 0, 0, 0, 0, 0]
-
-
-def test_with_a_fixed_beta_clients_may_drop_out() -> None:
-    with pytest.warns(FedrayWarning, match="models that took no upload"):
-        one = run({"participation": {"dropout": 0.4}}, beta=0.5)
-    jobs = one.clients.to_pandas()
-    assert set(jobs["status"]) == {"ok", "dropped"}
-    samples = find_samples(one)
-    lost = jobs.loc[jobs["status"] == "dropped", "client"].tolist()
-    assert all(torch.equal(samples[i, 0], samples[i, 1]) for i in lost)  # its first network

@@ -304,20 +304,6 @@ ROUGH = {
 }
 
 
-@pytest.mark.parametrize("how", [{}, ROUGH], ids=["smooth", "rough"])
-def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: dict[str, Any]) -> None:
-    done = run(**how, rounds=5, evaluate__every=2)
-    jobs, rows = jobs_of(done), done.rounds.to_pylist()
-    assert sorted({row["round"] for row in rows}) == [0, 2, 4, 5]
-    for name in ("up_bytes", "down_bytes"):
-        for row in rows:
-            where = [j for j in jobs if j["replicate"] == row["replicate"] and j["round"] <= row["round"]]
-            assert sum(job[name] for job in where) == row[name]
-        last = [row[name] for row in rows if row["round"] == 5]
-        assert done.summary["totals"][name] == sum(last)
-        assert min(last) > 0
-
-
 def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what counts is trained; the rest has no steps, no loss and sends nothing."""
     trained: list[tuple[int, ...]] = []

@@ -316,18 +316,6 @@ def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None
         assert sum(tier.number for tier in tier_table(scenario, scenario.clients.number)) == scenario.clients.number
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_any_damage_to_the_text_gives_a_scenario_or_one_line(data: st.DataObject) -> None:
-    text = dump_scenario(read_scenario(RICH))
-    at = data.draw(st.integers(0, len(text)))
-    damaged = text[:at] + data.draw(st.text(max_size=5)) + text[at + data.draw(st.integers(0, 20)) :]
-    try:
-        read_scenario(damaged)
-    except BadInput as wrong:
-        assert str(wrong) and str(wrong).isprintable(), repr(str(wrong))
-
-
 @pytest.mark.parametrize(
     ("base", "over", "section"),
     [
