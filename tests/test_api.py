@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +17,6 @@ from small import copy_run, scenario
 import fedray
 from fedray.api import OBJECTS
 from fedray.core.errors import BadInput
-from fedray.data.types import Split, classification
 from fedray.files import plain
 from fedray.runtime import stacking
 from fedray.storage import checkpoint
@@ -48,13 +45,6 @@ def test_each_kind_of_object_is_checked_where_a_run_is_opened_again(tmp_path: Pa
             assert name.removesuffix("s") in str(caught.value)
 
 
-@pytest.mark.parametrize("objects", [{"data": [1, 2]}, {"model": 3}, {"method": 0.5}])
-def test_objects_of_another_kind_are_one_line(objects: dict[str, Any]) -> None:
-    with pytest.raises(BadInput) as caught:
-        fedray.run(scenario(), **objects)
-    assert len(str(caught.value).splitlines()) == 1
-
-
 def test_what_is_refused_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever refuses it, before the run or in its first round; a run that is done keeps its folder."""
     monkeypatch.setattr(plain, "mkdtemp", partial(tempfile.mkdtemp, dir=tmp_path))
@@ -66,13 +56,6 @@ def test_what_is_refused_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
     done = fedray.run(scenario({"rounds": 0}))
     assert [path / "run" for path in tmp_path.iterdir()] == [done.path]
-
-
-def test_a_data_set_of_ones_own_is_named_in_the_summary() -> None:
-    x, y = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
-    mine = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), ("a", "b", "c"))
-    keys = {"rounds": 1, "runtime": "inline", "clients": {"number": 2}, "local": {"batch_size": 8}}
-    assert fedray.run(keys, data=mine).summary["data"] == "mine"
 
 
 @pytest.fixture(scope="module")
@@ -132,12 +115,6 @@ def test_predict_follows_a_run_that_goes_on(run: fedray.Run, tmp_path: Path) -> 
 def test_a_key_that_a_resumption_cannot_change_is_one_line(run: fedray.Run, keys: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput, match=line):
         fedray.resume(run.path, **keys)
-
-
-def test_the_packages_with_public_names_had_to_be_imported_first() -> None:
-    code = "import fedray; print(fedray.data.adapt.__name__, fedray.methods.federated.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "adapt federated\n", done.stderr
 
 
 def test_dir_lists_the_public_names_and_each_of_them_is_there() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -76,26 +76,6 @@ def measure_fedag(quick: bool) -> list[BenchResult]:
     epochs = 4 if quick else 40
     what = f"FedAG's local training, Boston, 20 folds x 10 clients x {epochs} epochs, batch 1, MLP 13-50-1"
     return [measure_ratio(what, 0.003, works.boston(epochs), Laps(1, 1, 1 if quick else 2), works.boston(1))]
-
-
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "SGD, pull 0.1 (FedProx)": {},
-    "SGD, momentum 0.9": {"momentum": 0.9},
-    "SGD, momentum 0.9, weight decay": {"momentum": 0.9, "weight_decay": 1e-3},
-    "Adam": {"optimizer": "adam", "lr": 0.01},
-    "Adam, weight decay": {"optimizer": "adam", "lr": 0.01, "weight_decay": 1e-3},
-}
-
-
-def measure_optimizers(quick: bool) -> list[BenchResult]:
-    """What fedray costs over the plain loop, with each optimizer."""
-    laps = Laps(2, 20, 2 if quick else 7)
-    results = []
-    for name, local in OPTIMIZERS.items():
-        method = {"name": "fedprox", "mu": 0.1} if "pull" in name else {"name": "fedavg"}
-        work = works.small_clients(1000, 100, method=method, **local)
-        results.append(measure_ratio(f"the first row with {name}", None, work, laps))
-    return results
 
 
 def measure_ratio(

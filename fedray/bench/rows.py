@@ -126,7 +126,6 @@ ROWS = {
     "cnn": BenchRow("ratios", "measure_cnn"),
     "wide_cnn": BenchRow("ratios", "measure_wide_cnn"),
     "fedag": BenchRow("ratios", "measure_fedag"),
-    "optimizers": BenchRow("ratios", "measure_optimizers"),
     "evaluation": BenchRow("studies", "measure_evaluation"),
     "study": BenchRow("studies", "measure_small_study"),
     "replicates": BenchRow("studies", "measure_replicates"),
@@ -136,7 +135,6 @@ ROWS = {
     "scaling": BenchRow("ratios", "measure_scaling"),
     "memory": BenchRow("studies", "measure_memory"),
     "million": BenchRow("studies", "measure_million"),
-    "startup": BenchRow("studies", "measure_startup"),
     "gpu": BenchRow("ratios", "measure_gpu"),
 }
 

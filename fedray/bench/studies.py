@@ -129,7 +129,7 @@ def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How long the command line takes to answer, and what a whole small study costs.
+# What a whole small study costs.
 
 SCENARIO = """\
 rounds: 50
@@ -139,17 +139,6 @@ model: {name: mlp, hidden: [64]}
 clients: {number: 100}
 local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
 """
-
-
-def measure_startup(_quick: bool) -> list[BenchResult]:
-    """Wall time of `fedray --help` and `fedray check`."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "scenario.yaml"
-        path.write_text(SCENARIO)
-        return [
-            _fastest("`fedray --help`", 0.5, ["--help"]),
-            _fastest("`fedray check` of the quick start (digits)", 1.0, ["check", str(path)]),
-        ]
 
 
 def measure_small_study(quick: bool) -> list[BenchResult]:
@@ -168,13 +157,6 @@ def measure_small_study(quick: bool) -> list[BenchResult]:
     note = f"{whole.cpu:.1f} s CPU, {whole.wall:.1f} s of wall time; the plain loop trains for {training:.1f} s"
     what = f"a whole study: the quick start with {seeds} seeds and {rounds} rounds, from the command to its report"
     return [BenchResult(what, whole.cpu / training, "", None, False, None, note)]
-
-
-def _fastest(what: str, target: float, arguments: list[str]) -> BenchResult:
-    """The quickest of five calls, in wall time."""
-    costs = [_measure_call(arguments) for _ in range(5)]
-    note = f"wall, best of 5; {min(cost.cpu for cost in costs):.2f} s CPU"
-    return BenchResult(what, min(cost.wall for cost in costs), "s", target, False, None, note)
 
 
 def _measure_call(arguments: list[str]) -> Cost:

@@ -32,51 +32,9 @@ from fedray.experiments.live import log, show_phases
 from fedray.process.session import show_notes, silence, tolerate_stderr
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is wrong with the arguments of a command, in one line with the remedy.
-
-_KEYS = {  # what a command has in place of key=value
-    "resume": "a run keeps its keys, and --rounds N makes it longer",
-    "tune": "write it below overrides in the sweep file",
-}
-_FUNCTIONS = {
-    "compare": "`fedray report RUN RUN --out FILE`, or fedray.compare in Python",
-    "predict": "Run.predict in Python",
-}
-
-
-def explain_usage(error: click.UsageError) -> str:
-    """The line.
-
-    Args:
-        error: what click found.
-
-    Example:
-        >>> explain_usage(click.NoSuchOption("--rounds"))
-        '--rounds is no option: keys of a scenario have no dashes: write rounds=VALUE'
-    """
-    text, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "fedray"
-    name = command.rpartition(" ")[2]
-    if isinstance(error, click.NoSuchOption) and name not in _KEYS:
-        from fedray.scenario.schema import list_sections, section_fields
-        from fedray.scenario.unknown_keys import find_key
-
-        inner = [f"{section}.{key}" for section, keys in list_sections().items() for key in keys]
-        key = find_key(error.option_name.lstrip("-"), (*section_fields(""), *inner))
-        if key:
-            return f"{error.option_name} is no option: keys of a scenario have no dashes: write {key}=VALUE"
-    if "unexpected extra argument" in text and "=" in text and name in _KEYS:
-        return f"{text}: {_KEYS[name]}"
-    for word, remedy in _FUNCTIONS.items():
-        if f"'{word}'" in text and "No such command" in text:
-            return f"{text}: use {remedy}"
-    return f"{text}: see `{command} --help`"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.
 
 _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
-_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 @contextmanager
@@ -97,9 +55,7 @@ def exit_with_one_line() -> Iterator[None]:
         sys.exit(1)
     except OSError as error:  # a path of somebody else, a disk that is gone
         is_path = error.filename is not None and error.errno in _WRONG_PATH
-        remedy = ": give another path, or make it readable and writable first" if is_path else ""
-        remedy = ": free space, or check the disk" if error.errno in _DISK_FAULTS else remedy
-        click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}{remedy}", err=True)
+        click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
         sys.exit(2 if is_path else 1)
     except MemoryError as error:
         click.echo(f"fedray: out of memory ({error}): lower method.models, replicates or the model's size", err=True)
@@ -153,7 +109,8 @@ def main(arguments: list[str] | None = None) -> None:
             if "\n" in text:  # a group without a command: its help
                 click.echo(text, err=True)
                 sys.exit(2)
-            raise BadInput(explain_usage(error)) from None
+            command = error.ctx.command_path if error.ctx else "fedray"
+            raise BadInput(f"{text.rstrip('.')}: see `{command} --help`") from None
 
 
 if __name__ == "__main__":

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import sys
-import time
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -176,10 +172,8 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     from fedray.api import load
     from fedray.core.scores import leave_out_repeats
     from fedray.core.text import TOTALS, format_score, format_total, name_score
-    from fedray.files.bounded import read_sealed
     from fedray.report.read import mark_score, tell_choices
 
-    drawing = time.time() - (folder / "summary.json").stat().st_mtime if drawn else 0.0  # the last file before it
     summary = load(folder).summary
     totals, metrics = summary["totals"], leave_out_repeats(summary["metrics"])
     worlds = max((value["n"] for value in metrics.values()), default=1)
@@ -190,48 +184,13 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
         for name, value in metrics.items()
     ]
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
-    timings, page = read_sealed(folder / "manifest.json")["timings"], folder / "report.html"
+    page = folder / "report.html"
     return [
         *scores,
         *tell_choices(summary),
         f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}",
-        describe_clock(timings, drawing, measure_process()),
         str(page if drawn and page.is_file() else folder),
     ]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where the time of a command went: what the clock says since the process began, as parts that add up to it.
-
-_IMPORTED = time.monotonic()
-
-
-def measure_process() -> float:
-    """Seconds since this process began, interpreter and imports included; elsewhere than on Linux since this import."""
-    try:
-        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return time.monotonic() - _IMPORTED
-
-
-def describe_clock(timings: Mapping[str, Any], drawing: float, clock: float) -> str:
-    """One line: the parts of a command's wall time. What is no other part is start-up.
-
-    Args:
-        timings: `timings` of the run's manifest: seconds of training and of evaluation in this command.
-        drawing: seconds of the report.
-        clock: seconds since the process began.
-
-    Example:
-        >>> describe_clock({"training_seconds": 5.0, "evaluation_seconds": 2.5}, drawing=1.0, clock=12.0)
-        'wall time 12.0 s: start-up 3.5 s, training 5.0 s, evaluation 2.5 s, report 1.0 s'
-    """
-    training, evaluation = (float(timings.get(f"{part}_seconds") or 0.0) for part in ("training", "evaluation"))
-    start = max(0.0, clock - training - evaluation - drawing)
-    parts = {"start-up": start, "training": training, "evaluation": evaluation, "report": drawing}
-    shown = ", ".join(f"{name} {seconds:,.1f} s" for name, seconds in parts.items() if name != "report" or seconds)
-    return f"wall time {clock:,.1f} s: {shown}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

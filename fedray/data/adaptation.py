@@ -79,9 +79,9 @@ def adapt(
     """
     if isinstance(thing, Dataset):
         return thing
-    drawn: dict[str, Any] = {"test": test, "test_fraction": test_fraction, "task": task, "missing": missing}
-    shown: dict[str, Any] = {"tokenizer": tokenizer, "length": length, "size": size}
-    reading = make_reading(target=target, input=input, group=group, **drawn, **shown)
+    columns: dict[str, Any] = {"target": target, "input": input, "group": group, "missing": missing}
+    drawn: dict[str, Any] = {"test": test, "test_fraction": test_fraction, "task": task}
+    reading = make_reading(**columns, **drawn, tokenizer=tokenizer, length=length, size=size)
     known = _find_key(thing, reading)
     if known is None:
         data = _keep_rows(read_form(thing, reading))

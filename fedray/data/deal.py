@@ -157,7 +157,19 @@ def build_shards(
     copies = shifts if shifts is not None and shifts.copies else None
     dealing = Dealing(name, options, clients, own, dealt, copies if pooled is None else None)
     folds = folds or [0]
-    _check_arguments(data, name, folds)
+    number = len(data.folds) or 1
+    if bad := [f for f in folds if not 0 <= f < number]:
+        raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
+    if data.population and name not in ("iid", "natural"):
+        hint = "leave it out and use data.per_client for the classes a client holds"
+        raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
+    if data.population and name == "iid":
+        for key, value in (("per_client", data.population.per_client), ("spread", data.population.spread)):
+            if value:
+                raise BadInput(
+                    f"data.{key} = {value:g}, but data.partition.name is iid: leave one of the two out (the partition "
+                    "of synthetic clients is natural)"
+                )
     found_there = name in (*partition.BY_VALUE, *OPEN) if own is None else own_partition.is_partitioner(own)
     if clients is None and (data.population or copies is not None or not found_there):
         raise BadInput("clients.number is missing: give the number of clients")
@@ -268,23 +280,6 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
             held.append(rest)
         kept.append(cut)
     return Dealt(dealt.owned, kept, held, taken)
-
-
-def _check_arguments(data: Dataset, name: str, folds: list[int]) -> None:
-    """Refuses arguments of `build_shards` that are out of range or do not fit together."""
-    number = len(data.folds) or 1
-    if bad := [f for f in folds if not 0 <= f < number]:
-        raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
-    if data.population and name not in ("iid", "natural"):
-        hint = "leave it out and use data.per_client for the classes a client holds"
-        raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
-    if data.population and name == "iid":
-        for key, value in (("per_client", data.population.per_client), ("spread", data.population.spread)):
-            if value:
-                raise BadInput(
-                    f"data.{key} = {value:g}, but data.partition.name is iid: leave one of the two out (the partition "
-                    "of synthetic clients is natural)"
-                )
 
 
 def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedray.advice import warn_of_study
 from fedray.assembly import memory
-from fedray.assembly.models import has_compiled_students
 from fedray.assembly.study import build_study
 from fedray.core import native
 from fedray.core.errors import BadInput
@@ -40,25 +39,19 @@ if TYPE_CHECKING:
 MOST_NAMED = 12  # columns that are named
 
 
-def _count_left_rows(shards: StoredShards) -> int:
-    """Training rows of the first world that nobody has: a Flower partitioner or one of your own may leave some."""
-    rows = len(shards.data.folds[0][0]) if shards.data.folds else len(shards.data.train.y)
-    return rows - len(shards.dealt.owned[0].rows)
-
-
 def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
     """Rows of the clients, what the inputs are, and what is to be predicted, as pairs (name, text)."""
     number, data = study.clients.number, study.shards.data
     client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
     rows = study.shards.sizes(np.zeros_like(client), client)
     yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client, median {np.median(rows):,.6g}"
-    if isinstance(study.shards, StoredShards) and (spare := _count_left_rows(study.shards)):
-        yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
-    if isinstance(study.shards, StoredShards) and study.shards.dealt.server:
-        yield (
-            "server rows",
-            f"{len(study.shards.dealt.server[0]):,} training rows, which the clients of other methods have",
-        )
+    if isinstance(study.shards, StoredShards):
+        dealt = study.shards.dealt
+        spare = (len(data.folds[0][0]) if data.folds else len(data.train.y)) - len(dealt.owned[0].rows)
+        if spare:  # a Flower partitioner or one of your own may leave some
+            yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
+        if dealt.server:
+            yield "server rows", f"{len(dealt.server[0]):,} training rows, which the clients of other methods have"
     shape = " x ".join(map(str, data.input_shape)) or "1"
     yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
     regression = "a regression" if data.outputs == 1 else f"a regression of {data.outputs} targets"
@@ -115,21 +108,12 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
     yield "training", ", ".join([describe_local(phase.local, scenario.local.lr_grid), *with_training])
     yield from (line for line in said if line[0] != "training")
     if spec.averages:
-        yield "server", _describe_server(scenario)
-    if distilled := _count_distilling(scenario, study):
-        by = ", compiled" if has_compiled_students(study) else ""
-        yield "distilling", f"{distilled} a round at the server, one after another, for each model of each world{by}"
-
-
-def _count_distilling(scenario: Scenario, study: Study) -> str:
-    """Counts the steps of a server's student in a round; empty if no student is distilled."""
-    options = scenario.method.options
-    steps, epochs, batch = (options.get(f"distil_{key}") for key in ("steps", "epochs", "batch"))
-    if isinstance(steps, int) and steps:
-        return f"up to {steps:,} steps"
-    if not (isinstance(epochs, int) and isinstance(batch, int) and epochs and batch):  # as a method of one's own may
-        return ""
-    return f"{epochs * -(-len(study.shards.server(0)[1]) // batch):,} steps"
+        server = scenario.server
+        parts = ["uploads weigh alike" if server.weighting == "uniform" else "uploads weigh by their clients' rows"]
+        parts += [f"tiers by {server.coefficients}"] if server.coefficients != "fedavg" else []
+        parts += [f"{server.robust} in place of the mean"] if server.robust != "none" else []
+        parts += [f"{server.optimizer}, learning rate {server.lr:g}"] if server.optimizer != "none" else []
+        yield "server", ", ".join(parts)
 
 
 def describe_local(local: Local, grid: list[float] | None = None) -> str:
@@ -164,16 +148,6 @@ def _describe_course(rule: RateSchedule) -> str:
     falls = "again every" if rule.restart else "over"
     text = f"{rule.kind} schedule" + f" {falls} {rule.rounds:,} rounds" * (rule.kind in ("cosine", "linear"))
     return text + f", {rule.warmup} rounds of warm-up" * bool(rule.warmup)
-
-
-def _describe_server(scenario: Scenario) -> str:
-    """Returns how uploads become the next models, in words."""
-    keys = scenario.server
-    parts = ["uploads weigh alike" if keys.weighting == "uniform" else "uploads weigh by their clients' rows"]
-    parts += [f"tiers by {keys.coefficients}"] if keys.coefficients != "fedavg" else []
-    parts += [f"{keys.robust} in place of the mean"] if keys.robust != "none" else []
-    parts += [f"{keys.optimizer}, learning rate {keys.lr:g}"] if keys.optimizer != "none" else []
-    return ", ".join(parts)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -227,17 +201,13 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
         raise BadInput(f"--plot {path}: the picture is a PNG: give a name that ends with .png")
     shards, client = study.shards, np.arange(study.clients.number)
     sizes = shards.sizes(np.zeros_like(client), client)
-    image = draw_png(describe_partition_keys(scenario, study), shards.label_counts(0), sizes, shards.data.class_names)
-    make_parent(path)
-    write_atomically(path, image)
-
-
-def describe_partition_keys(scenario: Scenario, study: Study) -> str:
-    """Returns the data, the number of clients, and the keys of the partition, in a line."""
     keys = scenario.data.partition
     options = ", ".join(f"{key} {quote_value(value)}" for key, value in keys.options.items() if value is not False)
-    title = f"{study.shards.data.name}, {study.clients.number:,} clients by {keys.name}"
-    return f"{title} ({options[:80]})" if options else title
+    title = f"{shards.data.name}, {study.clients.number:,} clients by {keys.name}"
+    title += f" ({options[:80]})" if options else ""
+    image = draw_png(title, shards.label_counts(0), sizes, shards.data.class_names)
+    make_parent(path)
+    write_atomically(path, image)
 
 
 def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -> list[tuple[str, str]]:

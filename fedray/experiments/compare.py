@@ -151,12 +151,8 @@ def compare(
     """
     from fedray.report.read import read_run
 
-    if isinstance(runs, str | Path | Run) or len(runs) < 2:
+    if isinstance(runs, str | Path | Run | Mapping) or len(runs) < 2:
         raise BadInput("compare takes a list of at least two runs: fedray.compare([run, other])")
-    if isinstance(runs, Mapping):
-        raise BadInput(
-            "compare takes a list, but runs is a mapping: fedray.compare(list(runs.values()), names=list(runs))"
-        )
     paths = [run.path if isinstance(run, Run) else Run.from_path(run).path for run in runs]
     read = [read_run(path) for path in paths]
     known = _name_runs(read) if names is None else list(names)
@@ -183,8 +179,6 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
         both = f"{runs[0].name} and another run have"
         remedy = suggest_nearest(unknown, shared, f"choose of {', '.join(shared)}")
         raise BadInput(f"metrics: {quote_value(unknown)} is no score that {both}: {remedy}")
-    if not wanted:
-        raise BadInput(f"metrics = []: choose of {', '.join(shared)}, or leave metrics out")
     return wanted
 
 

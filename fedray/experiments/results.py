@@ -6,16 +6,13 @@ Example:
     >>> images = run.study.shards.data.test.x[:3]
     >>> run.predict(images).probabilities.shape
     (3, 10)
-    >>> import fedray
     >>> run = fedray.run({"rounds": 2, "clients": {"number": 4}}, runtime="inline", report=False)
     >>> images = run.study.shards.data.test.x
     >>> student = run.distil(images, {"name": "linear"}, steps=100)
     >>> student.predict(images[:3]).shape, student.net.layout.d
     ((3, 10), 650)
-    >>> import fedray
-    >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
     >>> run.metrics["round"], run.checkpoint.name, run.error
-    (1, 'round-000001', None)
+    (2, 'round-000002', None)
 """
 
 from __future__ import annotations
@@ -116,6 +113,11 @@ class Calibrated(NamedTuple):
     thresholds: list[Thresholds]
     residual: dict[int, float]
 
+    def pick(self, world: int, known: bool) -> float:
+        """The threshold of a world, for known clients or for everybody."""
+        thresholds = self.thresholds[world]
+        return (thresholds.known if known else thresholds.everybody).value
+
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
     """Returns the rule of a prediction: that of the scenario, or another one in its place.
@@ -175,7 +177,7 @@ def find_sets(study: Study, world: int, found: Calibrated, probs: FloatArray, *,
         known: whether a known client asks.
     """
     u = draw_uniform(study, world, "test", np.arange(len(probs)))
-    return np.asarray(~(score_labels(probs, u, found.rule) > _pick(found, world, known)))
+    return np.asarray(~(score_labels(probs, u, found.rule) > found.pick(world, known)))
 
 
 def find_intervals(
@@ -197,13 +199,8 @@ def find_intervals(
     alone = answer.models == 1 and answer.spread is None and study.net.objective != "gaussian_nll"
     noise = find_noise(study, world, answer, alone=alone, residual=None if own else found.residual.get(world))
     sd = np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
-    half = _pick(found, world, known) * sd
+    half = found.pick(world, known) * sd
     return np.stack([mean - half, mean + half], axis=1)
-
-
-def _pick(found: Calibrated, world: int, known: bool) -> float:
-    thresholds = found.thresholds[world]
-    return (thresholds.known if known else thresholds.everybody).value
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -272,7 +269,16 @@ class Predictor:
         study = self.study
         inputs = torch.as_tensor(read_inputs(study.shards.data, x))
         world = replicate * study.per_replicate + fold
-        _check(study, inputs, replicate, fold)
+        if tuple(inputs.shape[1:]) != study.input_shape:
+            raise BadInput(
+                f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
+                "give inputs of that shape"
+            )
+        if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
+            raise BadInput(
+                f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
+                f"from 0 to {study.per_replicate - 1}"
+            )
         if self._range is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
             for remark in tell_scale(self._range, inputs.numpy(), "the rows of x", study.shards.data.features):
                 warn_user(remark, FedrayWarning)
@@ -349,20 +355,6 @@ def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) ->
     if study.parts:  # the answer of a stack comes first
         return each[1:]
     return each if answer.weights is None else each[answer.weights[world] > 0]
-
-
-def _check(study: Study, inputs: Tensor, replicate: int, fold: int) -> None:
-    """Raises `BadInput` where the arguments of `predict` do not fit the run."""
-    if tuple(inputs.shape[1:]) != study.input_shape:
-        raise BadInput(
-            f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
-            "give inputs of that shape"
-        )
-    if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
-        raise BadInput(
-            f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
-            f"from 0 to {study.per_replicate - 1}"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -514,7 +506,7 @@ class Distilled:
 
     def predict(self, x: Any) -> FloatArray:
         """Probabilities `[n, C]` of raw inputs `[n, *sample]`, as `Run.predict` takes them."""
-        inputs = _standardize(self.study, torch.as_tensor(read_inputs(self.study.shards.data, x)), self.world)
+        inputs = _read_standardized(self.study, x, self.world)
         found: FloatArray = ask_model(self.net, self.row, inputs).softmax(-1).numpy()
         return found
 
@@ -523,29 +515,30 @@ class Distilled:
         return whole_state_dict(self.net, self.row)
 
 
-class Lesson(NamedTuple):
-    """What a run says of some inputs.
-
-    Attributes:
-        x: Raw inputs, `[n, *sample]`.
-        answers: Their probabilities, `[n, C]`.
-        world: The world that has answered.
-    """
-
-    x: Any
-    answers: FloatArray
-    world: int
+def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
+    """Raw inputs as the networks of a world take them."""
+    inputs = torch.as_tensor(read_inputs(study.shards.data, x))
+    return study.shards.normalize(inputs[None], torch.tensor([world]))[0]
 
 
 def teach_network(
-    study: Study, own: UserObjects, lesson: Lesson, *, model: Mapping[str, Any] | None, how: Fusion
+    study: Study,
+    own: UserObjects,
+    x: Any,
+    answers: FloatArray,
+    world: int,
+    *,
+    model: Mapping[str, Any] | None,
+    how: Fusion,
 ) -> Distilled:
     """Teaches a network what a run has answered.
 
     Args:
         study: The run's.
         own: The Python objects that the run was started with.
-        lesson: What it has answered.
+        x: Raw inputs, `[n, *sample]`.
+        answers: Their probabilities by the run, `[n, C]`.
+        world: The world that has answered.
         model: The network, with the keys of the section `model`; None: that of the scenario.
         how: How it learns.
 
@@ -559,18 +552,14 @@ def teach_network(
     keys = study.scenario if model is None else {"model": dict(model), "data": study.scenario["data"]}
     scenario = read_scenario(keys, explicit=False)
     net = make_network(scenario, study.shards.data, own if model is None else UserObjects(), worlds=1)
-    inputs = _standardize(study, torch.as_tensor(read_inputs(study.shards.data, lesson.x)), lesson.world)
-    seed = int(study.seeds[lesson.world])
+    inputs = _read_standardized(study, x, world)
+    seed = int(study.seeds[world])
     start = net.init(int(rng.keys(seed, "distilled start") >> np.uint64(2)))
     rows = ServerRows(inputs, inputs[:0], torch.empty(0, dtype=torch.int64))
-    target = torch.from_numpy(np.asarray(lesson.answers)).to(start.dtype)
+    target = torch.from_numpy(np.asarray(answers)).to(start.dtype)
     engine, key = choose_students(study.lanes)(net), rng.keys(seed, "distilled")
     row = follow_teacher(net, how, start, target, rows=rows, key=key, engine=engine)
-    return Distilled(study, lesson.world, net, row)
-
-
-def _standardize(study: Study, x: Tensor, world: int) -> Tensor:
-    return study.shards.normalize(x[None], torch.tensor([world]))[0]
+    return Distilled(study, world, net, row)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -804,8 +793,8 @@ class Run:
         Raises:
             BadInput: the run has no classes, or the network or an argument does not fit it.
         """
-        lesson = Lesson(x, self.predict(x, client, replicate).mean, replicate * self.study.per_replicate)
-        return teach_network(self.study, self._own, lesson, model=model, how=Fusion(steps, lr))
+        answers, world = self.predict(x, client, replicate).mean, replicate * self.study.per_replicate
+        return teach_network(self.study, self._own, x, answers, world, model=model, how=Fusion(steps, lr))
 
     def _require_newest_checkpoint(self) -> None:
         """Refuses to answer for a finished run with an older checkpoint, where the newest one is gone."""

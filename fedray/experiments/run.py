@@ -117,7 +117,7 @@ def _score_candidates(
             directory.make_run_directory(candidates, dump_scenario(trial))
         warn_of_damage(candidates)
         try:
-            train(trial, candidates, replace(own, grid=tuple(grid[:number])), _ignore, make_held_out_evaluator)
+            train(trial, candidates, replace(own, grid=tuple(grid[:number])), lambda _: None, make_held_out_evaluator)
         except Diverged:
             (candidates / "diverged").touch()
             continue
@@ -177,10 +177,6 @@ def choose_best(scores: list[float], grid: list[float]) -> float:
     """
     ranked = [score if math.isfinite(score) else math.inf for score in scores]
     return grid[ranked.index(min(ranked))]
-
-
-def _ignore(_snapshot: Snapshot) -> None:
-    """A watcher that does nothing."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -6,24 +6,20 @@ import logging
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fedray.assembly.clients import invited_per_tier
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
 from fedray.core.scores import SCORES, find_score
 from fedray.core.text import (
     TARGET_NAMES,
-    format_mean,
     format_number,
     format_score,
     format_seconds,
@@ -31,7 +27,6 @@ from fedray.core.text import (
     quote_value,
     suggest_nearest,
 )
-from fedray.core.types import Clients
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
@@ -49,9 +44,8 @@ from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
 from fedray.scenario.reading import answers_clients_apart
-from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
-from fedray.storage.directory import LOCK, watch_place
+from fedray.storage.directory import watch_place
 from fedray.storage.tables import write_parquet
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -104,7 +98,6 @@ class CellLines:
 
 log = logging.getLogger("fedray")
 DONE = "summary.json"
-Children = list["subprocess.Popen[str]"]
 
 
 def train_cells(
@@ -123,20 +116,46 @@ def train_cells(
         FedrayError: the folder cannot be written, or another process trains one of its cells.
     """
     failed: dict[str, str] = {}
-    children: Children = []
+    children: list[subprocess.Popen[str]] = []
     plain.make_parent(folder / "cell")
     confirm_place = watch_place(folder)
     at_once = max(1, min(jobs, len(cells)))
     began = time.monotonic()
     at_work: list[str] = []
     ended: list[str] = []
-    shared: dict[str, Any] = {"children": children, "at_once": at_once, "lines": CellLines(say)}
+    lines = CellLines(say)
+
+    def train_cell(cell: NamedCell) -> str | None:
+        """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason."""
+        place = folder / cell.name
+        busy = FedrayError(f"another `fedray table` trains {place}: let it finish, or stop it")
+        with hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # its process holds it too
+            given = place / "scenario.yaml"
+            if (place / DONE).is_file():
+                return None
+            if given.is_file():
+                command = ["resume", str(place)]
+                found = replace(read_scenario(given, explicit=False), report=cell.scenario.report)
+                if found != cell.scenario:  # it goes on where its table says now; else the keys change no result
+                    plain.write_atomically(given, dump_scenario(cell.scenario).encode())
+            else:
+                source = folder / f"{cell.name}.yaml"
+                plain.write_atomically(source, dump_scenario(cell.scenario).encode())
+                command = ["run", str(source), "--out", str(place)]
+            variables = {PARTS_VARIABLE: str(at_once)}  # of the cluster, or of this machine
+            child = start_child([*command, *options[cell.name]], keep=[lock], variables=variables)
+            children.append(child)
+            status = follow_child(child, lambda line: lines.hear(cell.name, line))
+            children.remove(child)
+        if status < 0:
+            return f"its process was ended by {signal.Signals(-status).name}"
+        return None if status == 0 else (lines.newest(cell.name) or "no message").removeprefix("fedray: ")
 
     def train(cell: NamedCell) -> None:
         confirm_place()
         at_work.append(cell.name)
         log.info("training %s; %s of %s cells have ended", ", ".join(at_work), len(ended), len(cells))
-        reason = _train_cell(cell, folder / cell.name, options[cell.name], **shared)
+        reason = train_cell(cell)
         at_work.remove(cell.name)
         ended.append(cell.name)
         if reason is not None:
@@ -145,8 +164,13 @@ def train_cells(
         say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
 
     pool = ThreadPoolExecutor(at_once)
+
+    def stop() -> None:
+        """Lets no further cell begin, and ends those that train."""
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop_children(list(children))
+
     ending = current_ending()
-    stop = _make_stop(pool, children)
     ending.hooks.append(stop)
     try:
         list(pool.map(train, cells))
@@ -156,89 +180,6 @@ def train_cells(
         ending.hooks.remove(stop)
     confirm_place()
     return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
-
-
-def _make_stop(pool: ThreadPoolExecutor, children: Children) -> Callable[[], None]:
-    """Returns a function that lets no further cell begin, and ends those that train."""
-
-    def stop() -> None:
-        pool.shutdown(wait=False, cancel_futures=True)
-        stop_children(list(children))
-
-    return stop
-
-
-def _train_cell(
-    cell: NamedCell, folder: Path, options: list[str], *, children: Children, at_once: int, lines: CellLines
-) -> str | None:
-    """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason in one line.
-
-    Cells that train at the same time share the cluster, or this machine. Notes of its process are warnings here.
-    """
-    with hold_cell(folder) as lock:
-        if (folder / DONE).is_file():
-            return None
-        if (folder / "scenario.yaml").is_file():
-            _move_cell(cell, folder / "scenario.yaml")
-            command = ["resume", str(folder)]
-        else:
-            _remove_unborn(folder)
-            source = folder.parent / f"{folder.name}.yaml"
-            plain.write_atomically(source, dump_scenario(cell.scenario).encode())
-            command = ["run", str(source), "--out", str(folder)]
-        child = start_child([*command, *options], keep=[lock], variables={PARTS_VARIABLE: str(at_once)})
-        children.append(child)
-        status = follow_child(child, lambda line: lines.hear(cell.name, line))
-        children.remove(child)
-    if status == 0:
-        return None
-    if status < 0:
-        return f"its process was ended by {signal.Signals(-status).name}"
-    return (lines.newest(cell.name) or "no message").removeprefix("fedray: ")
-
-
-def _move_cell(cell: NamedCell, given: Path) -> None:
-    """Lets a cell go on where its table says now, with what else changes no result, but not its report."""
-    found = replace(read_scenario(given, explicit=False), report=cell.scenario.report)
-    if found != cell.scenario:
-        plain.write_atomically(given, dump_scenario(cell.scenario).encode())
-
-
-@contextmanager
-def hold_cell(folder: Path) -> Iterator[int]:
-    """Keeps other tables from a cell; the process that trains it holds the lock too, as long as it lives.
-
-    A table that was killed leaves children that end some moments later: the next one waits for them.
-
-    Args:
-        folder: the run directory of the cell.
-
-    Yields:
-        The descriptor of the lock, for the process that trains the cell.
-
-    Raises:
-        FedrayError: the lock cannot be written, or another process holds it for longer than 30 s.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, hold_cell(Path(folder) / "a") as lock:
-        ...     sorted(path.name for path in Path(folder).iterdir())
-        ['.a.lock']
-    """
-    path = folder.parent / f".{folder.name}.lock"
-    with hold_lock(path, FedrayError(f"another `fedray table` trains {folder}: let it finish, or stop it")) as handle:
-        yield handle
-
-
-def _remove_unborn(folder: Path) -> None:
-    """Removes what a run that was killed while it made its directory left: empty folders and unfinished files."""
-    if not folder.is_dir() or folder.is_symlink():
-        return
-    for path in (*folder.glob(".*.part"), folder / LOCK):
-        path.unlink(missing_ok=True)
-    for path in (folder / "checkpoints", folder):
-        with suppress(OSError):
-            path.rmdir()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -263,7 +204,15 @@ def find_first_score(rows: CellRows) -> list[str]:
         >>> list_table_notes(rows)
         ['Clients of a answer by themselves: `personal_accuracy` is theirs, and `accuracy` that of a common answer.']
     """
-    return [name for name in PERSONAL if _list_apart(rows) and not _list_lacking(rows, name)]
+    name, _, lacking = _find_personal(rows)
+    return [name] if name and not lacking else []
+
+
+def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
+    """The score of the clients' own answers, the cells whose clients use those, and the cells that lack it."""
+    apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
+    name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
+    return name, apart, [cell for cell in dict.fromkeys(cell for cell, _ in rows) if (cell, name) not in rows]
 
 
 def list_table_notes(rows: CellRows) -> list[str]:
@@ -273,44 +222,26 @@ def list_table_notes(rows: CellRows) -> list[str]:
         rows: as in `find_first_score`; `chosen` is a line where the test rows chose the round in which a cell ended.
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
-    return [*_tell_answers(rows), *chosen]
+    name, apart, lacking = _find_personal(rows)
+    if not name:
+        return chosen
+    more = f" Without it: {', '.join(lacking)} (with evaluate.personal=true a run records it)." if lacking else ""
+    common = f"`{name}` is theirs, and `{name.removeprefix('personal_')}` that of a common answer."
+    return [f"Clients of {', '.join(apart)} answer by themselves: {common}{more}", *chosen]
 
 
-def mark_row(text: str, row: Mapping[str, Any] | None, mark: str = MARK) -> str:
+def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
     """Returns a score of a cell as text, with a mark where the test rows chose the round in which the cell ended.
 
     Args:
         text: the score; an empty one has no mark.
         row: of the score; `chosen` says that it was chosen so.
-        mark: what is behind it.
 
     Example:
-        >>> mark_row("0.9", {"chosen": "a line"}, "*"), mark_row("0.9", {})
-        ('0.9 *', '0.9')
+        >>> mark_row("0.9", {"chosen": "a line"}), mark_row("0.9", {})
+        ('0.9 †', '0.9')
     """
-    return f"{text} {mark}" if text and row is not None and row.get("chosen") else text
-
-
-def _tell_answers(rows: CellRows) -> list[str]:
-    """Returns a line where clients of some cells use answers of their own: which score is theirs."""
-    apart = _list_apart(rows)
-    name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
-    if not name:
-        return []
-    plain, lacking = name.removeprefix("personal_"), ", ".join(_list_lacking(rows, name))
-    more = f" Without it: {lacking} (with evaluate.personal=true a run records it)." if lacking else ""
-    whose = f"Clients of {', '.join(apart)} answer by themselves"
-    return [f"{whose}: `{name}` is theirs, and `{plain}` that of a common answer.{more}"]
-
-
-def _list_apart(rows: CellRows) -> list[str]:
-    """Returns the cells whose clients use answers of their own."""
-    return list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
-
-
-def _list_lacking(rows: CellRows, name: str) -> list[str]:
-    """Returns the cells without a score."""
-    return [cell for cell in dict.fromkeys(cell for cell, _ in rows) if (cell, name) not in rows]
+    return f"{text} {MARK}" if text and row is not None and row.get("chosen") else text
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -345,14 +276,6 @@ class TableView(NamedTuple):
     rows: dict[tuple[str, str], dict[str, Any]]
     errors: dict[str, str]
 
-    def of_metric(self, name: str) -> Rows:
-        """Returns the rows of a metric."""
-        return [row for (_, metric), row in self.rows.items() if metric == name]
-
-    def of_cell(self, name: str) -> Rows:
-        """Returns the rows of a cell."""
-        return [row for (cell, _), row in self.rows.items() if cell == name]
-
 
 def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
     """Published metrics, and further ones in the order of their importance; or those that are asked for.
@@ -360,17 +283,15 @@ def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
     Args:
         rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
             failed.
-        wanted: names of metrics, or patterns such as `conformal_*`, in the order of the columns; none: chosen here.
-
-    Raises:
-        BadInput: a word of `wanted` fits no metric of these cells.
+        wanted: names of metrics, or patterns such as `conformal_*`, in the order of the columns; none, or none that
+            fits: chosen here.
     """
     errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
     found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
     known = list(dict.fromkeys(metric for _, metric in found))
-    if wanted and known:
-        return TableView(_match_metrics(known, wanted), published, found, errors)
+    if chosen := [name for pattern in wanted for name in known if fnmatchcase(name, pattern)]:
+        return TableView(list(dict.fromkeys(chosen)), published, found, errors)
     first = find_first_score(found)
     rest = [m for m in dict.fromkeys([*first, *FIRST_METRICS]) if m in known and m not in published]
     most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
@@ -397,14 +318,6 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
             raise BadInput(f"--metrics {word}: there is no such score; {remedy}")
 
 
-def _match_metrics(known: list[str], wanted: Sequence[str]) -> list[str]:
-    for pattern in wanted:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            remedy = suggest_nearest(pattern, known, f"they have {', '.join(known)}")
-            raise BadInput(f"--metrics {pattern}: the cells have no such score; {remedy}")
-    return list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
-
-
 def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
     r"""Returns the table as Markdown: one line for each cell, and a metric's published values beside those found.
 
@@ -412,9 +325,6 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
         rows: as in `choose_metrics`.
         names: of the cells, in their order.
         wanted: as in `choose_metrics`.
-
-    Raises:
-        BadInput: as in `choose_metrics`.
 
     Example:
         >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
@@ -426,71 +336,64 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
         <BLANKLINE>
         Mean +- standard deviation over the n replicates and folds of a cell.
         >>> print(format_latex([row], ["a_1"]), end="")
-        % \usepackage{booktabs}; Mean +- standard deviation over the n replicates and folds of a cell
-        \begin{tabular}{lrrrrrr}
+        % \usepackage{booktabs}
+        % Mean +- standard deviation over the n replicates and folds of a cell.
+        \begin{tabular}{lrrrrr}
         \toprule
-        cell & accuracy & accuracy published & n & rounds & uplink (MB) & downlink (MB) \\
+        cell & accuracy & accuracy published & rounds & up MB, each & down MB, each \\
         \midrule
-        a\_1 & $0.9000 \pm 0.0100$ & 0.91 & 3 & 5 & 2.0 & 10.0 \\
+        a\_1 & 0.9000 $\pm$ 0.0100 (n = 3) & 0.91 & 5 & 2.0 & 10.0 \\
         \bottomrule
         \end{tabular}
     """
-    view = choose_metrics(rows, wanted)
-    head = ["cell", *(c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m]))]
-    head += ["rounds", "up MB, each", "down MB, each"]
-    lines = [head]
-    largest = {name: max((r["mean"] or 0.0 for r in view.of_metric(name)), default=0.0) for name in TARGET_NAMES}
-    for name in names:
-        cells = [f"failed: {view.errors.get(name)}", *[""] * (len(head) - 2)]
-        if name not in view.errors:
-            cells, worlds = [], max(r["n"] for r in view.of_cell(name))
-            for metric in view.metrics:
-                row = view.rows.get((name, metric))
-                score = "" if row is None else format_score(row, worlds, metric, largest.get(metric))
-                cells += [mark_row(score, row), *([_show_published(row)] if metric in view.published else [])]
-            cells += _list_costs(view.of_cell(name)[0], worlds)
-        lines.append([name, *cells])
-    text = [f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |\n" for line in lines]
+    head, lines, notes = _write_cells(rows, names, wanted)
+    text = [f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |\n" for line in (head, *lines)]
     text.insert(1, f"{'|---' * len(head)}|\n")
-    spread = any(row["sd"] is not None for row in view.rows.values())
-    notes = [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(view.rows)]
     return "".join([*text, *(f"\n{note}\n" for note in notes)])
 
 
 def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    """Returns the table as a LaTeX `tabular` in the style of booktabs, with the numbers of the Markdown.
+    """Returns the table as a LaTeX `tabular` in the style of booktabs, with the cells of the Markdown.
 
     Args:
         rows: as in `choose_metrics`.
         names: of the cells, in their order.
         wanted: as in `choose_metrics`.
-
-    Raises:
-        BadInput: as in `choose_metrics`.
     """
     import pandas as pd  # slow to import
 
+    head, lines, notes = _write_cells(rows, names, wanted)
+    frame = pd.DataFrame(lines, columns=head)
+    text = str(frame.to_latex(index=False, escape=True, column_format=f"l{'r' * (len(head) - 1)}"))
+    return "".join(f"% {note}\n" for note in (r"\usepackage{booktabs}", *notes)) + text.replace(" +- ", r" $\pm$ ")
+
+
+def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[list[str], list[list[str]], list[str]]:
+    """The head of a table, its lines, one a cell, and the notes below it; arguments as in `format_markdown`."""
     view = choose_metrics(rows, wanted)
-    words = {m: "uplink to target (MB)" if m == BYTES else name_score(m) for m in view.metrics}
-    head = ["cell", *(c for m, w in words.items() for c in ([w, f"{w} published"] if m in view.published else [w]))]
-    head += ["n", "rounds", "uplink (MB)", "downlink (MB)"]
-    lines: list[list[Any]] = []
+    head = ["cell", *(c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m]))]
+    head += ["rounds", "up MB, each", "down MB, each"]
+    largest = {
+        name: max((r["mean"] or 0.0 for (_, metric), r in view.rows.items() if metric == name), default=0.0)
+        for name in TARGET_NAMES
+    }
+    lines = []
     for name in names:
-        cells = ["failed", *[""] * (len(head) - 2)]
+        cells = [f"failed: {view.errors.get(name)}", *[""] * (len(head) - 2)]
         if name not in view.errors:
-            cells, worlds = [], max(r["n"] for r in view.of_cell(name))
+            mine = [row for (cell, _), row in view.rows.items() if cell == name]
+            cells, worlds = [], max(row["n"] for row in mine)
             for metric in view.metrics:
                 row = view.rows.get((name, metric))
-                cells.append(mark_row(_show_latex(row, worlds), row, r"$^\dagger$"))
-                cells += [_power_of_ten(_show_published(row))] if metric in view.published else []
-            cells += [str(worlds), *_list_costs(view.of_cell(name)[0], worlds)]
-        lines.append([name, *((cell,) for cell in cells)])  # a text is escaped, and what stands in a tuple is LaTeX
-    notes = [rf"\usepackage{{booktabs}}; {SPREAD_NOTE}", *list_table_notes(view.rows)]
-    notes += [f"{name} failed: {view.errors[name]}" for name in names if name in view.errors]
-    show = dict.fromkeys(head[1:], itemgetter(0))
-    frame = pd.DataFrame(lines, columns=head)
-    text = frame.to_latex(index=False, escape=True, formatters=show, column_format=f"l{'r' * (len(head) - 1)}")
-    return "".join(f"% {note}\n" for note in notes) + str(text)
+                score = "" if row is None else format_score(row, worlds, metric, largest.get(metric))
+                cells.append(mark_row(score, row))
+                if metric in view.published:
+                    cells.append("" if row is None or row["published"] is None else f"{row['published']:g}")
+            each = [mine[0][key] / max(worlds, 1) / 1e6 for key in ("up_bytes", "down_bytes")]
+            cells += [str(mine[0]["rounds"]), *(f"{size:.1f}" if size >= 1 else f"{size:.2g}" for size in each)]
+        lines.append([name, *cells])
+    spread = any(row["sd"] is not None for row in view.rows.values())
+    return head, lines, [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(view.rows)]
 
 
 def list_published(rows: Rows) -> Table:
@@ -517,38 +420,6 @@ def list_published(rows: Rows) -> Table:
             [row["cell"], name_score(metric), shown, sd, str(row["n"]), format_number(published, metric), less]
         )
     return head, found
-
-
-def _show_latex(row: dict[str, Any] | None, worlds: int) -> str:
-    if row is None or row["mean"] is None:
-        return ""
-    size = 1e6 if row["metric"] == BYTES else 1
-    scaled = [None if value is None else value / size for value in (row["mean"], row["sd"])]
-    mean, sd = (_power_of_ten(text) for text in format_mean(scaled[0] or 0.0, scaled[1], row["metric"]))
-    spread = f" \\pm {sd}" if sd else ""
-    count = f"\\ (n = {row['n']})" if row["n"] < worlds else ""  # only some replicates have it
-    return f"${mean}{spread}{count}$"
-
-
-def _power_of_ten(text: str) -> str:
-    r"""Returns a number as LaTeX prints it, within or without `$`.
-
-    Example:
-        >>> print(_power_of_ten("4.5e-05"), _power_of_ten("0.91"))
-        \ensuremath{4.5 \cdot 10^{-5}} 0.91
-    """
-    digits, mark, power = text.partition("e")
-    return rf"\ensuremath{{{digits} \cdot 10^{{{int(power)}}}}}" if mark else text
-
-
-def _show_published(row: dict[str, Any] | None) -> str:
-    return "" if row is None or row["published"] is None else f"{row['published']:g}"
-
-
-def _list_costs(row: dict[str, Any], worlds: int) -> list[str]:
-    """Rounds, and the uplink and the downlink of one replicate in MB."""
-    each = [row[key] / max(worlds, 1) / 1e6 for key in ("up_bytes", "down_bytes")]
-    return [str(row["rounds"]), *(f"{size:.1f}" if size >= 1 else f"{size:.2g}" for size in each)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -589,7 +460,7 @@ def run_table(
             finished stay in the table.
         metrics: names of scores, or patterns, that `table.md` and `table.tex` show, in this order; none: those with
             published values, and the most important others.
-        jobs: cells at a time, each in a process of its own; with several the longest cells begin.
+        jobs: cells at a time, each in a process of its own.
         address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
         wait_for: what the cluster must have before a cell begins, by Ray's names.
         modules: names of your modules, which each cell's process imports first.
@@ -611,37 +482,26 @@ def run_table(
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")
     options = {cell.name: _list_options(cell, address, modules, wait_for) for cell in wanted}
-    order = sorted(chosen, key=_count_jobs, reverse=True) if jobs > 1 else chosen
-    failed = train_cells(order, out / "cells", jobs, options, say)
-    rows = _read_cells(wanted, out / "cells", failed)
+    failed = train_cells(chosen, out / "cells", jobs, options, say)
+    rows: Rows = []
+    for cell in wanted:
+        try:
+            rows += [] if cell.name in failed else _read_rows(cell, out / "cells" / cell.name)
+        except FedrayError as error:  # its summary is damaged
+            failed[cell.name] = str(error)
+    rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
     plain.make_parent(out / "table.parquet")
     write_parquet(out / "table.parquet", pa.Table.from_pylist(rows, schema=table_schema("table")))
     names = [cell.name for cell in wanted]
-    text = format_markdown(rows, names, metrics) + _list_absent([cell for cell in cells if cell not in wanted], out)
+    text, left = format_markdown(rows, names, metrics), [cell.name for cell in cells if cell not in wanted]
+    begun = [name for name in left if (out / "cells" / name / "scenario.yaml").is_file()]
+    for what, absent in (("Not finished", begun), ("Not run", [name for name in left if name not in begun])):
+        text += f"\n{what}: {', '.join(absent)}.\n" if absent else ""
     plain.write_atomically(out / "table.md", text.encode())
     plain.write_atomically(out / "table.tex", format_latex(rows, names, metrics).encode())
     if scenario.report and len(failed) < len(names):
         _write_page(rows, out, [name for name in names if name not in failed])
     return TableResult(text, failed)
-
-
-def _list_absent(cells: Sequence[NamedCell], out: Path) -> str:
-    """Returns the lines of a table about its other cells: which have begun, and which have not."""
-    begun = [cell.name for cell in cells if (out / "cells" / cell.name / "scenario.yaml").is_file()]
-    fresh = [cell.name for cell in cells if cell.name not in begun]
-    both = (("Not finished", begun), ("Not run", fresh))
-    return "".join(f"\n{what}: {', '.join(names)}.\n" for what, names in both if names)
-
-
-def _read_cells(cells: Sequence[NamedCell], folder: Path, failed: dict[str, str]) -> Rows:
-    """The rows of finished cells, and one for each that failed, to which those with a damaged summary are added."""
-    rows: Rows = []
-    for cell in cells:
-        try:
-            rows += [] if cell.name in failed else _read_rows(cell, folder / cell.name)
-        except FedrayError as error:
-            failed[cell.name] = str(error)
-    return rows + [{"cell": name, "error": reason} for name, reason in failed.items()]
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
@@ -675,17 +535,6 @@ def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
     tables = [("Published and found", published, PUBLISHED_NOTE)] if published[1] else []
     folders = [out / "cells" / name for name in names]
     write_report(folders, out / "report.html", title=f"Table of {len(names)} cells", tables=tables)
-
-
-def _count_jobs(cell: NamedCell) -> float:
-    """Returns how many jobs a cell trains."""
-    scenario, number = cell.scenario, cell.scenario.clients.number
-    if number is None:  # the data will say
-        return float(scenario.rounds * scenario.replicates)
-    clients = Clients(tier_table(scenario, number))
-    each = [scenario.method.models if one.models_per_round is None else one.models_per_round for one in clients.tiers]
-    jobs = sum(n * m for n, m in zip(invited_per_tier(scenario, clients), each, strict=True))
-    return float(jobs * scenario.rounds * scenario.replicates)
 
 
 def _check_cell(cell: NamedCell, folder: Path) -> None:

@@ -85,54 +85,36 @@ def figure_weights(run: ReadRun) -> Figure | None:
     return figure
 
 
-def figure_client_accuracy(run: ReadRun) -> Figure | None:
-    """Accuracy of each client, sorted, with the mean and the 10th percentile."""
-    found = sort_clients(run.pictures.get("client_accuracy"))
-    if found is None:
+def figure_clients(run: ReadRun) -> Figure | None:
+    """Accuracy or RMSE of each client, the best first, and what equal weights would give it (of an RMSE)."""
+    is_class = "client_accuracy" in run.pictures
+    name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
+    values = run.pictures.get(found)
+    ranked = sort_clients(values if is_class or values is None else -values)
+    if ranked is None:
         return None
-    each, who = found
-    low = float(np.quantile(each, 0.1))
-    title = f"One client in ten stays below {100 * low:.1f} % accuracy (mean {100 * each.mean():.1f} %)"
+    each, who = np.abs(ranked[0]), ranked[1]
+    tenth, mean = float(np.quantile(each, 0.1 if is_class else 0.9)), float(each.mean())
+    low, middle = (format_number(value, "accuracy" if is_class else "rmse") for value in (tenth, mean))
+    title = f"One client in ten {'stays below' if is_class else 'is above'} {low} {name} (mean {middle})"
     figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.4))
     draw_sorted_bars(axes, each, pictures.ACCENT)
-    for name, value, side in (("mean", float(each.mean()), "bottom"), ("10th percentile", low, "top")):
+    equal = None if is_class else run.pictures.get("client_rmse_equal")
+    if equal is not None and not np.allclose(equal[who], each):
+        look: dict[str, Any] = {"color": pictures.ORANGE, "markersize": 5, "label": "_all models alike"}
+        look["rasterized"] = len(each) > pictures.MOST_VECTOR_MARKS
+        axes.plot(np.arange(len(each)), equal[who], ".", **look)
+        pictures.draw_key(axes, ["own weights or models", "all models alike"], [pictures.ACCENT, pictures.ORANGE])
+    for text, value, side in (("mean", mean, "bottom"), ("one in ten", tenth, "top")):
         axes.axhline(value, **pictures.DASHED)
-        text = f"{name}\n{100 * value:.1f} %"
         axes.text(1.01, value, text, transform=axes.get_yaxis_transform(), va=side, fontsize=8.5)
     axes.set_xlim(-0.7, len(each) - 0.3)
-    axes.set_ylim(0, min(1.0, float(each.max()) * 1.06))
+    axes.set_ylim(bottom=0)
     axes.set_xlabel(f"{len(each)} clients, best first")
-    axes.set_ylabel("accuracy for the client")
+    axes.set_ylabel(f"{name} for the client")
     pictures.name_places(axes.xaxis, who, whole="client ")
-    pictures.use_percent(axes.yaxis)
-    return figure
-
-
-def figure_client_rmse(run: ReadRun) -> Figure | None:
-    """RMSE of each client with its own weights or models, sorted, and what equal weights would give it."""
-    own, equal = (run.pictures.get(name) for name in ("client_rmse", "client_rmse_equal"))
-    if own is None or equal is None:
-        return None
-    known = np.flatnonzero(np.isfinite(own) & np.isfinite(equal))
-    order = known[np.argsort(own[known], kind="stable")]
-    after, before = own[order].astype(np.float64), equal[order].astype(np.float64)
-    if len(after) < 2 or np.ptp(np.concatenate([after, before])) == 0:
-        return None
-    high = float(np.quantile(after, 0.9))
-    title = f"One client in ten has an RMSE above {high:.3g} (mean {after.mean():.3g}"
-    title += ")" if np.allclose(before, after) else f"; all models alike: {before.mean():.3g})"
-    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.4))
-    draw_sorted_bars(axes, after, pictures.ACCENT)
-    if not np.allclose(before, after):
-        dots: dict[str, Any] = {"color": pictures.ORANGE, "markersize": 5}
-        dots["rasterized"] = len(before) > pictures.MOST_VECTOR_MARKS
-        axes.plot(np.arange(len(before)), before, ".", label="_all models alike", **dots)
-        pictures.draw_key(axes, ["own weights or models", "all models alike"], [pictures.ACCENT, pictures.ORANGE])
-    axes.set_xlim(-0.7, len(after) - 0.3)
-    axes.set_ylim(0, 1.06 * float(max(after.max(), before.max())) or 1.0)
-    axes.set_xlabel(f"{len(after)} clients, best first")
-    pictures.name_places(axes.xaxis, order.tolist(), whole="client ")
-    axes.set_ylabel("RMSE for the client")
+    if is_class:
+        pictures.use_percent(axes.yaxis)
     return figure
 
 

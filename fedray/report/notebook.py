@@ -113,7 +113,7 @@ Draw = Callable[[ReadRun], Figure | None]
 def list_draws(run: ReadRun) -> dict[str, Draw]:
     """What `draw_plot` draws, by its name: the report's pictures, short names of some of them, and a run's scores."""
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
-    short = {run.metric: "rounds", "time": "seconds", "clients": f"client_{run.metric}"}
+    short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
     plain = {name: partial(figure_score, name=name) for name in scores}
     return {**plain, **{name: drawn[of] for name, of in short.items()}, **drawn}

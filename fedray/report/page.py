@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -19,9 +17,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.core.errors import BadInput, Unwritable
+from fedray.core.errors import BadInput
 from fedray.core.text import format_bytes, format_number, format_seconds, name_score, show_line
-from fedray.files.plain import refuse_special, replace_file
+from fedray.files.plain import make_parent, write_atomically
 from fedray.report import (
     clients,
     compare,
@@ -34,7 +32,7 @@ from fedray.report import (
     stacking,
 )
 from fedray.report.pictures import Picture, Section, draw_picture, pair_figures
-from fedray.report.read import Best, ReadRun, Table, find_headline, mark_score, tell_choices
+from fedray.report.read import Best, ReadRun, Table, find_headline, mark_score, read_run, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The headline numbers of a run, as cards at the top of its page.
@@ -235,14 +233,13 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (clients.figure_data, ""),
             (clients.figure_weights, "Each column adds up to 100 %."),
-            (clients.figure_client_accuracy, "Each client answers with its own weights over the models."),
+            (clients.figure_clients, "Each client answers with its own weights or models. Dots: all models alike."),
             (clients.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
             (
                 clients.figure_tiers,
                 "A dot is a client with its own weights over the models; line: the mean of the tier.",
             ),
             (clients.figure_conformal, SETS_NOTE),
-            (clients.figure_client_rmse, "Bars: with the client's own weights or models. Dots: all models alike."),
             (clients.figure_drift, DRIFT_NOTE),
         ),
     ),
@@ -374,30 +371,14 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
             stays as it was).
         Unwritable: the disk is full or has a fault.
     """
-    # Matplotlib is imported only when a report is made
-    from fedray.report.read import read_run
-
     if not run_dirs:
         raise BadInput("report: no run directory given: name at least one")
-    with _one_line(out):
-        refuse_special(out)  # said before minutes of drawing
+    if out.is_dir():  # said before minutes of drawing
+        raise BadInput(f"--out {out} cannot be written: it is a directory: name a file")
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 and not tables else render_many(runs, title, tables)
-    with _one_line(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(out, page.encode())
-
-
-@contextmanager
-def _one_line(out: Path) -> Iterator[None]:
-    """Errors of the system as one line about the file that is written."""
-    try:
-        yield
-    except OSError as error:
-        line = f"--out {out} cannot be written ({error.strerror})"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise Unwritable(f"{line}: free space or choose another file") from None
-        raise BadInput(f"{line}: choose another file") from None
+    make_parent(out)
+    write_atomically(out, page.encode())
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from fedray.core.text import quote_value, suggest_nearest
 from fedray.scenario import names
@@ -30,21 +30,6 @@ _ALIAS = {  # words of other tools
     "gpus": "clients.tiers.NAME.num_gpus",
     "backend": "runtime",
 }
-
-
-def find_key(word: str, keys: Collection[str] = ()) -> str | None:
-    """Returns the key that a word stands for: one of `keys` by its last part, or that of another tool's word.
-
-    Args:
-        word: what somebody wrote, with dashes or underscores.
-        keys: dotted, those that are there.
-
-    Example:
-        >>> find_key("batch-size", ("local.batch_size",)), find_key("num_rounds"), find_key("color")
-        ('local.batch_size', 'rounds', None)
-    """
-    plain = word.lower().replace("-", "_")
-    return next((key for key in keys if key.rpartition(".")[2] == plain), _ALIAS.get(plain))
 
 
 def explain_unknown_key(
@@ -75,7 +60,7 @@ def explain_unknown_key(
         users = _list_users(owner[0], key)
         if users:
             return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
-    if alias := find_key(key):
+    if alias := _ALIAS.get(key.lower().replace("-", "_")):
         last = alias.rpartition(".")[2]
         remedy = f"did you mean {lead}{last}?" if last in keys else f"did you mean {alias}?"
     elif 0 < len(elsewhere := _find_elsewhere(key, path, sections or {})) <= MOST_PLACES:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError, Unwritable
+from fedray.core.errors import BadInput, Unwritable
 from fedray.core.text import show_line
 from fedray.files.bounded import read_or_explain
 from fedray.tuning.space import Parameter, is_active
@@ -55,66 +54,25 @@ def explain_storage(storage: str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.filename not in (None, storage, f"{storage}.lock"):  # of something else
-            raise
-        raise _say_lost(storage, error) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise _say_lost(storage, error) from None
     except Exception as error:
-        if not type(error).__module__.startswith(_LIBRARIES):
+        of_file = isinstance(error, OSError) and error.filename in (None, storage, f"{storage}.lock")
+        damaged = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+        if not (of_file or damaged or type(error).__module__.startswith(_LIBRARIES)):
             raise
-        raise _say_lost(storage, error) from None
-
-
-def _say_lost(storage: str, error: BaseException) -> Unwritable:
-    while error.__cause__ is not None:  # Optuna's own text is about its users' mistakes
-        error = error.__cause__
-    why = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-    full = getattr(error, "errno", None) in IS_FULL or "disk is full" in why  # SQLite has no numbers
-    remedy = "free space, then --resume" if full else REMEDY
-    return Unwritable(f"the storage of the sweep ({name_storage(storage)}) cannot be used ({show_line(why)}): {remedy}")
-
-
-def watch_storage(storage: str) -> Callable[[], None]:
-    """A function that raises `Unwritable` once the file of a storage was deleted or replaced.
-
-    Optuna goes on with a new, empty journal where the old one was deleted, and SQLite with a file without a name.
-
-    Args:
-        storage: a journal file or a storage URL.
-    """
-    path = _find_file(storage)
-    began = None if path is None else _identify_file(path)
-
-    def confirm() -> None:
-        if path is not None and began is not None and _identify_file(path) != began:
-            raise Unwritable(f"the storage of the sweep, {path}, was deleted or replaced: {REMEDY}")
-
-    return confirm
-
-
-def _find_file(storage: str) -> Path | None:
-    """The file of a journal or of SQLite."""
-    if "://" not in storage:
-        return Path(storage)
-    kind, _, path = storage.partition(":///")
-    return Path(path.partition("?")[0]) if kind.startswith("sqlite") and path else None
-
-
-def _identify_file(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # Optuna's own text is about its users' mistakes
+            cause = cause.__cause__
+        why = getattr(cause, "strerror", None) or str(cause).partition("\n")[0] or type(cause).__name__
+        full = getattr(cause, "errno", None) in IS_FULL or "disk is full" in why  # SQLite has no numbers
+        remedy = "free space, then --resume" if full else REMEDY
+        name = name_storage(storage)
+        raise Unwritable(f"the storage of the sweep ({name}) cannot be used ({show_line(why)}): {remedy}") from None
 
 
 def mend_journal(journal: Path) -> None:
     """Cuts off a last line that was never finished, and a lock that a killed sweep left; for when nobody else writes.
 
     Raises:
-        BadInput: a line before the last one is damaged.
         FedrayError: the journal cannot be read.
     """
     if not journal.exists():
@@ -123,47 +81,13 @@ def mend_journal(journal: Path) -> None:
     if not data.endswith(b"\n"):
         with journal.open("r+b") as file:
             file.truncate(data.rfind(b"\n") + 1)
-    for number, line in enumerate(data.splitlines(keepends=True), 1):
-        if line.endswith(b"\n") and not _is_entry(line):
-            raise BadInput(f"{journal}, line {number} is damaged: restore the file, or start a new sweep")
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
-
-
-def _is_entry(line: bytes) -> bool:
-    """Whether a line of a journal is one that Optuna writes."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(entry, dict) and isinstance(entry.get("op_code"), int) and "worker_id" in entry
-
-
-@contextmanager
-def explain_entries(storage: str) -> Iterator[None]:
-    """Makes one line of what Optuna raises where the entries of a storage contradict each other.
-
-    Args:
-        storage: a journal file or a storage URL.
-
-    Raises:
-        BadInput: they do.
-    """
-    try:
-        yield
-    except (FedrayError, OSError, optuna.exceptions.OptunaError):
-        raise
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        why = show_line(f"{type(error).__name__}: {error}", 120)
-        raise BadInput(
-            f"the storage of the sweep ({name_storage(storage)}) is damaged ({why}): restore it, or start a new sweep"
-        ) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Optuna's side of a sweep: the storage, the study, samplers whose random numbers have an address, pruners.
 
-MAKING_SECONDS = 10.0  # for another process to make the tables of a storage
-MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # what databases then say
+IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
 NOTES = "fedray"  # one attribute: every write of a journal is an fsync
 
 
@@ -187,28 +111,13 @@ def open_storage(storage: str) -> Any:
     """An Optuna storage: a journal file (its last line mended if a crash cut it), or any URL that Optuna knows."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in storage:
-        with explain_storage(storage), explain_entries(storage):
+        with explain_storage(storage):
             return JournalStorage(JournalFileBackend(storage, JournalFileOpenLock(storage)))
     try:
-        return _open_url(storage)
+        return optuna.storages.get_storage(storage)
     except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
-        kind = storage.partition("://")[0]
-        raise BadInput(
-            f"--storage {kind}://... cannot be opened ({type(error).__name__}): check the URL and its driver"
-        ) from None
-
-
-def _open_url(url: str) -> Any:
-    """The storage of a URL; where another sweep makes its tables at this moment, it is opened once more."""
-    deadline = time.monotonic() + MAKING_SECONDS
-    while True:
-        try:
-            return optuna.storages.get_storage(url)
-        except Exception as error:
-            made = any(word in str(error).lower() for word in MADE_MEANWHILE)
-            if not made or not type(error).__module__.startswith("sqlalchemy") or time.monotonic() > deadline:
-                raise
-        time.sleep(0.1)
+        name = f"--storage {name_storage(storage)}"
+        raise BadInput(f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver") from None
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
@@ -227,13 +136,7 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
     with explain_storage(url):
         known = optuna.get_all_study_names(open_storage(url))
     if name in known and not resume:
-        raise _name_in_use(name)
-
-
-def _name_in_use(name: str) -> BadInput:
-    return BadInput(
-        f"name = {name} is a study of this storage: choose another, or --resume with the --out of its sweep"
-    )
+        raise BadInput(IN_USE.format(name))
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: bool = False) -> optuna.Study:
@@ -248,39 +151,26 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
     Raises:
         BadInput: the storage holds a study of this name already, and this is no resume, or it has lost the study.
     """
-    directions = [objective.direction for objective in sweep.objectives]
-    storage = open_storage(location.storage)
-    _refuse_lost_study(storage, location, begun)
+    storage, where = open_storage(location.storage), name_storage(location.storage)
+    if begun and location.name not in optuna.get_all_study_names(storage):  # a new study would train over its trials
+        raise BadInput(
+            f"the storage {where} has no study {location.name}, of which trials were trained: give the --storage that "
+            "the sweep began with, or restore it"
+        )
     try:
-        with explain_entries(location.storage):
-            study = optuna.create_study(
-                storage=storage,
-                study_name=location.name,
-                directions=directions,
-                load_if_exists=resume,
-                pruner=make_pruner(location),
-            )
-            study.get_trials(deepcopy=False)
+        study = optuna.create_study(
+            storage=storage,
+            study_name=location.name,
+            directions=[objective.direction for objective in sweep.objectives],
+            load_if_exists=resume,
+            pruner=make_pruner(location),
+        )
     except optuna.exceptions.DuplicatedStudyError:
-        raise _name_in_use(location.name) from None
+        raise BadInput(IN_USE.format(location.name)) from None
     with warnings.catch_warnings():  # names are experimental in Optuna 5, and only shown
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])
     return study
-
-
-def _refuse_lost_study(storage: Any, location: StudyLocation, begun: bool) -> None:
-    """Refuses a storage without the study of trials that were trained: a new study would train over them."""
-    journal = None if "://" in location.storage else Path(location.storage)
-    has_entries = journal is not None and journal.stat().st_size > 0
-    if not (begun or has_entries) or location.name in optuna.get_all_study_names(storage):
-        return
-    if journal is not None:
-        raise BadInput(f"{journal} is damaged (it has no study {location.name}): restore it")
-    raise BadInput(
-        f"--storage {name_storage(location.storage)} has no study {location.name}, of which trials were trained: give "
-        "the storage that the sweep began with (a relative path of SQLite begins where the command is given)"
-    )
 
 
 def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, FrozenTrial]:
@@ -301,9 +191,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
     """What the search noted about a trial: how it was answered (trained, looked up, refused), its run, seconds, ..."""
-    found = trial.user_attrs.get(NOTES, {})
-    if not isinstance(found, Mapping):
-        raise BadInput(f"the note of trial {trial.number} in the study is damaged: start a new sweep")
+    found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import optuna
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from optuna.trial import FrozenTrial, TrialState
@@ -29,7 +29,6 @@ from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import SearchState
 from fedray.tuning.space import Parameter, format_value
-from fedray.tuning.sweep import list_idle_parameters
 from fedray.tuning.trial import read_histories
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -47,7 +46,6 @@ class View(NamedTuple):
         done: complete trials whose values are all finite.
         winners: numbers of the winning trials.
         curves: by trial number, the evaluated rounds and the metric of `pick_course` in each, `[rounds]` both.
-        idle: for each objective the keys of parameters that cannot act on it; empty: all act on all.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -57,12 +55,6 @@ class View(NamedTuple):
     done: list[FrozenTrial]
     winners: list[int]
     curves: dict[int, tuple[FloatArray, FloatArray]]
-    idle: tuple[frozenset[str], ...] = ()
-
-    def acting(self, i: int) -> list[Parameter]:
-        """The parameters that can act on objective i, by which it may be ranked and drawn."""
-        idle = self.idle[i] if self.idle else frozenset()
-        return [parameter for parameter in self.space if parameter.key not in idle]
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
@@ -74,11 +66,6 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
         'accuracy'
     """
     return next((objective for objective in objectives if objective.kind != "total"), objectives[0])
-
-
-def make_shades() -> Colormap:
-    """Colors from low to high values, readable on light and dark pages."""
-    return LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
 
 
 def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
@@ -250,8 +237,6 @@ IMPORTANT = 8  # parameters in the importance chart
 def compute_importance(view: View, i: int) -> dict[str, float]:
     """The share of an objective's spread that each parameter explains, by its key; empty with fewer than four trials.
 
-    Parameters that cannot act on the objective are left out: what a regression gives them is chance.
-
     It is that of fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is
     conditional.
 
@@ -271,9 +256,7 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
             )
     except (RuntimeError, ValueError):  # too few different trials
         return {}
-    acting = {parameter.key for parameter in view.acting(i)}
-    kept = {key: share for key, share in found.items() if key in acting}
-    return {key: share / (sum(kept.values()) or 1.0) for key, share in kept.items()}
+    return {key: share / (sum(found.values()) or 1.0) for key, share in found.items()}
 
 
 def figure_importance(view: View) -> Figure | None:
@@ -307,9 +290,9 @@ def figure_importance(view: View) -> Figure | None:
 
 def figure_slices(view: View, i: int) -> Figure | None:
     """An objective against each parameter."""
-    if len(view.done) < 2 or not view.acting(i):
+    if len(view.done) < 2:
         return None
-    objective, space = view.objectives[i], view.acting(i)[:PANELS]
+    objective, space = view.objectives[i], view.space[:PANELS]
     columns = min(4 if len(space) != 3 else 3, len(space))
     rows = -(-len(space) // columns)
     size = (pictures.WIDE if columns > 1 else pictures.NARROW, 2.7 * rows + 0.2)
@@ -319,13 +302,14 @@ def figure_slices(view: View, i: int) -> Figure | None:
     values, label = scale_values(objective, [trial.values[i] for trial in view.done])
     order = np.array([trial.number for trial in view.done], dtype=float)
     panels = list(grid.ravel())
+    shades = LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
     for axes, parameter in zip(panels, space, strict=False):
         axes.scatter(
             find_axis_positions(parameter, view.done),
             values,
             s=18,
             c=order,
-            cmap=make_shades(),
+            cmap=shades,
             alpha=0.85,
             linewidths=0,
             label="_trials",
@@ -342,16 +326,6 @@ def figure_slices(view: View, i: int) -> Figure | None:
     for axes in grid[:, 0]:
         axes.set_ylabel(label)
     return figure
-
-
-def list_idle_notes(view: View) -> list[str]:
-    """Which parameters cannot act on an objective, and so are in none of its pictures."""
-    found = []
-    for i, objective in enumerate(view.objectives):
-        keys = ", ".join(parameter.key for parameter in view.space if parameter not in view.acting(i))
-        if keys:
-            found.append(f"{keys} cannot act on {objective.name}, and has no place in its pictures.")
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -407,8 +381,7 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
     curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(state, trial)) is not None}
-    idle = list_idle_parameters(state.sweep)
-    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves, idle)
+    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves)
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
@@ -469,7 +442,7 @@ def _notes(view: View) -> list[str]:
     notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
-    return notes + list_idle_notes(view)
+    return notes
 
 
 def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
@@ -503,7 +476,8 @@ def _list_rows(
     rows = []
     for trial in trials:
         has, values = trial.state == TrialState.COMPLETE, list[str | Best]()
-        for i, (objective, error) in enumerate(zip(view.objectives, _errors_of(view, trial), strict=True)):
+        errors = trial_note(trial).get("standard_errors") or [None] * len(names)
+        for i, (objective, error) in enumerate(zip(view.objectives, errors, strict=True)):
             value = format_cell_value(objective, trial.values[i]) if has else "-"
             values.append(Best(value) if trial.number in view.winners else value)
             values += [format_cell_value(objective, error) if has and error is not None else "-"] if seen else []
@@ -513,17 +487,13 @@ def _list_rows(
     return ["trial", *heads, *(parameter.key for parameter in view.space), *last], rows
 
 
-def _errors_of(view: View, trial: FrozenTrial) -> list[float | None]:
-    """The standard error of each objective's value."""
-    return list(trial_note(trial).get("standard_errors") or [None] * len(view.objectives))
-
-
 def _count_ties(view: View) -> str:
     """How many trials are no more than a standard error worse than the best one; empty where nobody knows."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
-    error = _errors_of(view, ranked[0])[0] if ranked else None
-    if error is None:
+    errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
+    if not errors or errors[0] is None:
         return ""
+    error = errors[0]
     near = sum(abs(trial.values[0] - ranked[0].values[0]) <= error for trial in ranked[1:])
     tell = "is" if near == 1 else "are"
     return (

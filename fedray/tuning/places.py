@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from fedray.core.errors import BadInput
@@ -10,7 +9,6 @@ from fedray.files.bounded import has_file
 
 COPY = "sweep.yaml"  # in the directory of the sweep
 TRIALS, JOURNAL = "trials", "study.journal"
-_UNFINISHED = re.compile(r"\.[0-9a-f]{24}\.part")
 
 
 def has_sweep(folder: Path) -> bool:
@@ -31,21 +29,10 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
     if has_sweep(folder):
         if not resume:
             raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
-    elif folder.exists() and (not folder.is_dir() or not all(map(_is_unborn, folder.iterdir()))):
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"--out {folder} holds other files: choose another directory")
 
 
 def has_trials(folder: Path) -> bool:
     """Whether a trial of the sweep in a directory has begun to train."""
     return (folder / TRIALS).is_dir() and any((folder / TRIALS).iterdir())
-
-
-def _is_unborn(path: Path) -> bool:
-    """Whether an entry of a directory may be all that is left of a sweep that was killed before it had its copy."""
-    if path.is_symlink():
-        return False
-    if path.name == TRIALS:
-        return path.is_dir() and not any(path.iterdir())
-    if path.name == JOURNAL:
-        return path.is_file() and not path.stat().st_size
-    return path.is_file() and (path.name == ".lock" or _UNFINISHED.fullmatch(path.name) is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -16,12 +15,11 @@ from optuna.trial import TrialState
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.experiments.reopen import reopen_study
-from fedray.scenario.schema import Scenario
 from fedray.scenario.yaml_text import load_yaml
 from fedray.tuning import optuna_study
 from fedray.tuning.optuna_study import StudyLocation
-from fedray.tuning.space import Values, enumerate_grid
-from fedray.tuning.sweep import TRIALS, Sweep, may_end_early, warn_of_random_search
+from fedray.tuning.space import enumerate_grid
+from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 from fedray.tuning.trial import Outcome, OutcomeState, Submit, TrialTask, hash_training, look_up_values
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -51,15 +49,11 @@ class Training(NamedTuple):
         run: its run directory, relative to the sweep's.
         state: "complete" or "pruned".
         seconds: wall time it took, with that of the pruned training it went on from.
-        seed: seed of its first replicate.
-        seeds: how many trials share it, each as one of its replicates; 1 where it is one trial's.
     """
 
     run: str
     state: str
     seconds: float
-    seed: int
-    seeds: int
 
 
 @dataclass
@@ -79,8 +73,6 @@ class SearchState:
         running: the trials that workers train now, by their futures.
         waiting: trials that wait for a training which another trial runs.
         unchecked: keys of trainings that an earlier process did, and that this one has not compared with its data yet.
-        confirm_storage: raises where the storage of the study is no longer the one that the search began with.
-        failed_keys: keys of trainings shared by several seeds that failed; each of the seeds is then trained alone.
     """
 
     sweep: Sweep
@@ -95,8 +87,6 @@ class SearchState:
     running: dict[Future[Outcome], RunningTrial] = field(default_factory=dict)
     waiting: list[optuna.Trial] = field(default_factory=list)
     unchecked: set[str] = field(default_factory=set)
-    failed_keys: set[str] = field(default_factory=set)
-    confirm_storage: Callable[[], None] = lambda: None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -142,14 +132,14 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")
         if frozen.state.is_finished() and known:
-            key, training = _read_training(frozen.number, known)
-            state.trainings[key] = training
-            state.unchecked.add(key)
+            state.trainings[known["key"]] = Training(*known["is"][:3])
+            state.unchecked.add(known["key"])
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
+    learns = state.sweep.sampler.name not in ("grid", "random")  # from values: it waits before it proposes more
     while True:
         confirm_place()
-        while len(state.running) + _count_waiting(state) < state.sweep.jobs:
+        while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:
             trial = queue.popleft() if queue else _ask(state)
             if trial is None:
                 break
@@ -180,22 +170,6 @@ def _check_trainings(state: SearchState) -> None:
             seen.add(kind)
 
 
-def _read_training(number: int, known: Any) -> tuple[str, Training]:
-    """The key and the training of a trial's note, which may come from somebody else."""
-    try:
-        key, (run, ended, seconds, seed, seeds) = str(known["key"]), known["is"]
-        if not re.fullmatch(r"trials/\d+", run) or ended not in STATES:
-            raise ValueError(run)
-        return key, Training(run, ended, float(seconds), int(seed), int(seeds))
-    except (LookupError, TypeError, ValueError):
-        raise BadInput(f"the note of trial {number} in the study is damaged: start a new sweep") from None
-
-
-def _count_waiting(state: SearchState) -> int:
-    """Waiting trials that take a worker's place: a sampler that learns needs their values before it proposes more."""
-    return 0 if state.sweep.sampler.name in ("grid", "random") else len(state.waiting)
-
-
 def _ask(state: SearchState) -> optuna.Trial | None:
     """A new trial, or None where there are enough."""
     if len(state.study.get_trials(deepcopy=False)) >= state.limit:
@@ -207,90 +181,42 @@ def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
     """A trial that must be trained; None where it is answered from what is known, or waits for another trial."""
     sweep = state.sweep
     chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
-    equal = _find_equal_trial(state.study, trial.number, chosen)
-    if equal is not None:
-        _repeat(state, trial, equal)
-        return None
+    for other in state.study.get_trials(deepcopy=False):
+        if other.state.is_finished() and repr(sorted(other.params.items())) == repr(sorted(chosen.items())):
+            _repeat(state, trial, other)
+            return None
     try:
         scenario = replace(sweep.scenario(chosen), runtime="inline")
     except BadInput as error:
         _tell(state, trial, Outcome("failed", [], error=str(error)), {"how": "refused"})
         return None
-    job = _make_job(state, trial.number, scenario, chosen)
-    key = hash_training(job.scenario, sweep.find_inference_keys(job.scenario))
+    job = TrialTask(
+        trial=trial.number,
+        scenario=scenario,
+        folder=state.out / f"trials/{trial.number:05d}",
+        objectives=sweep.objectives,
+        own=state.own,
+        location=state.location if sweep.pruner.name != "none" else None,
+        actors=sweep.actors,
+    )
+    key = hash_training(scenario, sweep.find_inference_keys(scenario))
     known = state.trainings.get(key)
     if known is not None and key in state.unchecked:
         reopen_study(state.out / known.run, state.own)
         state.unchecked.discard(key)
     if known is not None and known.state == "complete":
-        note = {"how": "looked up", "run": known.run, "saved": known.seconds / known.seeds}
-        _tell(state, trial, _look_up(job, state.out / known.run), note)
+        try:
+            outcome = look_up_values(job, state.out / known.run)
+        except Unwritable:
+            raise
+        except FedrayError as error:
+            outcome = Outcome("failed", [], error=str(error))
+        _tell(state, trial, outcome, {"how": "looked up", "run": known.run, "saved": known.seconds})
     elif any(key == one.key for one in state.running.values()):
         state.waiting.append(trial)
     else:
         return RunningTrial(trial, replace(job, before=None if known is None else state.out / known.run), key)
     return None
-
-
-def _make_job(state: SearchState, number: int, scenario: Scenario, chosen: Values) -> TrialTask:
-    """What a worker trains for a trial: its scenario, or one that trains the seeds of several trials as replicates."""
-    first, seeds = _shared_seeds(state, scenario, chosen)
-    shared = replace(scenario, seed=first, replicates=seeds)
-    if seeds > 1 and hash_training(shared, state.sweep.find_inference_keys(shared)) in state.failed_keys:
-        seeds = 1
-    return TrialTask(
-        trial=number,
-        scenario=shared if seeds > 1 else scenario,
-        folder=state.out / f"trials/{number:05d}",
-        objectives=state.sweep.objectives,
-        own=state.own,
-        replicate=scenario.seed - first if seeds > 1 else None,
-        location=state.location if state.sweep.pruner.name != "none" else None,
-        actors=state.sweep.actors,
-    )
-
-
-def _shared_seeds(state: SearchState, scenario: Scenario, chosen: Values) -> tuple[int, int]:
-    """The seeds that can share lanes as replicates of one training: (first, how many); (seed, 1) where none can.
-
-    Only in a whole grid over neighboring seeds: there each of the seeds will be a trial. Replicates of one training end
-    together and are evaluated at the same rounds, so nothing may end it early, nor virtual time say when to evaluate.
-    """
-    sweep, points = state.sweep, state.points
-    single = scenario.replicates == 1 and scenario.vary == "all" and scenario.evaluate.every_seconds is None
-    whole = points is not None and state.limit == len(points) and sweep.pruner.name == "none"
-    ends = may_end_early(scenario) or all(objective.needs_history for objective in sweep.objectives)
-    if not (single and whole and "seed" in chosen) or ends:
-        return scenario.seed, 1
-    seeds = {int(v) for parameter in sweep.space if parameter.keys == ("seed",) for v in parameter.grid()}
-    first = last = scenario.seed
-    while first - 1 in seeds:
-        first -= 1
-    while last + 1 in seeds:
-        last += 1
-    return first, last - first + 1
-
-
-def _look_up(job: TrialTask, run: Path) -> Outcome:
-    """A trial's outcome, read from a training that is done."""
-    try:
-        return look_up_values(job, run)
-    except Unwritable:
-        raise
-    except FedrayError as error:
-        return Outcome("failed", [], error=str(error))
-
-
-def _find_equal_trial(study: optuna.Study, number: int, chosen: Values) -> optuna.trial.FrozenTrial | None:
-    """The first other finished trial with the same values, if any."""
-    for trial in study.get_trials(deepcopy=False):
-        if trial.state.is_finished() and trial.number != number and _same(trial.params, chosen):
-            return trial
-    return None
-
-
-def _same(params: Values, chosen: Values) -> bool:
-    return repr(sorted(params.items())) == repr(sorted(chosen.items()))
 
 
 def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenTrial) -> None:
@@ -315,23 +241,16 @@ def _finish(state: SearchState, future: Future[Outcome]) -> None:
         raise FedrayError(f"{error}; then the same command with --resume goes on") from error
     except Exception as error:  # what a training raises is an outcome; here the worker died
         raise FedrayError(f"a worker died ({type(error).__name__}; memory?): lower jobs, then --resume") from error
-    if outcome.state == "failed" and job.replicate is not None:  # one of the seeds may have failed: train each alone
-        state.failed_keys.add(key)
-        state.waiting.append(trial)
-        return
     run = str(job.folder.relative_to(state.out))
     note: dict[str, Any] = {"how": "trained", "run": run, "seconds": outcome.seconds, "rounds": outcome.rounds}
     if outcome.state != "failed":
-        seeds = 1 if job.replicate is None else job.scenario.replicates
-        training = Training(run, outcome.state, outcome.total_seconds, job.scenario.seed, seeds)
-        state.trainings[key] = training
-        note["training"] = {"key": key, "is": list(training)}
+        state.trainings[key] = Training(run, outcome.state, outcome.total_seconds)
+        note["training"] = {"key": key, "is": list(state.trainings[key])}
     _tell(state, trial, outcome, note)
 
 
 def _tell(state: SearchState, trial: optuna.Trial, outcome: Outcome, note: Mapping[str, Any]) -> None:
     """Notes how a trial was answered, and tells the study its values."""
-    state.confirm_storage()
     more: dict[str, Any] = {"error": outcome.error} if outcome.error else {}
     result = STATES[outcome.state]
     if result == TrialState.COMPLETE and any(error is not None for error in outcome.errors):  # others have no value

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from optuna import Trial
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from fedray.core.errors import BadInput
-from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.text import quote_value, show_line, suggest_nearest
 from fedray.core.validators import Check, flag, maybe, one_of, real, whole
 from fedray.metrics import classification, regression
 from fedray.scenario import yaml_text
@@ -170,8 +170,13 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
             if key in (*keys[:place], *(key for one in space for key in one.keys)):
                 raise BadInput(f"space.{name}: {key} is in the space twice: remove one of the two")
         found = _read_entry(str(name), entry, space)
+        wanted = f"write a list of choices, each a list of {len(keys)} values, one for each key"
         for parameter in found if len(keys) > 1 else ():
-            _check_joint(parameter)
+            if parameter.kind != "categorical":
+                raise BadInput(f"space.{parameter.key} is a range of several keys: {wanted}")
+            for choice in parameter.choices:
+                if not isinstance(choice, list) or len(choice) != len(keys):
+                    raise BadInput(f"space.{parameter.key} holds {quote_value(choice)}: {wanted}")
         space += found
     return tuple(space)
 
@@ -186,27 +191,15 @@ def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Para
         if not isinstance(case, Mapping) or not case.get("when"):
             raise BadInput(f"{path} has no when, as the others have: say for which values of another key it counts")
         one = _parameter(name, case, before, path)
-        if not all(_exclude(one, other) for other in found):
+        for other in found:  # never together: both name a key in `when`, with other values
+            theirs = dict(other.when)
+            pairs = [(values, theirs[key]) for key, values in one.when if key in theirs]
+            if any(not any(is_same(a, b) for a in mine for b in yours) for mine, yours in pairs):
+                continue
             raise BadInput(f"{path}.when may hold together with one above it: give each another value of one key")
         case_name = ", ".join(str(value) for _, values in one.when for value in values)
         found.append(replace(one, key=f"{name} ({case_name})", entry=name))
     return found
-
-
-def _exclude(one: Parameter, other: Parameter) -> bool:
-    """Whether two parameters never count together: both name a key in `when`, with other values."""
-    values = dict(other.when)
-    return any(not any(is_same(a, b) for a in mine for b in values[key]) for key, mine in one.when if key in values)
-
-
-def _check_joint(parameter: Parameter) -> None:
-    """Raises `BadInput` where a choice does not have a value for each of several keys."""
-    wanted = f"write a list of choices, each a list of {len(parameter.keys)} values, one for each key"
-    if parameter.kind != "categorical":
-        raise BadInput(f"space.{parameter.key} is a range of several keys: {wanted}")
-    for choice in parameter.choices:
-        if not isinstance(choice, list) or len(choice) != len(parameter.keys):
-            raise BadInput(f"space.{parameter.key} holds {quote_value(choice)}: {wanted}")
 
 
 def _parameter(key: str, entry: Any, before: Sequence[Parameter], path: str = "") -> Parameter:
@@ -253,16 +246,15 @@ def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Paramete
             raise BadInput(f"{path}.{name} is missing: a range has type (int or float), low and high")
     low, high, step = given["low"], given["high"], given.get("step")
     log, points, kind = given.get("log", False), given.get("points"), given["type"]
-    if low > high:
-        raise BadInput(f"{path}.low = {low:g}, but {path}.high is {high:g}: lower it or raise {path}.high")
-    if log and low <= 0:
-        raise BadInput(f"{path}.low = {low:g}, but a log range is above 0: raise it or drop log")
-    if log and step is not None:
-        raise BadInput(f"{path}.step = {step:g}, but a log range has no steps: drop one of the two")
     if points is not None and step is not None:
         raise BadInput(f"{path}.points = {points}, but step is {step:g}: give one of the two")
-    if step is not None and not math.isfinite((high - low) / step):
-        raise BadInput(f"{path}.step = {step:g} is too small for {low:g} to {high:g}: raise it")
+    try:  # Optuna knows what a range can be
+        if kind == "float":
+            FloatDistribution(low, high, log=log, step=step)
+        else:
+            IntDistribution(low, high, log=log, step=step or 1)
+    except ValueError as error:
+        raise BadInput(f"{path} is no range ({show_line(error).rstrip('.')}): correct it") from None
     if step is not None and abs((high - low) / step - round((high - low) / step)) > 1e-6:
         raise BadInput(f"{path}.step = {step:g} does not lead from {low:g} to {high:g}: give one that does")
     for name, value in (("low", low), ("high", high), ("step", step)):

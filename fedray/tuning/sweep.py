@@ -6,7 +6,6 @@ Example:
     >>> sweep = read_sweep({"scenario": keys, "space": {"local.lr": [0.1, 0.3]}, "objectives": ["accuracy"]})
     >>> sweep.scenario({"local.lr": 0.3}).evaluate.every  # every round, which the stop looks at
     1
-    >>> from fedray.tuning.sweep import read_sweep
     >>> read_sweep({"scenario": {"stop": {"metric": "nll"}}, "space": {"local.lr": [0.1]}, "objectives": "nll"})
     Traceback (most recent call last):
     fedray.core.errors.BadInput: stop.metric = nll is read on the test set, which a sweep leaves alone: write ...
@@ -25,10 +24,8 @@ from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.validators import Check, label, maybe, one_of, whole
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import (
-    explain_kept_keys,
     read_scenario,
     refuse_scenario,
-    renames_method,
     spell_sections,
     to_plain,
 )
@@ -43,7 +40,6 @@ from fedray.tuning.objectives import (
     SweepObjective,
     explain_idle_keys,
     find_inference_keys,
-    list_idle_keys,
     read_objective,
 )
 from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, read_space, to_overrides
@@ -209,32 +205,6 @@ def check_sweep(sweep: Sweep) -> None:
     _refuse_idle(sweep)
 
 
-def _warn_of_common_answer(sweep: Sweep, base: Scenario) -> None:
-    """Warns of a score of a common answer, where known clients answer by themselves, and of what methods keep."""
-    _warn_of_kept_keys(sweep)
-    names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
-    for name in ("accuracy", "rmse"):
-        if name in names and f"personal_{name}" not in names and answers_clients_apart(to_plain(base)):
-            warn_user(
-                f"objectives: {name} is of a common answer, but clients of {base.method.name} answer by themselves: "
-                f"write personal_{name}"
-            )
-
-
-def _warn_of_kept_keys(sweep: Sweep) -> None:
-    """Warns of what the scenario keeps for methods that the space chooses in place of its own."""
-    whole, lines = is_dump(sweep.base, to_plain(sweep.scenario({}))), list[str]()
-    for parameter, chosen in enumerate_corners(sweep.space):
-        if any(key.startswith("method") for key in parameter.keys):
-            try:
-                changes = expand(to_overrides(sweep.space, chosen))
-                lines.append(explain_kept_keys(sweep.base, changes, sweep.scenario(chosen), whole=whole))
-            except BadInput:  # a combination that no scenario allows
-                continue
-    if said := "; ".join(dict.fromkeys(line for line in lines if line)):
-        warn_user(said)
-
-
 def _check_trial(scenario: Scenario) -> None:
     """What a trial cannot have: learning rates that it chooses itself, and rules that read the test set."""
     if scenario.local.lr_grid:
@@ -266,23 +236,6 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
         warn_user(f"{text}; its value in the best trial means nothing")
 
 
-def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
-    """For each objective the parameters that cannot act on it, by their keys: no picture may say that they matter.
-
-    Args:
-        sweep: the sweep.
-    """
-    base = sweep.scenario({})
-    if base.callbacks:
-        return tuple(frozenset() for _ in sweep.objectives)
-    found = []
-    for objective in sweep.objectives:
-        keys = [key for parameter in sweep.space for key in _list_searched_keys(parameter)]
-        idle = set(list_idle_keys(keys, [objective], list_end_metrics(base)))
-        found.append(frozenset(p.key for p in sweep.space if idle.issuperset(_list_searched_keys(p))))
-    return tuple(found)
-
-
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:
     """Warns where a sampler that learns proposes every trial at random, because it begins with as many.
 
@@ -299,11 +252,6 @@ def warn_of_random_search(sweep: Sweep, trials: int) -> None:
             f"sampler.name = {sweep.sampler.name} with {trials} trials is random search, because its first {first} are "
             f"random: raise trials, or lower sampler.{key}"
         )
-    if sweep.pruner.name == "median" and trials <= sweep.pruner.startup:
-        warn_user(
-            f"pruner.name = median with {trials} trials prunes none, because the first {sweep.pruner.startup} go to "
-            "their end: raise trials, or lower pruner.startup"
-        )
 
 
 def _list_searched_keys(parameter: Parameter) -> list[str]:
@@ -318,7 +266,14 @@ def _list_searched_keys(parameter: Parameter) -> list[str]:
 
 def _refuse_idle(sweep: Sweep) -> None:
     """Refuses a key of the space that cannot act in any trial, and warns of keys of the scenario that cannot."""
-    _warn_of_common_answer(sweep, sweep.scenario({}))
+    base = sweep.scenario({})
+    names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
+    for name in ("accuracy", "rmse"):
+        if name in names and f"personal_{name}" not in names and answers_clients_apart(to_plain(base)):
+            warn_user(
+                f"objectives: {name} is of a common answer, but clients of {base.method.name} answer by themselves: "
+                f"write personal_{name}"
+            )
     idle: dict[str, str] = {}  # key -> why
     acting: set[str] = set()
     alone = 1 + sum(len(parameter.ends()) for parameter in sweep.space)
@@ -375,7 +330,6 @@ SWEEP: KeyTable = {
     "jobs": (1, whole(1, 10**4)),
     "trial": (None, _ANY),
 }
-GONE = {"together": "trials train one after another in each of `jobs` processes: leave it out"}
 SAMPLER: KeyTable = {
     "name": ("tpe", one_of(*SAMPLERS)),
     "seed": (0, whole(0, 2**31)),
@@ -459,8 +413,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
         raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
     for key, value in given.items():
         if key not in table:
-            nearest = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
-            remedy = GONE.get(f"{prefix}{key}", nearest)
+            remedy = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
             raise BadInput(f"{prefix}{key} is not a key of {path or 'a sweep'}: {remedy}")
         try:
             table[key][1](value)
@@ -484,20 +437,7 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
     keys, changes = spell_sections(to_plain_values(wanted)), expand(spell_sections(to_plain_values(own)))
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
-    _warn_of_kept_keys_in_file(keys, changes, tree)
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
-
-
-def _warn_of_kept_keys_in_file(keys: Tree, changes: Tree, tree: Tree) -> None:
-    """Warns of what a scenario keeps for another method that `overrides` give it."""
-    if not renames_method(keys, changes):
-        return
-    try:
-        before, now = (read_scenario(each, explicit=False) for each in (keys, tree))
-    except BadInput:  # said where the trials are read
-        return
-    if line := explain_kept_keys(keys, changes, now, whole=is_dump(keys, to_plain(before))):
-        warn_user(line)
 
 
 def read_objectives(given: Any) -> tuple[SweepObjective, ...]:

@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +31,6 @@ from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import run_inline
 from fedray.experiments.trainable import refuse_other_seats
 from fedray.files import plain
-from fedray.files.bounded import find_checkpoints
 from fedray.own_code.user_code import import_modules
 from fedray.process.session import current_ending, say_notes
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
@@ -53,29 +51,12 @@ from fedray.tuning.sweep import Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What ends a training of a sweep before its last round: the pruner, or objectives that can no longer change.
-#
-# A worker that was killed after such an end, before its trial was told to the study, finds it here and trains no
-# further.
-
-PRUNED = "pruned at age"  # attribute of a trial; its worker writes it before the training stops
-
-
-class Reporter(NamedTuple):
-    """How a training tells the study where it stands.
-
-    Attributes:
-        report: given a round and its rows, reports the first objective's metric once an age and says whether to stop.
-        was_pruned: whether the trial was stopped at a round, by a process that was killed before it could say so.
-    """
-
-    report: Callable[[int, Sequence[Row]], bool]
-    was_pruned: Callable[[int], bool]
 
 
 def make_reporter(
     location: StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
-) -> Reporter:
-    """The reporter of a trial.
+) -> Callable[[int, Sequence[Row]], bool]:
+    """A function that reports the first objective's metric to the study once an age, and says whether to stop.
 
     Args:
         location: the study; None without pruning.
@@ -84,9 +65,9 @@ def make_reporter(
         scenario: the trial's.
     """
     if location is None:
-        return Reporter(lambda _round, _rows: False, lambda _round: False)
+        return lambda _round, _rows: False
     trial, known = open_trial(location, number)
-    reported, stopped = set(known.intermediate_values), known.user_attrs.get(PRUNED)
+    reported = set(known.intermediate_values)
     age, last, keys = scenario.method.models, 0, to_plain(scenario)
     begins, ends = find_last_phase(keys), scenario.rounds + count_last_phase(keys)
 
@@ -96,42 +77,14 @@ def make_reporter(
         if step <= last or round <= begins > 0:  # scores of a phase that others follow are not the method's
             return False
         last = step
-        if step == stopped:
-            return True
         if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
             return False
         with explain_storage(location.storage):
             if step not in reported:
                 trial.report(compute_pruning_value(objective, rows), step)
-            if not (trial.should_prune() and round < ends):
-                return False
-            trial.set_user_attr(PRUNED, step)
-        return True
+            return trial.should_prune() and round < ends
 
-    return Reporter(report, lambda round: round // age == stopped)
-
-
-def find_early_end(
-    rows: Sequence[Row], objectives: Sequence[SweepObjective], was_pruned: Callable[[int], bool]
-) -> Literal["complete", "pruned"] | None:
-    """What ended a training at its newest checkpoint; None where it goes on.
-
-    Args:
-        rows: of the worlds at that checkpoint.
-        objectives: of the sweep.
-        was_pruned: of the trial's `Reporter`.
-    """
-    if rows and all(objective.is_decided(row) for objective in objectives for row in rows):
-        return "complete"
-    return "pruned" if rows and was_pruned(int(rows[0]["round"])) else None
-
-
-def read_checkpoint_rows(folder: Path) -> list[Row]:
-    """The rows of all worlds at the newest checkpoint of a run directory; none where it was not evaluated there."""
-    found = find_checkpoints(folder / "checkpoints")
-    rows = tables.read_table(folder, "rounds").to_pylist() if found else []
-    begins = find_last_phase(yaml_text.load_yaml(folder / "scenario.yaml")) if found else 0
-    return [row for row in rows if row["round"] == found[-1] and not row["round"] <= begins > 0]
+    return report
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -184,11 +137,10 @@ class TrialTask:
 
     Attributes:
         trial: number of the trial.
-        scenario: what is trained, inline; several replicates where the seeds of several trials share lanes.
+        scenario: what is trained, inline.
         folder: the run directory.
         objectives: what is read from the training.
         own: the user's Python objects.
-        replicate: the replicate that answers, from 0; None means all of them.
         before: the run directory of the same training, pruned earlier, to go on from; None where there is none.
         location: the study to report to; None without pruning.
         actors: client actors that train for it, whose seats its worker has; 0: the worker trains.
@@ -199,7 +151,6 @@ class TrialTask:
     folder: Path
     objectives: tuple[SweepObjective, ...]
     own: UserObjects
-    replicate: int | None = None
     before: Path | None = None
     location: StudyLocation | None = None
     actors: int = 0
@@ -268,7 +219,7 @@ def train_job(job: TrialTask) -> Outcome:
             state = _train(job)
         else:
             reopen_study(job.folder, job.own)  # it was trained on what is there now, or refused
-        histories = read_histories(job.folder, job.replicate)
+        histories = read_histories(job.folder)
         last = histories[0][-1]
         first = read_histories(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
         seconds, rounds = last["wall_seconds"] - first["wall_seconds"], int(last["round"] - first["round"])
@@ -287,14 +238,10 @@ def _train(job: TrialTask) -> OutcomeState:
     """Runs or resumes a training until its end, or until it is pruned or its values can no longer change."""
     _make_directory(job)
     latest: list[Row] = []
-    reporter = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
+    report = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
     pruned, newest = False, find_last_phase(to_plain(job.scenario)) or -1  # rounds before have not the method's scores
-    if ended := find_early_end(read_checkpoint_rows(job.folder), job.objectives, reporter.was_pruned):
-        return ended
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
-        if job.replicate is not None and study.method.explain_end is not None:  # which seeds do at rounds of their own
-            raise FedrayError("seeds end at different rounds")
         score = make_evaluator(study, runtime, test=False)
 
         def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -312,7 +259,7 @@ def _train(job: TrialTask) -> OutcomeState:
         newest = snapshot["round"]
         if all(objective.is_decided(row) for objective in job.objectives for row in latest):
             raise Enough("every objective is decided")
-        pruned = reporter.report(newest, latest)
+        pruned = report(newest, latest)
         if pruned:
             raise Enough("pruned")
 
@@ -339,32 +286,27 @@ def _make_directory(job: TrialTask) -> None:
         identity.write_identity(job.folder, digests | {"engine": began.get("engine", {})})
 
 
-def read_histories(folder: Path, replicate: int | None = None) -> list[list[dict[str, Any]]]:
+def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
     """The history of each world: the recorded rows of its evaluated rounds, by rising round, from the last phase on.
 
     Args:
         folder: the run directory.
-        replicate: of which replicate, from 0; None means all of them.
     """
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
     begins = find_last_phase(yaml_text.load_yaml(folder / "scenario.yaml"))
     rows = tables.read_table(folder, "rounds").to_pylist()
     for row in [row for row in rows if row["round"] > begins > 0] or rows:
-        if replicate in (None, row["replicate"]):
-            worlds.setdefault((row["replicate"], row["fold"]), []).append(row)
+        worlds.setdefault((row["replicate"], row["fold"]), []).append(row)
     return list(worlds.values())
 
 
-def score_models(
-    folder: Path, scenario: Scenario, own: UserObjects, replicate: int | None, *, test: bool = False
-) -> list[Row]:
+def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bool = False) -> list[Row]:
     """Scores the newest models of a run directory, read as `scenario.predict` says; one row for each world.
 
     Args:
         folder: the run directory.
         scenario: the one whose `predict` and `evaluate` count.
         own: the user's Python objects.
-        replicate: of which replicate, from 0; None means all of them.
         test: on the test set too, which is for winners only.
     """
     trained = replace(
@@ -377,15 +319,14 @@ def score_models(
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     runtime = Inline(study, device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32))
     runtime.restore(private)
-    rows = make_evaluator(study, runtime, test=test)(progress)
-    return [row for w, row in enumerate(rows) if replicate in (None, study.place(w)[0])]
+    return list(make_evaluator(study, runtime, test=test)(progress))
 
 
 def look_up_values(job: TrialTask, folder: Path) -> Outcome:
     """A job's outcome from the run directory of a training that is done; scored again if only the inference differs."""
-    histories = read_histories(folder, job.replicate)
+    histories = read_histories(folder)
     if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
-        rows = score_models(folder, job.scenario, job.own, job.replicate)
+        rows = score_models(folder, job.scenario, job.own)
         histories = [[*history[:-1], {**history[-1], **row}] for history, row in zip(histories, rows, strict=True)]
     values, errors = judge_worlds(job.objectives, histories)
     return Outcome("complete", values, errors=errors)
@@ -428,8 +369,23 @@ def make_workers(
         with run_as_tasks(address, number, gpus, own, folder, actors=actors, wait_for=wait_for) as send:
             yield lambda job: send(train_job, job)
     elif number == 1:
-        yield _train_here
+
+        def train_here(job: TrialTask) -> Future[Outcome]:
+            future: Future[Outcome] = Future()
+            try:
+                future.set_result(train_job(job))
+            except FedrayError as error:
+                future.set_exception(error)
+            return future
+
+        yield train_here
     else:
+        names = [name for (_, name), origin in list_origins().items() if origin.module == "__main__"]
+        if names:
+            raise BadInput(
+                f"jobs = {number}: other processes do not know what a script registers ({', '.join(names)}): "
+                "register it in a module, and give modules=[...], or write jobs: 1"
+            )
         with _open_pool(number) as submit:
             yield submit
 
@@ -441,13 +397,15 @@ def _open_pool(number: int) -> Iterator[Submit]:
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
-    def start(function: Callable[..., Any], *args: object) -> Future[Any]:
-        # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile
+    def submit(job: TrialTask) -> Future[Outcome]:
+        # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile. And
+        # `multiprocessing` runs the script in each process that it starts: one without a guard would begin again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
+        script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
-            with _hide_script():
-                return pool.submit(function, *args)
+            return pool.submit(train_job, job)
         finally:
+            sys.modules["__main__"] = script
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def kill_workers() -> None:
@@ -456,56 +414,12 @@ def _open_pool(number: int) -> Iterator[Submit]:
 
     ending.hooks.append(kill_workers)
     try:
-        if _registers_names():
-            _try_script(start)
-        yield partial(start, train_job)
+        yield submit
         pool.shutdown()
     finally:  # after an error or Ctrl-C there may be some
         ending.hooks.remove(kill_workers)
         kill_workers()
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _registers_names() -> bool:
-    """Whether the script that runs has registered names: only then workers need what it does."""
-    return any(origin.module == "__main__" for origin in list_origins().values())
-
-
-@contextmanager
-def _hide_script() -> Iterator[None]:
-    """Keeps workers that begin in the block from running the script once more, where it has registered no names.
-
-    `multiprocessing` imports the script in each process that it starts. One without `if __name__ == "__main__":` would
-    begin the sweep again.
-    """
-    script = sys.modules["__main__"]
-    if not _registers_names():
-        sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
-
-
-def _try_script(start: Callable[..., Future[Any]]) -> None:
-    """Starts a worker that runs the script for the names that it registers.
-
-    Raises:
-        BadInput: the worker ended, because the script starts the sweep again.
-    """
-    try:
-        start(os.getpid).result()
-    except BrokenProcessPool:
-        raise BadInput(
-            "jobs: each worker runs the script for the names that it registers, and the script starts the sweep again: "
-            'put what calls fedray.tune below `if __name__ == "__main__":`, or the names into a module, modules=[...]'
-        ) from None
-
-
-def end_in_worker() -> None:
-    """Ends a worker that has come to the beginning of a sweep while it imports the script that started it."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        os._exit(1)
 
 
 def _start_tracker() -> None:
@@ -544,16 +458,6 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
         remedy = f"write overrides: {{runtime: ray}}{more}, or leave trial out"
         raise BadInput(f"{named} needs a cluster, but runtime = {base.runtime}: {remedy}")
     refuse_other_seats(base)
-
-
-def _train_here(job: TrialTask) -> Future[Outcome]:
-    """Trains a job at once, in this process."""
-    future: Future[Outcome] = Future()
-    try:
-        future.set_result(train_job(job))
-    except FedrayError as error:
-        future.set_exception(error)
-    return future
 
 
 def _end_with_parent() -> None:

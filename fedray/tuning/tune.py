@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import optuna
@@ -24,7 +23,6 @@ from fedray.runtime.environment import find_address, prepare_process, refuse_unu
 from fedray.scenario import yaml_text
 from fedray.scenario.loader import drop_defaults
 from fedray.scenario.nested import expand, merge_keys
-from fedray.scenario.schema import Scenario
 from fedray.scenario.yaml_text import write_yaml
 from fedray.storage import directory, identity
 from fedray.storage import summary as summary_
@@ -34,9 +32,9 @@ from fedray.tuning.objectives import name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
 from fedray.tuning.search import WORDS, Say, SearchState, count_planned_trials, run_search
-from fedray.tuning.space import Parameter, Values, check_producible, format_value, to_overrides
+from fedray.tuning.space import Parameter, check_producible, format_value, to_overrides
 from fedray.tuning.sweep import Sweep, read_sweep
-from fedray.tuning.trial import end_in_worker, make_workers, refuse_idle_actors, score_models
+from fedray.tuning.trial import make_workers, refuse_idle_actors, score_models
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a sweep leaves in its directory: the table of trials, the winners as scenarios, the summary, the page.
@@ -130,10 +128,15 @@ def describe_summary(summary: dict[str, Any]) -> str:
 
 def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
     """`trials.parquet`: one row a trial; values and params are structs with a field each."""
-    rows = []
+    rows, types = [], _types(state.sweep.space)
     names = [objective.name for objective in state.sweep.objectives]
     for trial in trials:
-        note = trial_note(trial)
+        note, cells = trial_note(trial), dict[str, Any]()
+        for parameter in state.sweep.space:  # by column; `space.read_params` reads them
+            value = trial.params.get(parameter.key)
+            is_text = types[parameter.column] == pa.string() and not isinstance(value, str | None)
+            if value is not None or parameter.column not in cells:
+                cells[parameter.column] = format_value(value) if is_text else value
         values = trial.values if trial.state == TrialState.COMPLETE and trial.values else [None] * len(names)
         rows.append(
             {
@@ -141,7 +144,7 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
                 "state": WORDS.get(trial.state, "running"),
                 "values": dict(zip(names, values, strict=True)),
                 "standard_errors": dict(zip(names, note.get("standard_errors") or [None] * len(names), strict=True)),
-                "params": _cells(state.sweep.space, trial.params),
+                "params": cells,
                 "run_directory": note.get("run") or None,
                 "how": note.get("how"),
                 "rounds": note.get("rounds"),
@@ -150,18 +153,9 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
                 "error": note.get("error"),
             }
         )
-    write_parquet(state.out / "trials.parquet", pa.Table.from_pylist(rows, schema=_schema(state)))
-
-
-def _cells(space: Sequence[Parameter], params: Values) -> dict[str, Any]:
-    """The values of a trial by column; `points.read_params` reads them."""
-    types, cells = _types(space), dict[str, Any]()
-    for parameter in space:
-        value = params.get(parameter.key)
-        is_text = types[parameter.column] == pa.string() and not isinstance(value, str | None)
-        if value is not None or parameter.column not in cells:
-            cells[parameter.column] = format_value(value) if is_text else value
-    return cells
+    values = pa.struct([(name, pa.float64()) for name in names])
+    schema = table_schema("trials", values=values, standard_errors=values, params=pa.struct(list(types.items())))
+    write_parquet(state.out / "trials.parquet", pa.Table.from_pylist(rows, schema=schema))
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
@@ -176,19 +170,11 @@ def _types(space: Sequence[Parameter]) -> dict[str, Any]:
     return {column: known.get(frozenset(found), pa.string()) for column, found in kinds.items()}
 
 
-def _schema(state: SearchState) -> pa.Schema:
-    values = pa.struct([(objective.name, pa.float64()) for objective in state.sweep.objectives])
-    params = pa.struct(list(_types(state.sweep.space).items()))
-    return table_schema("trials", values=values, standard_errors=values, params=params)
-
-
 def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
     """A winner: its values, and its scores on the test set, which nothing has looked at before."""
     scenario = state.sweep.scenario(trial.params)
     folder = state.out / trial_note(trial)["run"]
-    training = next((one for one in state.trainings.values() if one.run == trial_note(trial)["run"]), None)
-    replicate = scenario.seed - training.seed if training is not None and training.seeds > 1 else None
-    rows = score_models(folder, scenario, state.own, replicate, test=True)
+    rows = score_models(folder, scenario, state.own, test=True)
     test = {k: v["mean"] for k, v in summary_.pool_metrics(rows).items() if not k.startswith("hold_out_")}
     names = [objective.name for objective in state.sweep.objectives]
     return {
@@ -236,7 +222,7 @@ def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) 
 # ---------------------------------------------------------------------------------------------------------------------
 # A sweep from its file to its directory: what `fedray tune` does.
 
-CHANGEABLE = ("trials", "jobs", "trial", "together")  # may differ when a sweep is resumed; the last is of old sweeps
+CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may differ when a sweep is resumed; the last is of old sweeps
 
 
 def run_sweep(
@@ -280,7 +266,11 @@ def run_sweep(
     """
     prepare_process()
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
-    sweep, base = _read_sweep(source, own, folder if (resume := resume and has_sweep(folder)) else None)
+    import_modules(own.modules)
+    if resume := resume and has_sweep(folder):
+        identity.refuse_missing_names(folder)
+    sweep = read_sweep(source)
+    base = sweep.scenario({})
     refuse_unused_wait(wait_for, address := find_address(base.runtime, address))
     refuse_idle_actors(sweep, base, address)
     log.info("reading the data")
@@ -289,8 +279,7 @@ def run_sweep(
     limit, points = count_planned_trials(sweep, trials)
     journal = folder.absolute() / JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
-    given = {"storage": storage and "...", "address": address, "trials": trials}  # a URL may hold a password
-    current_ending().advise(_describe_resume(source, folder, modules, given), needs=folder / COPY)
+    current_ending().advise("the same command with --resume goes on", needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
         identity.confirm_digests(folder, describe_study(base, own, study), fresh=not (begun := has_trials(folder)))
@@ -300,57 +289,14 @@ def run_sweep(
         with optuna_study.explain_storage(location.storage):
             trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume, begun=begun)
             state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)
-            state.confirm_storage = optuna_study.watch_storage(location.storage)
-            _train_trials(state, base, address, confirm_place, wait_for=wait_for)
+            log.info("training the trials")
+            try:
+                how: dict[str, Any] = {"actors": sweep.actors, "wait_for": wait_for}
+                with make_workers(sweep.jobs, base, address, own, state.out, **how) as submit:
+                    run_search(state, submit, confirm_place)
+            except KeyboardInterrupt:
+                raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None
             return write_results(state, report=report)
-
-
-def _read_sweep(
-    source: str | Path | Mapping[str, Any], own: UserObjects, resumed: Path | None
-) -> tuple[Sweep, Scenario]:
-    """The sweep and its base scenario, once the user's modules have registered their names.
-
-    `resumed` is the directory that goes on.
-    """
-    end_in_worker()
-    import_modules(own.modules)
-    if resumed is not None:
-        identity.refuse_missing_names(resumed)
-    sweep = read_sweep(source)
-    return sweep, sweep.scenario({})
-
-
-def _train_trials(
-    state: SearchState,
-    base: Scenario,
-    address: str | None,
-    confirm_place: Callable[[], None],
-    *,
-    wait_for: Mapping[str, float] | None,
-) -> None:
-    """Trains the trials that the sweep asks for."""
-    log.info("training the trials")
-    jobs, actors = state.sweep.jobs, state.sweep.actors
-    try:
-        with make_workers(jobs, base, address, state.own, state.out, actors=actors, wait_for=wait_for) as submit:
-            run_search(state, submit, confirm_place)
-    except KeyboardInterrupt:
-        raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None
-
-
-def _describe_resume(
-    source: str | Path | Mapping[str, Any], folder: Path, modules: tuple[str, ...], given: Mapping[str, Any]
-) -> str:
-    """How a sweep goes on that was ended; `given` are its other options, None where one was not given.
-
-    Example:
-        >>> _describe_resume("lr.yaml", Path("runs/lr"), ("mine",), {"storage": None, "address": "auto"})
-        '`fedray tune lr.yaml --out runs/lr --import mine --address auto --resume` goes on'
-    """
-    file = quote(str(source)) if isinstance(source, str | Path) else "..."
-    options = [("import", name) for name in modules] + [(k, value) for k, value in given.items() if value is not None]
-    more = "".join(f" --{name} {value if value == '...' else quote(str(value))}" for name, value in options)
-    return f"`fedray tune {file} --out {quote(str(folder))}{more} --resume` goes on"
 
 
 def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
@@ -358,21 +304,14 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
     copy = folder / COPY
     refuse_taken_sweep(folder, resume=resume)
     if copy.is_file():
-        if _without_changeable(yaml_text.read_mapping(copy)[1]) != _without_changeable(sweep.source):
+        before, now = yaml_text.read_mapping(copy)[1], dict(sweep.source)
+        if any(before.get(key) != now.get(key) for key in {*before, *now} - CHANGEABLE):
             raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
-        if journal is not None and not journal.is_file():
-            raise BadInput(f"{journal} is missing: give the --storage that the sweep began with")
         if journal is None and (folder / JOURNAL).is_file():
             raise BadInput(f"{folder} keeps its study in {JOURNAL}: leave out --storage")
-        return
-    try:
-        (folder / TRIALS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out {folder} cannot be made ({error.strerror}): choose another directory") from None
+    else:
+        plain.make_parent(copy)
+        plain.write_atomically(copy, yaml_text.write_yaml(dict(sweep.source)).encode())
+    (folder / TRIALS).mkdir(exist_ok=True)
     if journal is not None:
         journal.touch()
-    plain.write_atomically(copy, yaml_text.write_yaml(dict(sweep.source)).encode())
-
-
-def _without_changeable(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in source.items() if key not in CHANGEABLE}

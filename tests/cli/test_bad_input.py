@@ -28,8 +28,8 @@ WHILE_RUNNING: list[tuple[str, str]] = [
     ("run {file} --out {disk}/new", "No space left on device: free space or choose another --out"),
     ("table {file} table='[{{name: a}}]' --out {disk}/new", "No space left on device: free space or choose another"),
     ("export {run} --out {disk}/new", "No space left on device: free space or choose another --out"),
-    ("report {run} --out {disk}/x.html", "cannot be written (No space left on device): free space or choose another"),
-    ("report {run} --out {disk}/report.html", "cannot be written (No space left on device): free space"),
+    ("report {run} --out {disk}/x.html", "x.html: No space left on device: free space or choose another"),
+    ("report {run} --out {disk}/report.html", "report.html: No space left on device: free space"),
     (
         "run {file} --out {little}/new rounds=99 checkpoint.every=1 checkpoint.keep=99 model.hidden=[40]",
         "No space left on device",

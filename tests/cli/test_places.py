@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.experiments.live import show_phases
 from fedray.storage.directory import claim_numbered, refuse_taken, remove_run
 
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "optuna", "sklearn"}
@@ -80,72 +77,6 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pyte
             refuse_taken(tmp_path / "run", force=True)
         with pytest.raises(BadInput, match="being written by another"):
             remove_run(tmp_path / "run")
-    assert (tmp_path / "run" / "scenario.yaml").is_file()
-
-
-def test_a_run_that_could_not_write_its_first_file_left_other_files(tmp_path: Path) -> None:
-    """As on a full disk; what it made is no other run's, and the next one begins there."""
-    from fedray.storage import directory
-
-    code = (
-        "import pathlib, resource, sys; from fedray.storage.directory import make_run_directory\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); make_run_directory(pathlib.Path(sys.argv[1]), 'rounds: 1')"
-    )
-    out = tmp_path / "run"
-    done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, check=False)
-    assert "cannot write" in done.stderr.splitlines()[-1]
-    assert {path.name for path in out.iterdir()} == {directory.LOCK, "checkpoints"}
-    refuse_taken(out)
-    directory.make_run_directory(out, "rounds: 2")
-    with pytest.raises(BadInput, match="holds another run"):
-        refuse_taken(out)
-
-
-def test_a_resume_beside_a_run_waited_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedray.storage import directory
-
-    monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.2)
-    directory.make_run_directory(tmp_path / "run", "rounds: 1")
-    with show_phases(print) as heard, directory.lock_run_directory(tmp_path / "run"):
-        with pytest.raises(BadInput, match="being written by another"):
-            directory.lock_run_directory(tmp_path / "run").__enter__()
-        assert heard.phase == f"waiting for the process that writes {tmp_path / 'run'}"
-
-
-def test_of_two_new_runs_both_wrote_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both saw that it was empty; the one that comes to write later is refused."""
-    from fedray.files import plain
-    from fedray.storage import directory
-
-    true = plain.hold_lock
-
-    @contextmanager
-    def wait(path: Path, taken: BadInput, **more: bool) -> Iterator[int]:
-        with true(path, taken, **more) as handle:
-            (path.parent / "scenario.yaml").write_text("theirs")  # while this one waited
-            yield handle
-
-    monkeypatch.setattr(directory, "hold_lock", wait)
-    with pytest.raises(BadInput, match="holds another run"):
-        directory.make_run_directory(tmp_path / "run", "rounds: 1")
-    assert (tmp_path / "run" / "scenario.yaml").read_text() == "theirs"
-
-
-def test_a_run_that_lost_its_directory_to_another_process_removed_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedray.experiments import run
-    from fedray.storage import directory
-
-    def train(_scenario: object, out: Path, *_: object, **__: object) -> dict[str, object]:
-        held.enter_context(directory.lock_run_directory(out))  # `fedray resume` of another process was faster
-        return run_inline(_scenario, out, *_, **__)  # type: ignore[arg-type]  # handed on
-
-    run_inline = run.run_inline
-    monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.1)
-    monkeypatch.setattr(run, "run_inline", train)
-    with ExitStack() as held, pytest.raises(BadInput, match="being written by another"):
-        fedray.run(scenario({"rounds": 1, "report": False}), out=tmp_path / "run")
     assert (tmp_path / "run" / "scenario.yaml").is_file()
 
 

@@ -184,8 +184,6 @@ def test_own_rules_choose_deal_and_assign_and_are_passed_again_to_go_on(tmp_path
     ("kind", "function", "message"),
     [
         ("partition", lambda _y, n, *_: [np.array([0])] * n, "row 0"),
-        ("partition", lambda *_: [[0]], "return a list with the rows of 6"),
-        ("partition", lambda y, n, *_: [[len(y)]] * n, "rows 0 to 239"),
         ("selection", lambda _k, n, *_: [0] * n, "ids of 3 different clients"),
         ("selection", lambda *_: [0], "ids of 3 different clients"),
         ("schedule", lambda *_: lambda _now, drawn, *_: (drawn.slot, drawn.slot + 9), "participant .* and the model"),

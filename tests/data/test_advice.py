@@ -168,23 +168,6 @@ def encode_picture(level: int) -> bytes:
     return made.getvalue()
 
 
-def test_columns_of_lists_and_pictures_are_read_as_the_line_about_them_says(tmp_path: Path) -> None:
-    """`make numbers or text of it` helped nobody, and `unhashable` was a traceback."""
-    lists, packed = [[float(i), 1.0] for i in range(N)], [encode_picture(i) for i in range(N)]
-    structs = [{"bytes": one, "path": None} for one in packed]
-    for name, cells, shape in (
-        ("lists", lists, (48, 2)),
-        ("bytes", packed, (48, 1, 8, 8)),
-        ("structs", structs, (48, 1, 8, 8)),
-    ):
-        make_table(v=cells).to_parquet(tmp_path / f"{name}.parquet")
-        data = load_data("hf", None, path=str(tmp_path / f"{name}.parquet"), input="v", target="kind")
-        assert data.train.x.shape == shape
-    pictures = [np.asarray(Image.open(io.BytesIO(one))) for one in packed]
-    for stacked in (np.array(lists), np.stack(pictures)):
-        assert len(adapt((stacked, make_table()["kind"])).train.x) == 48
-
-
 def make_users(*names: str, low: float = -2.0, features: int = 784) -> dict[str, Any]:
     """Rows of users in LEAF's form, standardized as FedProx's MNIST."""
     rows = {

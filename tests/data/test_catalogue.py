@@ -14,7 +14,6 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import catalogue, named
-from fedray.data.adaptation import adapt
 from fedray.data.catalogue import load_data
 from fedray.data.synthetic import join_datasets
 from fedray.data.types import Dataset, Split, classification, pixel_moments
@@ -201,7 +200,6 @@ def test_toys_and_digits_are_the_same_every_time() -> None:
 
 
 def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> None:
-    import pandas as pd
 
     n = 40
     frame = pd.DataFrame(
@@ -273,17 +271,6 @@ def test_damaged_files_are_one_line_that_names_them(tmp_path: Path) -> None:
     (tmp_path / "femnist" / "data" / "train" / "0.json").write_text('{"users": [')
     with pytest.raises(BadInput, match=r"0.json is damaged"):
         load_data("femnist", tmp_path)
-
-
-def test_a_semicolon_was_taken_for_a_part_of_a_name(tmp_path: Path) -> None:
-    file, frame = (
-        tmp_path / "t.csv",
-        pd.DataFrame({"a": np.arange(40) / 7, "b": [*range(20)] * 2, "kind": ["no", "yes"] * 20}),
-    )
-    for mark in (";", "\t", "|"):
-        frame.to_csv(file, index=False, sep=mark)
-        data = adapt(file, target="kind")
-        assert data.features == ("a", "b") and data.class_names == ("no", "yes")
 
 
 # -- Several data sets as one: their rows in order, a domain for each, and classes shared or apart

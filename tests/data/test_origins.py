@@ -34,29 +34,22 @@ SCENARIO: dict[str, Any] = {
 def list_forms(home: Path) -> dict[str, tuple[Any, Any]]:
     """The times in every form, and what a prediction of all rows is given."""
     FRAME.to_csv(home / "times.csv", index=False)
-    FRAME.to_parquet(home / "times.parquet")
     table, column = FRAME[["time"]], TIMES[:, None]
     return {
         "whole numbers": ((TIMES, LATE), column),
         "real numbers": ((REAL, LATE), REAL),
-        "tensors": ((torch.from_numpy(REAL), torch.from_numpy(LATE)), torch.from_numpy(REAL)),
-        "lists": ((REAL.tolist(), LATE.tolist()), REAL.tolist()),
         "series": ((np.tile(REAL[:, None], (1, 3, 2)), LATE), np.tile(REAL[:, None], (1, 3, 2))),
         "images": ((np.tile(TIMES[:, None, None, None], (1, 1, 2, 2)), LATE), np.tile(REAL[..., None, None], (2, 2))),
         "a pair a client": ({"Rome": (TIMES[::2], LATE[::2]), "Oslo": (REAL[1::2], LATE[1::2])}, column),
         "torch": (TensorDataset(torch.from_numpy(REAL), torch.from_numpy(LATE)), REAL),
-        "lists of Hugging Face": (datasets.Dataset.from_dict({"x": REAL.tolist(), "label": LATE}), REAL),
         "by hand": (classification("mine", Split(REAL, LATE), Split(REAL, LATE), ("no", "yes")), REAL),
         "pandas": (FRAME, table),
-        "polars": (pytest.importorskip("polars").from_pandas(FRAME), table),
         "csv": (home / "times.csv", table),
-        "parquet": (home / "times.parquet", table),
-        "a table a client": ({"Rome": FRAME[::2], "Oslo": FRAME[1::2]}, table),
         "Hugging Face": (datasets.Dataset.from_pandas(FRAME), table),
     }
 
 
-TABLES = {"pandas", "polars", "csv", "parquet", "a table a client", "Hugging Face"}
+TABLES = {"pandas", "csv", "Hugging Face"}
 
 
 def test_times_of_one_second_were_one_input(tmp_path: Path) -> None:

@@ -92,14 +92,6 @@ def test_pictures_of_more_than_8_bits_were_white(tmp_path: Path, ending: str, pa
         assert named.metrics["accuracy"] == 1.0 and named.summary["model_hash"] == array.summary["model_hash"]
 
 
-def test_pictures_of_more_than_8_bits_in_columns_and_data_sets_were_white() -> None:
-    pictures = [Image.fromarray(levels.astype(np.uint16)) for levels in DEEP]
-    for thing in (make_hub(pictures, LABELS), Pairs(pictures, LABELS)):
-        assert np.array_equal(read_all(adapt(thing))[:, 0], DEEP)
-    few = [Image.fromarray((levels // 16).astype(np.uint16)) for levels in DEEP]
-    assert adapt(make_hub(few, LABELS)).train.x.dtype == np.uint8, "as an array of such levels is"
-
-
 def test_pictures_whose_numbers_would_change_are_refused(tmp_path: Path) -> None:
     """Other modes were mixed, in silence."""
     packed = [Image.fromarray((levels // 16).astype(np.uint8)).convert("CMYK") for levels in DEEP]

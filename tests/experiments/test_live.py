@@ -14,7 +14,6 @@ import yaml
 from rich.console import Console
 from small import run_command, scenario
 
-import fedray
 from fedray.experiments import live
 from fedray.experiments.live import Heard, next_line
 
@@ -86,19 +85,6 @@ def test_in_a_notebook_there_is_a_bar_with_the_phase_and_the_newest_scores(monke
     assert not heard.shown
 
 
-def test_a_run_in_a_notebook_says_what_it_does(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    seen: list[int] = []
-    fedray.run(
-        scenario({"rounds": 2, "report": False}),
-        out=tmp_path / "run",
-        progress=True,
-        watch=lambda snapshot: seen.append(snapshot["round"]),
-    )
-    assert "round 2/2" in capsys.readouterr().err and seen == [0, 1, 2]
-    fedray.resume(tmp_path / "run", rounds=3)  # no notebook: nothing is printed
-    assert capsys.readouterr().err == ""
-
-
 def file(folder: Path) -> Path:
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(scenario({"rounds": 2})))
@@ -121,15 +107,6 @@ def test_a_phase_is_said_when_it_lasts_and_again_after_25_s_at_most() -> None:
         65: "still reading the data (1.08 min)",
         90: "still reading the data (1.5 min)",
     }
-
-
-def test_a_phase_that_is_over_at_once_is_not_said() -> None:
-    heard = live.Heard()
-    heard.begin("training")
-    assert live.next_line(heard, heard.began + 1.9) is None
-    heard.speak()  # a line of progress
-    assert live.next_line(heard, heard.spoke + live.SILENCE - 1) is None
-    assert live.next_line(heard, heard.spoke + live.SILENCE + 1) == "still training (16 s)"
 
 
 def test_without_a_terminal_every_phase_of_a_run_was_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

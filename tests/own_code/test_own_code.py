@@ -30,7 +30,7 @@ from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.method import Method
 from fedray.files.bounded import write_sealed
 from fedray.methods import Setting, federated
-from fedray.own_code.contract import contract, is_alike
+from fedray.own_code.contract import is_alike
 from fedray.own_code.read_values import hash_values
 from fedray.own_code.source_code import hash_source
 from fedray.own_code.user_code import find_module_places, import_modules
@@ -125,15 +125,6 @@ def test_results_are_alike_but_for_their_rounding() -> None:
     assert is_alike(np.array([np.nan, np.inf]), np.array([np.nan, np.inf]))
 
 
-def test_a_function_that_writes_to_its_arguments_is_asked_again_with_those_of_before() -> None:
-    def add(values: Any) -> Any:
-        values += 1
-        return values.copy()
-
-    given = np.zeros(2)
-    assert contract("mine", add, again=True)(given).tolist() == [1, 1] and given.tolist() == [1, 1]
-
-
 # -- Which files of the user another process needs to import what they pass
 
 
@@ -169,13 +160,6 @@ def test_a_copy_of_a_module_elsewhere_is_the_same_module(tmp_path: Path, monkeyp
     known = importlib.import_module("places_copied")
     import_modules([str(tmp_path / "own" / "places_copied.py")])
     assert sys.modules["places_copied"] is known
-
-
-def test_without_modules_the_import_path_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = list(sys.path)
-    import_modules(())
-    assert sys.path == before
 
 
 # -- Own code that was changed between a run and its resumption, where the source alone does not tell

@@ -33,12 +33,11 @@ SWALLOWING = "class A:\n        def __del__(self): time.sleep(30)\n    A()"  # w
     ("name", "status", "where"),
     [
         ("SIGTERM", 143, SLEEPING),
-        ("SIGINT", 130, SLEEPING),
         ("SIGHUP", 129, SLEEPING),
         ("SIGTERM", 143, IN_C),
         ("SIGINT", 130, SWALLOWING),
     ],
-    ids=["TERM", "INT", "HUP", "in C", "in a destructor"],
+    ids=["TERM", "HUP", "in C", "in a destructor"],
 )
 def test_a_signal_was_a_traceback_or_swallowed(name: str, status: int, where: str) -> None:
     done = run_python(f"""

@@ -17,10 +17,6 @@ from small import of_method, run_quietly, scenario
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.core.scores import SCORES
-from fedray.core.text import TOTALS, name_score
-from fedray.experiments.live import describe_snapshot
-from fedray.experiments.table import format_markdown
 from fedray.methods import METHOD_SPECS
 from fedray.report import compare, curves
 from fedray.report.compare import (
@@ -28,10 +24,9 @@ from fedray.report.compare import (
     compare_with_first,
     find_best,
     list_caveats,
-    list_data_notes,
     make_difference_table,
 )
-from fedray.report.page import make_cards, render_many
+from fedray.report.page import render_many
 from fedray.report.read import BYTES, SECONDS, UPLINK, Best, ReadRun, find_end, find_headline, read_run, read_worlds
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.reading import count_last_phase, find_last_phase
@@ -157,17 +152,6 @@ def test_runs_of_different_rounds_and_seeds_are_not_compared_without_a_word() ->
     assert overlay is not None and "best" not in str(overlay.get_label())
 
 
-def test_a_score_has_one_name_in_the_live_view_the_report_and_the_comparison() -> None:
-    assert len({name_score(name) for name in (*SCORES, *TOTALS)}) == len(SCORES) + len(TOTALS)
-    run = ended("a", [0.9], up_bytes=2e6, down_bytes=1e6, sim_seconds=1.0, wall_seconds=7.0)
-    snapshot = {"round": 1, "rounds": 1, "metrics": {"accuracy": 0.9}, "up_bytes": 2e6, "wall_seconds": 2.0}
-    assert f"{name_score('accuracy')} 0.9000  {name_score('up_bytes')} 2 MB" in describe_snapshot(snapshot)
-    cards = make_cards(run)
-    assert [card.label for card in cards] == [name_score(name) for name in ("accuracy", *TOTALS)]
-    assert (cards[-1].value, cards[-1].sub) == ("7 s", "without start-up and report")
-    assert name_score("accuracy") in compare.make_comparison_table([run, run])[0]
-
-
 # Budgets: what a round of a run costs does not decide the comparison.
 
 
@@ -184,13 +168,6 @@ def test_a_lift_is_seen_at_equal_cost_whatever_a_round_costs() -> None:
     assert found.pop("40 MB up") == found.pop("80 MB up and down") == "+5.5 points"
     assert found.keys() == {"round 40", "4 min of virtual time"} and "+5.5 points" not in found.values()
     assert ">80 MB up and down<" in render_many(runs)
-
-
-def test_a_cost_that_is_the_same_or_missing_has_no_row() -> None:
-    same = [made("a", range(41)), made("b", range(41))]
-    assert {at for _, at in tabulate(same)} == {"round 40"}
-    silent = replace(same[0], rounds={**same[0].rounds, UPLINK: np.zeros(123), "down_bytes": np.zeros(123)})
-    assert {at for _, at in tabulate([silent, same[1]])} == {"round 40"}
 
 
 def test_the_budget_of_a_run_is_what_its_cheapest_seed_cost() -> None:
@@ -405,21 +382,6 @@ def test_whose_clients_answer_by_themselves_is_known_for_every_kind_of_answer(ke
     assert find_headline(runs) == "personal_accuracy" and find_headline(runs[:1] * 2) == "accuracy"
 
 
-def test_a_table_shows_the_scores_of_the_clients_own_answers_first() -> None:
-    def row(cell: str, metric: str, apart: bool) -> dict[str, Any]:
-        shared = {"n": 1, "sd": None, "published": None, "rounds": 2, "up_bytes": 1e6, "down_bytes": 1e6}
-        return {"cell": cell, "metric": metric, "mean": 0.5, "apart": apart, **shared}
-
-    rows = [row(cell, name, cell == "per") for cell in ("per", "avg") for name in ("accuracy", "personal_accuracy")]
-    text = format_markdown(rows, ["per", "avg"])
-    assert text.startswith("| cell | personal_accuracy | accuracy |")
-    line = "Clients of per answer by themselves: `personal_accuracy` is theirs, and `accuracy` that of a common answer."
-    assert text.endswith(f"\n{line}\n")
-    text = format_markdown(rows[:3], ["per", "avg"])
-    assert text.startswith("| cell | accuracy |")
-    assert text.endswith(f"{line} Without it: avg (with evaluate.personal=true a run records it).\n")
-
-
 # Other data, and other kinds of scores.
 
 run_on = partial(
@@ -464,14 +426,3 @@ def test_an_ensemble_and_one_model_were_compared_by_two_kinds_of_nll(arrays: tup
     for keys in ({"predict__noise": "residual"}, {"model": {"name": "mlp", "objective": "gaussian_nll"}}):
         other = run_on(rows, method=ensemble, **keys)
         assert not any("noise of" in note for note in fedray.compare([one, other]).notes)
-
-
-def test_runs_of_one_data_set_and_old_runs_without_digests_get_no_note() -> None:
-    def read(name: str, data: Any, **digests: str) -> ReadRun:
-        return ReadRun(name, {"data": data}, "", {}, {}, {}, None, None, {}, identity={"data": digests})
-
-    assert list_data_notes([read("a", "digits"), read("b", {"name": "digits"})]) == []
-    one, two = read("a", "arrays", **{"training inputs": "12"}), read("b", "table", **{"training inputs": "12"})
-    assert list_data_notes([one, two]) == []  # the same rows in another form
-    (note,) = list_data_notes([one, read("b", "arrays", **{"training inputs": "34"})])
-    assert "They do not train on the same rows." in note

@@ -24,9 +24,7 @@ from fedray.report.read import ReadRun, read_run
 DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
 OF_CLASSES = {predictions.figure_calibration, predictions.figure_confusion, predictions.figure_loss_plane}
 OF_CLASSES |= {predictions.figure_disagreement, clients.figure_data, clients.figure_classes, clients.figure_weights}
-OF_CLASSES |= {clients.figure_client_accuracy}
 OF_NUMBERS = {predictions.figure_predictive, predictions.figure_pit, predictions.figure_coverage}
-OF_NUMBERS |= {clients.figure_client_rmse}
 OF_OTHERS = {random_walk.figure_graph, random_walk.figure_visits, clients.figure_tier_rounds, clients.figure_conformal}
 OF_OTHERS |= {predictions.figure_ood, flights.figure_flights, flights.figure_staleness}
 OF_OTHERS |= {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
@@ -75,7 +73,7 @@ def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str, absen
 def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
     assert clients.figure_data(bare_run(label_counts=np.full((4, 3), 5))) is None
     assert clients.figure_weights(bare_run(alpha=np.full((4, 3), 1 / 3))) is None
-    assert clients.figure_client_accuracy(bare_run(client_accuracy=np.full(4, 0.5))) is None
+    assert clients.figure_clients(bare_run(client_accuracy=np.full(4, 0.5))) is None
     run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
     n = len(run.clients or ())
     same = set_columns(replace(run, pictures={}), tier=["all"] * n, status=["ok"] * n, sim_seconds=[1.0] * n)

@@ -152,14 +152,6 @@ def test_a_function_that_a_network_calls_was_changed_in_silence(
         assert f"{line} is not what the run began with" in line_of(partial(study_of, run.path, model=other))
 
 
-def test_lambdas_that_are_written_again_are_the_same_network(tmp_path: Path) -> None:
-    """A script that resumes writes its lambda in another place, with other comments."""
-    keys, out = scenario({"rounds": 1}), tmp_path / "run"
-    run = fedray.run(keys, out=out, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
-    again = fedray.load(run.path, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))  # as before
-    assert again.study.net.layout.d == 650
-
-
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [

@@ -12,7 +12,7 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
-from fedray.storage.summary import build_loggers, mlflow, wandb
+from fedray.storage.summary import build_loggers, mlflow
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
 
@@ -37,23 +37,6 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert set(events.Tags()["scalars"]) == {"accuracy", "round"}
     assert [(e.step, e.value) for e in events.Scalars("accuracy")] == [(10, 0.5), (20, 0.75)]
-
-
-def test_wandb_gets_finite_numbers_by_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[Any] = []
-    fake: Any = ModuleType("wandb")
-
-    def init(**options: Any) -> Any:
-        seen.append(options)
-        return SimpleNamespace(log=lambda values, step: seen.append((step, values)))
-
-    fake.init = init
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    wandb("ensembles", tmp_path)(10, METRICS)
-    assert seen == [
-        {"project": "ensembles", "dir": str(tmp_path), "name": None, "reinit": "create_new"},
-        (10, {"accuracy": 0.5, "round": 3.0}),
-    ]
 
 
 def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from modules import Apply
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -28,16 +29,8 @@ class Backwards(torch.autograd.Function):
         return g
 
 
-class Unmapped(nn.Module):
-    """A linear layer behind it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = Backwards.apply(self.layer(x))
-        return out
+def unmapped() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 3), Apply(Backwards.apply))
 
 
 NETS: dict[str, tuple[Net, tuple[int, ...]]] = {
@@ -48,7 +41,7 @@ NETS: dict[str, tuple[Net, tuple[int, ...]]] = {
         net_of(lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "own", "cross_entropy", 3),
         (5,),
     ),
-    "not mapped": (net_of(Unmapped, "own", "cross_entropy", 3), (5,)),
+    "not mapped": (net_of(unmapped, "own", "cross_entropy", 3), (5,)),
 }
 
 

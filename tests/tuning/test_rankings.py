@@ -14,11 +14,9 @@ from sweeps import LR, run, sweep
 
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.scenario.yaml_text import write_yaml
-from fedray.tuning import page
 from fedray.tuning.objectives import compute_value, read_objective
-from fedray.tuning.page import View
 from fedray.tuning.search import count_planned_trials
-from fedray.tuning.sweep import list_idle_parameters, read_sweep
+from fedray.tuning.sweep import read_sweep
 
 
 def test_bytes_were_the_uplink_alone_in_a_sweep(tmp_path: Path) -> None:
@@ -67,7 +65,6 @@ def test_trials_were_pruned_and_decided_by_a_phase_that_others_follow(tmp_path: 
     ({"sampler": "nsga2"}, 20, "nsga2 with 20 trials is random search, because its first 20 are random: "),
     ({"sampler": {"name": "nsga2", "population": 9}}, 9, "raise trials, or lower sampler.population"),
     ({"sampler": {"name": "tpe", "startup": 3}}, 3, "lower sampler.startup"),
-    ({"pruner": "median"}, 5, "median with 5 trials prunes none, because the first 5 go to their end: "),
 ], ids=lambda each: str(each)[:30])  # fmt: skip
 def test_a_search_that_learns_nothing_was_named_after_what_it_is_not(
     keys: dict[str, Any], trials: int, line: str
@@ -92,33 +89,6 @@ def test_of_two_objectives_the_top_of_the_first_was_called_the_best(tmp_path: Pa
     drawn = (tmp_path / "s" / "report.html").read_text()
     assert "highest accuracy" in drawn and "best accuracy" not in drawn and "the highest accuracy first" in drawn
     assert json.loads((tmp_path / "s" / "summary.json").read_text())["first_winner"] == "highest accuracy"
-
-
-@pytest.mark.drawn
-def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
-    """`predict.gamma` weighs the models of known clients, and accuracy is that of new ones."""
-    given = sweep({"local.lr": [0.01, 0.1, 0.3], "predict.gamma": [0.1, 1.0], "local.momentum": [0.0, 0.5]},
-                  sampler="grid", objectives=["accuracy", "personal_accuracy"], trials=None,
-                  overrides={"rounds": 2})  # fmt: skip
-    seen: list[View] = []
-    with pytest.MonkeyPatch.context() as patch:
-        real = page._notes
-
-        def hear(view: View) -> list[str]:
-            seen.append(view)
-            return real(view)
-
-        patch.setattr(page, "_notes", hear)
-        run(given, tmp_path / "s")
-    (view,) = seen
-    assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())
-    first, second = (page.compute_importance(view, i) for i in (0, 1))
-    assert set(first) == {"local.lr", "local.momentum"} and sum(first.values()) == pytest.approx(1.0)
-    assert "predict.gamma" in second
-    assert [parameter.key for parameter in view.acting(0)] == ["local.lr", "local.momentum"]
-    assert page._notes(view) == ["predict.gamma cannot act on accuracy, and has no place in its pictures."]
-    slices = page.figure_slices(view, 0)
-    assert slices is not None and "predict.gamma" not in {axes.get_xlabel() for axes in slices.axes}
 
 
 def test_a_sweep_of_personalized_models_by_their_own_answers_says_nothing() -> None:

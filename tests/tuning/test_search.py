@@ -22,7 +22,6 @@ from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.bounded import find_checkpoints
-from fedray.scenario.loader import read_scenario
 from fedray.storage import checkpoint, tables
 from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
@@ -94,40 +93,9 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     assert list_outcomes(at_once) == list_outcomes(run(found, tmp_path / "one")[1])
 
 
-def test_two_runs_of_neighbouring_seeds_are_two_trainings(tmp_path: Path) -> None:
-    """Seeds 0 and 1 share lanes, and so do 10 and 11: none of them answers for another, and no bit changes."""
-    given = sweep({"local.lr": [0.1, 0.3], "seed": [0, 1, 10, 11]}, sampler="grid", trials=None)
-    summary, found = run(given, tmp_path / "shared")
-    assert (summary["trainings"], summary["looked_up"]) == (4, 4)
-    summary, single = run({**given, "trials": 3}, tmp_path / "single")  # part of a grid: no lane is trained in vain
-    assert (summary["trainings"], summary["looked_up"]) == (3, 0)
-    assert list_outcomes(found)[:3] == list_outcomes(single)
-    assert len({row["values"]["accuracy"] for row in found}) > 2
-
-
-def test_a_seed_that_fails_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds that failed together are trained each by itself."""
-    honest = training._train
-
-    def fails(job: training.TrialTask, *how: Any) -> Any:
-        if job.scenario.seed <= 1 < job.scenario.seed + job.scenario.replicates:
-            raise FedrayError("training diverged")
-        return honest(job, *how)
-
-    monkeypatch.setattr(training, "_train", fails)
-    summary, found = run(
-        sweep({"seed": {"type": "int", "low": 0, "high": 2}}, sampler="grid", trials=None), tmp_path / "s"
-    )
-    assert {row["params"]["seed"]: row["state"] for row in found} == {0: "complete", 1: "failed", 2: "complete"}
-    assert summary["failed"] == 1
-
-
-@pytest.mark.parametrize("space", [{"seed": [0, 1]}, {"local.lr": [0.03, 0.1]}])
-def test_a_stop_was_decided_by_the_neighbouring_seeds_and_looked_once_an_age(
-    space: dict[str, Any], tmp_path: Path
-) -> None:
-    """Each trial ends at the round at which a run of its own ends."""
+def test_a_trial_that_stops_ends_at_the_round_at_which_a_run_of_its_own_ends(tmp_path: Path) -> None:
     rule = {"rounds": 14, "stop": {"metric": "hold_out_accuracy", "patience": 2}}
+    space = {"local.lr": [0.03, 0.1]}
     _, trials = run(sweep(space, sampler="grid", trials=None, overrides=rule), tmp_path / "s", report=False)
     for row in trials:
         keys = {**rule, **row["params"], "data.hold_out": 0.2}
@@ -251,36 +219,6 @@ def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) 
     assert (again.state, again.value) == (optuna.trial.TrialState.PRUNED, 0.25)
     assert optuna_study.trial_note(again) == {"how": "looked up", "run": "trials/00000", "saved": 3.0}
     assert "trial 1 (of 2) pruned (looked up)" in told[0]
-
-
-ENDS: dict[str, tuple[dict[str, Any], str, int]] = {
-    "pruned": ({"objectives": ["nll"], "pruner": {"name": "median", "startup": 1}}, "pruned", 2),
-    "decided": ({"objectives": [{"name": "accuracy", "within_bytes": 5000}]}, "complete", 1),
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_trial_that_had_ended_trains_no_further_after_a_kill(end: str, tmp_path: Path) -> None:
-    """Its worker stopped it and was killed before the study heard of it: the trial went on to its next age."""
-    keys, state, rounds = ENDS[end]
-    found = read_sweep(sweep({"local.lr": [0.3, 1e-4]}, overrides={"data.partition": "iid"}, **keys))
-    place = optuna_study.StudyLocation(f"sqlite:///{tmp_path / 'study.db'}", "sweep", found.pruner, ages=3)
-    study = optuna_study.start_study(found, place, resume=False)
-    (tmp_path / "trials").mkdir()
-
-    def train(number: int, rate: float) -> training.Outcome:
-        where = place if found.pruner.name != "none" else None
-        scenario, folder = found.scenario({"local.lr": rate}), tmp_path / "trials" / str(number)
-        task = training.TrialTask(number, scenario, folder, found.objectives, UserObjects(), location=where)
-        return training.train_job(task)
-
-    trial = study.ask()
-    study.tell(trial, train(0, 0.3).values)
-    study.ask()
-    first, *later = [train(1, 1e-4) for _ in range(3)]
-    assert (first.state, first.rounds) == (state, rounds)
-    assert all(one == first for one in later)
-    assert {row["round"] for row in tables.read_table(tmp_path / "trials" / "1", "rounds").to_pylist()} == {0, rounds}
 
 
 def test_of_equal_trials_the_first_number_wins_whichever_ended_first() -> None:
@@ -447,7 +385,7 @@ def test_the_page_has_every_picture(tmp_path: Path) -> None:
     """Also of an infinite gamma, which JSON does not know: the sweep ended with a ValueError."""
     space = {"local.lr": LR, "method.models": {"type": "int", "low": 1, "high": 3}, "local.optimizer": ["sgd", "adam"],
              "predict.gamma": [0.1, float("inf")]}  # fmt: skip
-    found = sweep(space, objectives=["personal_accuracy", "up_bytes"], trials=8, sampler="random")
+    found = sweep(space, objectives=["personal_accuracy", "up_bytes"], trials=5, sampler="random")
     run({**found, "overrides": {"rounds": 2}}, tmp_path / "s")
     page = (tmp_path / "s" / "report.html").read_text()
     for title in ("Best personalized accuracy:", "matters most", "against each parameter", "that no other beats",
@@ -476,14 +414,3 @@ def test_trials_of_several_seeds_have_the_standard_errors_of_their_values(tmp_pa
     page = (tmp_path / "s" / "report.html").read_text()
     assert "accuracy, standard error" in page
     assert "of the best accuracy; errors are over the replicates and folds" in page
-
-
-def test_a_directory_of_another_training_is_not_taken_for_the_trials(tmp_path: Path) -> None:
-    goal = (objectives.read_objective("", "accuracy"),)
-    one, two = (read_scenario({**BASE, "data": {**BASE["data"], "hold_out": 0.2}, "seed": seed}) for seed in (1, 2))
-    first, other = (training.TrialTask(0, which, tmp_path / "trial", goal, UserObjects()) for which in (one, two))
-    alone = training.train_job(training.TrialTask(0, two, tmp_path / "alone", goal, UserObjects()))
-    training.train_job(first)
-    found = training.train_job(other)
-    assert alone.state == found.state == "complete" and found.values == alone.values
-    assert read_scenario(tmp_path / "trial" / "scenario.yaml") == two

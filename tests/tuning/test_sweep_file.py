@@ -14,7 +14,6 @@ from fedray.scenario import yaml_text
 from fedray.tuning.objectives import compute_value, name_objective, read_objective
 from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space, to_overrides
 from fedray.tuning.sweep import Sweep, read_sweep
-from fedray.tuning.trial import refuse_idle_actors
 from fedray.tuning.tune import run_sweep
 
 FILES = sorted((Path(__file__).parents[2] / "tune").glob("*.yaml"))
@@ -36,11 +35,6 @@ def test_every_shipped_sweep_is_read_and_runs_a_trial(path: Path, tmp_path: Path
     with skipping_without_files():
         summary = run_sweep({**tree, "jobs": 1}, tmp_path / "s", trials=1, say=lambda _line: None)
     assert (summary["complete"], summary["trainings"]) == (1, 1)
-
-
-@pytest.mark.parametrize("name", ["rmse_mean", "rmse_max", "nll_residual", "width_95", "sharpness"])
-def test_what_is_better_lower_is_minimised(name: str) -> None:
-    assert read_objective("", name).direction == "minimize"
 
 
 @pytest.mark.parametrize("objectives", [["accuracy", "personal_accuracy"], ["conformal_coverage_client_worst"]])
@@ -158,10 +152,3 @@ def test_objectives_read_values_from_the_rounds_and_say_which_bytes_they_count(
     objective = read_objective("o", entry)
     assert compute_value(objective, course) == value and name_objective(objective) == name
     assert objective.direction == ("maximize" if entry["name"] == "accuracy" else "minimize")
-
-
-def test_on_a_cluster_trials_may_span_actors() -> None:
-    for runtime, address in (("ray", None), ("auto", "auto")):
-        found = read_sweep(sweep({"local.lr": LR}, trial={"actors": 2}, overrides={"runtime": runtime}))
-        refuse_idle_actors(found, found.scenario({}), address)
-        assert found.actors == 2

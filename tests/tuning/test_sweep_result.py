@@ -142,7 +142,7 @@ def test_choices_came_back_as_text_that_run_refused(tmp_path: Path) -> None:
         "local.momentum": {"type": "float", "low": 0.1, "high": 0.9, "when": {"local.optimizer": "sgd"}},
     }
     keys = sweep(space, sampler={"name": "random", "seed": 2}, overrides={"rounds": 1}, trials=5)
-    found = fedray.tune(keys, out=tmp_path / "s")  # with its page
+    found = fedray.tune(keys, out=tmp_path / "s", report=False)
     table = rows(found.path)
     seen: dict[str, list[Any]] = {}
     for trial, row in zip(found, table, strict=True):

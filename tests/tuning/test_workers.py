@@ -13,15 +13,17 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from sweeps import LR, sweep
+from sweeps import LR, run, sweep
 
 from fedray.bench.measure import list_tree
-from fedray.core.errors import ScenarioWarning
+from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario import yaml_text
+from fedray.scenario.names import Origin
 from fedray.tuning.trial import _end_with_parent
 
 
-@pytest.mark.parametrize("moment", ["a worker begins", pytest.param("it trains", marks=pytest.mark.slow)])
+@pytest.mark.slow  # a terminal and processes that import torch
+@pytest.mark.parametrize("moment", ["a worker begins", "it trains"])
 def test_ctrl_c_of_a_terminal_printed_the_tracebacks_of_the_workers(moment: str, tmp_path: Path) -> None:
     """A terminal sends it to the whole process group; workers that still import, and those that train, say nothing."""
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
@@ -47,45 +49,34 @@ def test_ctrl_c_of_a_terminal_printed_the_tracebacks_of_the_workers(moment: str,
 
 SCRIPT = """
 import fedray
-{register}
-keys = {{"rounds": 1, "data": {data}, "clients": {{"number": 2}}, "runtime": "inline"}}
-sweep = {{"scenario": keys, "space": {{"local.lr": [0.1, 0.3]}}, "objectives": ["accuracy"], "jobs": 2}}
-{guard}print([trial.state for trial in fedray.tune({{**sweep, "sampler": "grid"}}, report=False)])
+keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}
+sweep = {"scenario": keys, "space": {"local.lr": [0.1, 0.3]}, "objectives": ["accuracy"], "jobs": 2}
+print([trial.state for trial in fedray.tune({**sweep, "sampler": "grid"}, report=False)])
 """
-REGISTER = """
-import numpy as np
-rows = np.arange(90, dtype=np.float32).reshape(30, 3), np.arange(30) % 3
-fedray.register("data", "mine", lambda root: fedray.data.adapt(rows))
-"""
-GUARD = 'if __name__ == "__main__": '
 
 
-@pytest.mark.parametrize("given", ["a file", pytest.param("standard input", marks=pytest.mark.slow)])
+@pytest.mark.slow  # it starts three processes that import torch
+@pytest.mark.parametrize("given", ["a file", "standard input"])
 def test_a_script_without_a_main_guard_began_the_sweep_again_in_each_worker(given: str, tmp_path: Path) -> None:
     """It ended in 82 lines and `a worker died (memory?)`; workers need nothing of the script."""
     file = tmp_path / "script.py"
-    file.write_text(SCRIPT.format(register="", data={"name": "digits", "limit": 60}, guard=""))
+    file.write_text(SCRIPT)
     command = [sys.executable, *([str(file)] if given == "a file" else [])]
     stdin = file.read_text() if given == "standard input" else None
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("['complete', 'complete']\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("guard", ["", pytest.param(GUARD, marks=pytest.mark.slow)])
-def test_a_script_that_registers_names_is_run_by_the_workers_or_told_why_it_cannot_be(
-    guard: str, tmp_path: Path
-) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT.format(register=REGISTER, data={"name": "mine"}, guard=guard))
-    command = [sys.executable, "script.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    if guard:
-        assert (done.stdout, done.returncode) == ("['complete', 'complete']\n", 0), done.stderr
-    else:
-        assert done.returncode == 1 and done.stderr.count("Traceback") == 1
-        assert 'put what calls fedray.tune below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
-
-
+@pytest.mark.slow  # a process that imports torch
 def test_a_worker_that_warned_wrote_a_line_of_source_code(capfd: pytest.CaptureFixture[str]) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent) as pool:
         pool.submit(warnings.warn, "one row", ScenarioWarning).result()
     assert capfd.readouterr().err == "fedray: note: one row\n"
+
+
+def test_names_that_a_script_registers_are_said_to_need_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedray.tuning.trial.list_origins", lambda: {("data", "mine"): Origin("__main__", "load")})
+    with pytest.raises(BadInput, match=r"jobs = 2: .* what a script registers \(mine\): register it in a module"):
+        run(sweep({"local.lr": LR}, jobs=2), tmp_path / "s")

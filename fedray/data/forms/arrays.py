@@ -107,7 +107,9 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
     if x.ndim == 4:
         x = _order_channels(x)
     if x.dtype.kind == "f" and x.dtype != np.float32:
-        refuse_large(x, f"{where} has numbers")
+        most = float(np.nanmax(np.abs(np.where(np.isfinite(x), x, 0)), initial=0.0)) if x.dtype.itemsize > 4 else 0.0
+        if most > MOST_FLOAT32:
+            raise BadInput(f"{where} has numbers beyond what float32 holds ({most:.3g}): scale them down")
         x = x.astype(np.float32 if x.dtype.itemsize < 4 else np.float64, copy=False)
     return x
 
@@ -235,13 +237,6 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
     if wrong.any():
         first = f"(the first is row {wrong.argmax()})"
         raise BadInput(f"{where}: {wrong.sum()} of {len(wrong)} {kind}rows have {what} {first}: {remedy}")
-
-
-def refuse_large(x: NDArray[Any], what: str) -> None:
-    """Refuses finite numbers that would be infinite as float32; `what` begins the message: `x has numbers`."""
-    most = float(np.nanmax(np.abs(np.where(np.isfinite(x), x, 0)), initial=0.0)) if x.dtype.itemsize > 4 else 0.0
-    if most > MOST_FLOAT32:
-        raise BadInput(f"{what} beyond what float32 holds ({most:.3g}): scale them down")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

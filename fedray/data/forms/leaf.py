@@ -87,10 +87,8 @@ def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], 
         if not is_leaf(data):
             raise BadInput("data.test has no user_data, as LEAF's JSON has: give a part of the same form")
         for user, rows in data["user_data"].items():
-            if user in found:
-                raise BadInput(f"data: user {user} is there twice: join the rows, or rename one")
-            if not isinstance(rows, Mapping) or not {"x", "y"} <= rows.keys():
-                raise BadInput(f"data: user {user} has no x and y: give both, as LEAF's JSON has them")
+            if user in found or not isinstance(rows, Mapping) or not {"x", "y"} <= rows.keys():
+                raise BadInput(f"data: user {user} has no x and y, or comes twice: give both, as LEAF has them")
             try:
                 found[str(user)] = read_raw_parts((rows["x"], rows["y"]), reading._replace(test=None))[0]
             except BadInput as error:

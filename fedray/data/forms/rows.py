@@ -57,7 +57,10 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
     encode, spool, longest, first = find_tokenizer(tokenizer), Spool(), 1, 0
     width = length or MOST_TOKENS
     for piece in texts:
-        ids = encode([_as_text(value, first + place) for place, value in enumerate(piece)])
+        for number, value in enumerate(piece, first):
+            if not isinstance(value, str) and is_missing(value):
+                raise BadInput(f"data: row {number} has no text: leave such rows out, or give an empty text")
+        ids = encode([str(value) for value in piece])
         first += len(piece)
         rows = np.zeros((len(ids), width), dtype=np.int32)
         for row, tokens in zip(rows, ids, strict=True):
@@ -67,15 +70,6 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
         spool.append(rows)
     found = spool.finish()
     return found if length else np.ascontiguousarray(found[:, :longest])
-
-
-def _as_text(value: Any, row: int) -> str:
-    """Returns a text; one that is missing is refused."""
-    if isinstance(value, str):
-        return value
-    if is_missing(value):
-        raise BadInput(f"data: row {row} has no text: leave such rows out, or give an empty text")
-    return str(value)
 
 
 def is_missing(value: Any) -> bool:
@@ -283,7 +277,11 @@ def make_dataset(
     if reading.task == "auto" and is_whole_with_gaps(train.y):
         reading = reading._replace(task="classification")
         remarks = [*remarks, *doubt_classes(train.y[~np.isnan(train.y)], "auto")]
-    parts = _prepare_parts([train, *given[1:]], reading)
+    words = ("training ", "test ") if len(given) > 1 else ("",)
+    whole = [_treat_gaps(part, reading, word) for part, word in zip([train, *given[1:]], words, strict=True)]
+    inputs, origin = narrow([part.x for part in whole])
+    known = whole[0].origin if origin is None else origin
+    parts = [part._replace(x=x, origin=known) for part, x in zip(whole, inputs, strict=True)]
     train, test = parts[0], parts[1] if len(parts) > 1 else None
     remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
     labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
@@ -336,15 +334,6 @@ def draw_test_rows(
             )
         raise BadInput(f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: {remedy}")
     return keep, rest
-
-
-def _prepare_parts(given: list[RawRows], reading: ReadOptions) -> list[RawRows]:
-    """Returns the rows of each part without gaps, except for inputs that are filled later, as float32."""
-    words = ("training ", "test ") if len(given) > 1 else ("",)
-    parts = [_treat_gaps(part, reading, word) for part, word in zip(given, words, strict=True)]
-    inputs, origin = narrow([part.x for part in parts])
-    known = parts[0].origin if origin is None else origin
-    return [part._replace(x=x, origin=known) for part, x in zip(parts, inputs, strict=True)]
 
 
 def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:

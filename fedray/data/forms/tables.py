@@ -269,18 +269,6 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
     return tuple(name for part in named for name in part)
 
 
-def describe_columns(names: Sequence[str], columns: TableColumns) -> dict[str, tuple[str, ...] | None]:
-    """Returns how the columns of a table are read, as `Dataset.table` keeps it.
-
-    Args:
-        names: Of all columns.
-        columns: How they are read.
-    """
-    values = {name: columns.categories.get(name) for name in columns.inputs}
-    inputs = {str(name): None if found is None else tuple(found) for name, found in values.items()}
-    return {**inputs, **{str(name): () for name in names if name not in columns.inputs}}
-
-
 def _number_values(column: Any, values: list[str]) -> Array:
     """The place of each row's value among the values of a category, `[n]`; -1 for one that is not among them."""
     import pandas as pd
@@ -499,7 +487,9 @@ def _read_part(
     names = name_inputs(columns)
     numbers = {str(column) for column in columns.inputs if column not in columns.categories}
     indicators = np.array([name not in numbers for name in names]) if columns.categories else None
-    table = describe_columns(list(frame), columns)
+    known = {name: columns.categories.get(name) for name in columns.inputs}
+    table = {str(name): None if found is None else tuple(found) for name, found in known.items()}
+    table |= {str(name): () for name in frame if name not in columns.inputs}
     kept = keep_columns(frame, columns.inputs)
     if len(rows) <= MOST_COUNTED:
         kept.setdefault(GIVEN_ROW, rows)
