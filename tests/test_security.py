@@ -9,6 +9,7 @@ import ast
 import io
 import os
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from small import copy_run, run_command, scenario
 
 import fedray
 from fedray.assembly import memory as memory_needs
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.short_report  # a page of a run that is read
@@ -98,6 +99,23 @@ def packed(path: Path, *members: tuple[str, dict[str, Any]]) -> None:
             for key, value in fields.items():
                 setattr(info, key, value)
             archive.addfile(info, io.BytesIO(data) if info.isreg() else None)
+
+
+@pytest.mark.parametrize("wrong", ["a link", "2 GB"])
+def test_a_link_or_a_huge_file_in_a_run_directory_is_refused(wrong: str, run: fedray.Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(run.path, out)
+    summary = out / "summary.json"
+    content = summary.read_bytes()
+    summary.unlink()
+    if wrong == "a link":
+        (tmp_path / "elsewhere.json").write_bytes(content)
+        summary.symlink_to(tmp_path / "elsewhere.json")
+    else:
+        with summary.open("wb") as file:
+            file.truncate(2_000_000_000)
+    with pytest.raises(FedrayError, match=r"summary\.json cannot be used"):
+        _ = fedray.load(out).summary
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class Net:
         name: What messages call it.
         module: A template that maps `[B, *input]` to `[B, outputs]`; the values of its parameters are never read.
         layout: How its numbers lie in a row.
-        objective: The loss it is trained with, see `fedray.models.loss.per_sample`.
+        objective: The loss it is trained with, see `fedray.models.net.per_sample`.
         outputs: Length of its output; twice the number of targets for `gaussian_nll`.
         init: Draws the first row `[d]`, float32, from a key.
     """

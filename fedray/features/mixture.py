@@ -1,5 +1,8 @@
 """Clients whose data are a mixture of what K models say: they weigh their samples before they train (FedEM).
 
+The weights of samples multiply those of batches in `runtime/worker.py` (`deal_data`). `evaluation/mixture.py` asks for
+the weights of models when such clients answer.
+
 Example:
     Of two samples the first is explained by model 0 and the second by neither more than by the other.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SEAL = "seal"
 REMEDY = "`fedray resume` makes it again"
+MOST_BYTES = 10**9  # of a file that is read whole: a forged one may have any size
 
 
 def seal_entries(entries: Mapping[str, Any]) -> str:
@@ -75,18 +76,23 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
 
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a file of a run directory.
+    """Returns the bytes of a file of a run directory, which somebody else may have made.
 
     Args:
         path: The file.
-        remedy: What the message advises where the file is missing.
+        remedy: What the message advises where the file is missing or no plain file.
 
     Raises:
-        Damaged: It is missing, or a directory has its name.
+        Damaged: It is missing, is no plain file but a link or a folder, say, or has more than 1 GB.
         BadInput: This user may not read it.
         FedrayError: It cannot be read for another reason, such as a fault of the disk.
     """
     try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged(f"{path} cannot be used (it is a link, or no plain file)", remedy)
+        if found.st_size > MOST_BYTES:
+            raise Damaged(f"{path} cannot be used (it has {found.st_size:,} bytes, more than 1 GB)", remedy)
         return path.read_bytes()
     except OSError as error:
         raise tell_apart(path, error, remedy) from None

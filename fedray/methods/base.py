@@ -53,7 +53,7 @@ def federated(
 
     Args:
         setting: what the scenario decides.
-        assign: which model each participant trains; `schedule.kind` takes its place.
+        assign: which model each participant trains; a `schedule.kind` other than its default takes its place.
         local: how a client trains; default: the scenario's section `local`.
         compress: what survives the uplink; `compress.kind` takes its place.
         merge: how the uploads of a model become its next state; `server.coefficients` and `server.robust` take its

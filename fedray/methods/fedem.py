@@ -68,5 +68,5 @@ def fedem(setting: kit.Setting) -> kit.Method:
         compress=kit.dense,
         merge=kit.mean,  # line 12: theta_m <- sum of n_i / n theta_im
     )
-    # lines 6-7: q_ij(m), and pi_im as its mean over the samples
+    # lines 6-7 (features/mixture.py): q_ij(m), and pi_im as its mean over the samples
     return kit.Method("fedem", phase.add(kit.Mixture()))

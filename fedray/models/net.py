@@ -34,7 +34,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
     Args:
         module_factory: Makes one freshly initialized module; it may draw from torch's global generator only.
         name: How messages and records call it.
-        objective: The loss it is trained with, see `loss.per_sample`.
+        objective: The loss it is trained with, see `per_sample`.
         outputs: Length of its output; twice the number of targets for `gaussian_nll`.
 
     Returns:

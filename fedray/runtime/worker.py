@@ -24,9 +24,7 @@ from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, St
 from fedray.data.shards import Shards
 from fedray.models import dropout
 from fedray.runtime import failures
-from fedray.runtime import jobs as flights
-from fedray.runtime import jobs as tiers
-from fedray.runtime.jobs import batch_address
+from fedray.runtime.jobs import batch_address, choose_tier_engines, rows_of_state, split_by_tier, to_groups
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
@@ -183,7 +181,7 @@ class Worker:
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
-        self.tiers = tiers.choose_tier_engines(given, self.device)
+        self.tiers = choose_tier_engines(given, self.device)
         shareable = all(one.name in SHAREABLE for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
         calls_module = any(piece.calls_module for piece in study.method.phase.pieces)  # which holds one lane's weights
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
@@ -240,7 +238,7 @@ class Worker:
         plan, size, steps, flight, _ = jobs
         turn = t if flight is None else flight.turn
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, batch_address(phase, plan))
-        row = flights.rows_of_state(plan, flight, phase.models)
+        row = rows_of_state(plan, flight, phase.models)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
         memo: dict[Any, Any] = {}
 
@@ -263,7 +261,7 @@ class Worker:
 
         attempt = partial(failures.try_jobs, train_block, name, self.study.skip, atom=phase.together)
         if phase.work is None:
-            blocks = tiers.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
+            blocks = split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
         else:
             blocks = list(np.arange(len(size))[:, None])
         stats, loss, errors = Stats(), np.full(len(size), np.nan), failures.Tracebacks()
@@ -369,7 +367,7 @@ class Worker:
             if sent.delta is not uploads.delta or phase.server.keeps:  # compression may drop the entries that diverged
                 check_finite(uploads.delta)
             received = uploads._replace(delta=sent.delta)
-            stats = phase.server.reduce(received if jobs.flight is None else flights.to_groups(received, jobs.flight))
+            stats = phase.server.reduce(received if jobs.flight is None else to_groups(received, jobs.flight))
         except Overflow as overflow:
             raise failures.explain_divergence(self.study.scenario, t, plan, overflow.rows) from None
         for name, value in {**uploads.own, **sent.own}.items():

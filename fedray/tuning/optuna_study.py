@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -87,6 +88,7 @@ def mend_journal(journal: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Optuna's side of a sweep: the storage, the study, samplers whose random numbers have an address, pruners.
 
+MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # what a database says of tables in the making
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
 NOTES = "fedray"  # one attribute: every write of a journal is an fsync
 
@@ -113,11 +115,17 @@ def open_storage(storage: str) -> Any:
     if "://" not in storage:
         with explain_storage(storage):
             return JournalStorage(JournalFileBackend(storage, JournalFileOpenLock(storage)))
-    try:
-        return optuna.storages.get_storage(storage)
-    except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
-        name = f"--storage {name_storage(storage)}"
-        raise BadInput(f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver") from None
+    for wait in (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, None):  # another sweep may be making its tables at this moment
+        try:
+            return optuna.storages.get_storage(storage)
+        except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
+            if wait is None or not any(word in str(error).lower() for word in MADE_MEANWHILE):
+                name = f"--storage {name_storage(storage)}"
+                raise BadInput(
+                    f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver"
+                ) from None
+        time.sleep(wait)
+    raise AssertionError
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:

@@ -29,6 +29,7 @@ from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import SearchState
 from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.sweep import list_idle_parameters
 from fedray.tuning.trial import read_histories
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -46,6 +47,7 @@ class View(NamedTuple):
         done: complete trials whose values are all finite.
         winners: numbers of the winning trials.
         curves: by trial number, the evaluated rounds and the metric of `pick_course` in each, `[rounds]` both.
+        idle: for each objective the keys of parameters that cannot act on it; empty: all act on all.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -55,6 +57,11 @@ class View(NamedTuple):
     done: list[FrozenTrial]
     winners: list[int]
     curves: dict[int, tuple[FloatArray, FloatArray]]
+    idle: tuple[frozenset[str], ...] = ()
+
+    def acting(self, i: int) -> list[Parameter]:
+        """Returns the parameters that can act on objective i, by which it may be ranked and drawn."""
+        return [parameter for parameter in self.space if not self.idle or parameter.key not in self.idle[i]]
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
@@ -239,6 +246,7 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
 
     It is that of fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is
     conditional.
+    Parameters that cannot act on the objective are left out: what a regression gives them is chance.
 
     Args:
         view: the sweep.
@@ -256,7 +264,8 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
             )
     except (RuntimeError, ValueError):  # too few different trials
         return {}
-    return {key: share / (sum(found.values()) or 1.0) for key, share in found.items()}
+    kept = {parameter.key: found[parameter.key] for parameter in view.acting(i) if parameter.key in found}
+    return {key: share / (sum(kept.values()) or 1.0) for key, share in kept.items()}
 
 
 def figure_importance(view: View) -> Figure | None:
@@ -290,9 +299,9 @@ def figure_importance(view: View) -> Figure | None:
 
 def figure_slices(view: View, i: int) -> Figure | None:
     """An objective against each parameter."""
-    if len(view.done) < 2:
+    if len(view.done) < 2 or not view.acting(i):
         return None
-    objective, space = view.objectives[i], view.space[:PANELS]
+    objective, space = view.objectives[i], view.acting(i)[:PANELS]
     columns = min(4 if len(space) != 3 else 3, len(space))
     rows = -(-len(space) // columns)
     size = (pictures.WIDE if columns > 1 else pictures.NARROW, 2.7 * rows + 0.2)
@@ -381,7 +390,9 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
     curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(state, trial)) is not None}
-    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves)
+    return View(
+        objectives, state.sweep.space, state.study, trials, done, winners, curves, list_idle_parameters(state.sweep)
+    )
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
@@ -442,6 +453,9 @@ def _notes(view: View) -> list[str]:
     notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
+    for i, objective in enumerate(view.objectives):
+        if idle := ", ".join(parameter.key for parameter in view.space if parameter not in view.acting(i)):
+            notes.append(f"{idle} cannot act on {objective.name}, and has no place in its pictures.")
     return notes
 
 

@@ -40,6 +40,7 @@ from fedray.tuning.objectives import (
     SweepObjective,
     explain_idle_keys,
     find_inference_keys,
+    list_idle_keys,
     read_objective,
 )
 from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, read_space, to_overrides
@@ -234,6 +235,23 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
         raise BadInput(idle[0])
     for text in idle:
         warn_user(f"{text}; its value in the best trial means nothing")
+
+
+def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
+    """Returns for each objective the keys that cannot act on it: no picture may say that they matter.
+
+    Args:
+        sweep: the sweep.
+    """
+    base = sweep.scenario({})
+    if base.callbacks:
+        return tuple(frozenset() for _ in sweep.objectives)
+    found = []
+    for objective in sweep.objectives:
+        keys = [key for parameter in sweep.space for key in _list_searched_keys(parameter)]
+        idle = set(list_idle_keys(keys, [objective], list_end_metrics(base)))
+        found.append(frozenset(p.key for p in sweep.space if idle.issuperset(_list_searched_keys(p))))
+    return tuple(found)
 
 
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:

@@ -14,9 +14,11 @@ from sweeps import LR, run, sweep
 
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.scenario.yaml_text import write_yaml
+from fedray.tuning import page
 from fedray.tuning.objectives import compute_value, read_objective
+from fedray.tuning.page import View
 from fedray.tuning.search import count_planned_trials
-from fedray.tuning.sweep import read_sweep
+from fedray.tuning.sweep import list_idle_parameters, read_sweep
 
 
 def test_bytes_were_the_uplink_alone_in_a_sweep(tmp_path: Path) -> None:
@@ -96,3 +98,30 @@ def test_a_sweep_of_personalized_models_by_their_own_answers_says_nothing() -> N
         warnings.simplefilter("error")
         given = sweep({"local.lr": LR}, overrides={"method": {"name": "fedper"}})
         read_sweep({**given, "objectives": ["personal_accuracy", "accuracy"]})
+
+
+@pytest.mark.drawn
+def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
+    """`predict.gamma` weighs the models of known clients, and accuracy is that of new ones."""
+    given = sweep({"local.lr": [0.01, 0.1, 0.3], "predict.gamma": [0.1, 1.0], "local.momentum": [0.0, 0.5]},
+                  sampler="grid", objectives=["accuracy", "personal_accuracy"], trials=None,
+                  overrides={"rounds": 2})  # fmt: skip
+    seen: list[View] = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = page._notes
+
+        def hear(view: View) -> list[str]:
+            seen.append(view)
+            return real(view)
+
+        patch.setattr(page, "_notes", hear)
+        run(given, tmp_path / "s")
+    (view,) = seen
+    assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())
+    first, second = (page.compute_importance(view, i) for i in (0, 1))
+    assert set(first) == {"local.lr", "local.momentum"} and sum(first.values()) == pytest.approx(1.0)
+    assert "predict.gamma" in second
+    assert [parameter.key for parameter in view.acting(0)] == ["local.lr", "local.momentum"]
+    assert page._notes(view) == ["predict.gamma cannot act on accuracy, and has no place in its pictures."]
+    slices = page.figure_slices(view, 0)
+    assert slices is not None and "predict.gamma" not in {axes.get_xlabel() for axes in slices.axes}

@@ -75,13 +75,18 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
         known = any(kind.__module__.startswith("PIL.") for kind in type(source).__mro__)
         source = Path(source).read_bytes() if isinstance(source, str | Path) else source
         picture = source if known else Image.open(io.BytesIO(source))
+        raw, most = _read_header(picture)
+        if picture.mode in ("RGB", "RGBA", "LA") and (most > 255 or ";16" in raw):
+            raise BadInput(
+                f"data: {where} has 16 bits a color, of which 8 would be left: convert it, or give pictures as arrays"
+            )
         with suppress(Exception):  # of damaged EXIF, which says nothing
             picture = ImageOps.exif_transpose(picture)
         levels = WHOLE if picture.mode.startswith("I") else REAL if picture.mode == "F" else BYTES
         if levels == BYTES:
             picture = _find_channels(picture, where)
         elif levels == WHOLE:
-            picture = Image.fromarray(np.asarray(picture).astype(np.int32))
+            picture = _read_levels(picture, raw, most, where)
         if size is not None and picture.size != (size, size):
             picture = picture.resize((size, size), Image.Resampling.BILINEAR)
         pixels = np.asarray(picture)
@@ -89,6 +94,16 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
         return Decoded(np.ascontiguousarray(pixels), levels)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise BadInput(f"data: {where} cannot be read as a picture ({error}): replace or remove it") from error
+
+
+def _read_header(picture: Any) -> tuple[str, int]:
+    """How a file that is opened and not yet read packs its numbers, and its largest level; 0 where it says none."""
+    tiles = getattr(picture, "tile", ())
+    if not tiles:
+        return "", 0
+    packed = tiles[0][3] if isinstance(tiles[0][3], tuple) else (tiles[0][3],)
+    most = packed[1] if str(tiles[0][0]).startswith("ppm") and len(packed) > 1 else 0
+    return str(packed[0]) if packed else "", int(most)
 
 
 def _find_channels(picture: Any, where: str) -> Any:
@@ -103,6 +118,18 @@ def _find_channels(picture: Any, where: str) -> Any:
     mixed = picture.convert({"La": "LA", "RGBa": "RGBA", "LA": "LA"}.get(mode, "RGBA"))
     opaque = mixed.getchannel("A").getextrema() == (255, 255)
     return mixed.convert(mixed.mode.removesuffix("A")) if opaque else mixed.convert("RGBA")
+
+
+def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
+    """Returns a gray picture of more than 8 bits, as an image of 32 bits with the numbers of its file."""
+    from PIL import Image
+
+    numbers = np.asarray(picture)
+    if raw == "I;32N" and numbers.min() < 0:  # they are unsigned, and Pillow has signed ones
+        raise BadInput(f"data: {where} has levels above 2,147,483,647: give pictures as arrays")
+    if most not in (0, 65_535):  # Pillow raised them to 16 bits
+        numbers = np.rint(numbers * (most / 65_535))
+    return Image.fromarray(numbers.astype(np.int32))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
