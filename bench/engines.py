@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedray.assembly.registry import UserObjects
-from fedray.bench.measure import pin_to_one_core, take_turns
-from fedray.bench.ratios import make_plain_laps
-from fedray.bench.works import BenchWork, fedavg_scenario, images, noise, simulate, small_cnn
+from fedray.bench.rows import pin_to_one_core, take_turns
+from fedray.bench.works import BenchWork, fedavg_scenario, images, make_plain_laps, noise, simulate, small_cnn
 from fedray.core import rng
 from fedray.data.types import Split, classification
 from fedray.runtime.environment import WORKER, prepare_process, use_one_thread

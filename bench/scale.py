@@ -53,7 +53,7 @@ def measure_population(number: int, rows: str) -> None:
     """
     began = time.process_time()
     from fedray.assembly.study import build_study
-    from fedray.bench.measure import MB, measure_peak_resident
+    from fedray.bench.rows import MB, measure_peak_resident
     from fedray.runtime.inline import Inline
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.rounds import begin_progress, run_round

@@ -32,8 +32,8 @@ __all__ = [
 _HOMES = {  # where a public name is that is not in `api.py`
     "register": "assembly.registry",
     "compare": "experiments.compare",
-    "tune": "tuning.sweep_result",
-    "SweepResult": "tuning.sweep_result",
+    "tune": "tuning.tune",
+    "SweepResult": "tuning.tune",
 }
 _PACKAGES = ("data", "methods")  # with public names of their own
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fedray.assembly.registry import register
     from fedray.core.errors import BadInput, FedrayError
     from fedray.experiments.compare import compare
-    from fedray.tuning.sweep_result import SweepResult, tune
+    from fedray.tuning.tune import SweepResult, tune
 
 
 def __getattr__(name: str) -> Any:

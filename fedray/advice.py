@@ -16,8 +16,7 @@ from fedray.assembly.clients import participants_per_tier
 from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray
 from fedray.models.trial import MIXES, find_mixing
-from fedray.scenario.methods import method_spec_of
-from fedray.scenario.names import is_own
+from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import WITHHELD, list_choosing_keys
 from fedray.simulation.study import Study, choose_study_engine

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.assembly.registry import UserObjects, take_objects
-from fedray.core.errors import BadInput
-from fedray.core.text import suggest_nearest
+from fedray.core.errors import BadInput, suggest_nearest
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.reopen import read_data_options
 from fedray.experiments.results import Prediction, Run

@@ -22,7 +22,7 @@ from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import expand, flatten, merge_keys
-from fedray.scenario.relevance import find_idle_keys
+from fedray.scenario.rows import find_idle_keys
 from fedray.scenario.schema import section_fields, section_types
 
 NEVER = (  # they say where, when or how visibly something is computed, and change no result

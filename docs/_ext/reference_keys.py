@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 from md_pieces import begin_sentence, read_attributes, write_table, write_value
 
-from fedray.core.spec import REQUIRED, Needs, Option
-from fedray.core.validators import Meaning, describe_check
+from fedray.core.options import REQUIRED, Meaning, Needs, Option, describe_check
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.clients import SCHEDULE_SPECS, SELECTION_SPECS

@@ -12,7 +12,7 @@ import yaml
 from md_pieces import begin_sentence, cut_docstring, write_table
 from reference_keys import write_options
 
-from fedray.core.spec import MethodSpec
+from fedray.core.options import MethodSpec
 from fedray.methods import METHOD_SPECS, METHODS
 from fedray.scenario.rows import explain_rounds
 

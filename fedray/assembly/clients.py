@@ -12,12 +12,12 @@ import numpy as np
 
 from fedray.assembly.registry import UserObjects, find_own
 from fedray.components import selection as rules
-from fedray.components.memory import remember_clients
 from fedray.components.schedule import (
     Informed,
     Participation,
     invite_all,
     overcommit,
+    remember_clients,
     sample_clients,
     sample_strata,
     share_out,
@@ -26,8 +26,8 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method
 from fedray.core.types import Clients, FloatArray, IntArray
 from fedray.data.shards import Shards
+from fedray.features.slices import TierNet
 from fedray.files.plain import expand_user_path
-from fedray.models.slices import TierNet
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.source_code import name_callable
 from fedray.scenario.clients import READS_LOSSES

@@ -22,16 +22,14 @@ from fedray.components.distillation import (
     train_student,
 )
 from fedray.core import rng
-from fedray.core.errors import BadInput
-from fedray.core.text import quote_value
+from fedray.core.errors import BadInput, quote_value
 from fedray.core.types import Net
 from fedray.data.forms.arrays import as_float32
-from fedray.data.origins import add_back, subtract
 from fedray.data.shards import Scaling, Shards
 from fedray.data.store import open_dataset
-from fedray.data.types import Dataset
+from fedray.data.types import Dataset, add_back, subtract
 from fedray.files.plain import expand_user_path
-from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,14 +22,13 @@ from torch import Tensor, nn
 from fedray.assembly.clients import invited_per_tier
 from fedray.assembly.pieces import count_draws
 from fedray.assembly.training_code import measure_layers
-from fedray.core.errors import BadInput
-from fedray.core.text import format_bytes
+from fedray.core.errors import BadInput, format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
 from fedray.data.types import Dataset
 from fedray.features.measure import MAPPED_NUMBERS, Curvature, Measure, count_gradients
 from fedray.features.windows import Windows
 from fedray.models.net import layout_of
-from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study, choose_study_engine

@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any, cast
 
-from fedray.assembly.asynchronous import add_groups, count_buffered
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
 from fedray.assembly.features import (
     MOST_CLIENTS,
+    add_groups,
+    count_buffered,
     cut_network,
     find_private_layers,
     make_fens,
@@ -24,11 +25,9 @@ from fedray.assembly.own_methods import guard_method, refuse_unread_code
 from fedray.assembly.pieces import make_compression, make_samples
 from fedray.assembly.registry import UserObjects, find_own, name_own_method
 from fedray.assembly.training_code import add_own_code
-from fedray.components.memory import remember_losses
-from fedray.components.schedule import guard_schedule
+from fedray.components.schedule import guard_schedule, remember_losses
 from fedray.core.errors import BadInput
-from fedray.core.local import RateSchedule
-from fedray.core.method import Local, Method
+from fedray.core.method import Local, Method, RateSchedule
 from fedray.core.types import Net
 from fedray.data.shards import Shards, count_held_labels
 from fedray.data.types import Dataset
@@ -37,8 +36,7 @@ from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.scenario.clients import ScheduleKeys
-from fedray.scenario.methods import method_spec_of
-from fedray.scenario.names import declared_options, list_unset
+from fedray.scenario.names import declared_options, list_unset, method_spec_of
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys

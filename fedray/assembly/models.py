@@ -18,13 +18,12 @@ from fedray.core.errors import BadInput
 from fedray.core.method import EngineOf, StudentEngine
 from fedray.core.types import Clients, Lanes, Members, Net, Objective
 from fedray.data.types import Dataset
-from fedray.models.dropout import find_dropout
-from fedray.models.net import net_of
+from fedray.features.stacking import Base, Stack
+from fedray.models.net import find_dropout, net_of
 from fedray.models.nets import MODEL_NAMES, model_maker
-from fedray.models.stacking import Base, Stack
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
 from fedray.models.weights import wrap_networks
-from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.simulation.study import Study
 from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, find_student_kernel

@@ -11,12 +11,11 @@ from fedray.assembly.own_results import watch_shared
 from fedray.assembly.pieces import check_augmentations
 from fedray.assembly.registry import check_code
 from fedray.core.errors import BadInput
-from fedray.core.method import Answer, Local, Method, Phase
-from fedray.core.piece import Piece
+from fedray.core.method import Answer, Local, Method, Phase, Piece
 from fedray.core.types import Clients, State
 from fedray.features.correction import Correction
 from fedray.features.measure import ClientSums, Measure
-from fedray.models.stacking import Stack
+from fedray.features.stacking import Stack
 from fedray.own_code.contract import Returns, check_fields, contract
 from fedray.own_code.user_code import name_type
 
@@ -36,7 +35,7 @@ def refuse_unread_code(given: Local, method: Method) -> None:
 
     Example:
         >>> from types import SimpleNamespace
-        >>> from fedray.core.local import LocalLoss
+        >>> from fedray.core.method import LocalLoss
         >>> local = Local(loss=LocalLoss(len, name="mine"))
         >>> method = SimpleNamespace(name="own", parts=(), phase=SimpleNamespace(local=Local()))
         >>> refuse_unread_code(local, method)  # doctest: +ELLIPSIS

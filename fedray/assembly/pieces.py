@@ -14,19 +14,18 @@ from fedray.assembly.registry import find_function, name_thing
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.local import SENT, Augmentation, AugmentationForm
-from fedray.core.method import Compress, Method
+from fedray.core.method import SENT, Augmentation, AugmentationForm, Compress, Method
 from fedray.core.types import Layout, Net
-from fedray.data.augmentation import AUGMENTATIONS, PADDED
 from fedray.data.shards import Shards
+from fedray.data.shifts import AUGMENTATIONS, PADDED
 from fedray.data.types import Dataset
+from fedray.features.stacking import Base, Stack, build_interpolation
 from fedray.methods.beta_predbayes import FIT, read_cycles
-from fedray.models.stacking import Base, Stack, build_interpolation
 from fedray.own_code.contract import contract
 from fedray.own_code.source_code import list_nested
 from fedray.own_code.user_code import name_type, takes_positional
 from fedray.scenario import names
-from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study

@@ -13,16 +13,13 @@ from typing import Any
 
 from torch import nn
 
-from fedray.core.errors import BadInput, FedrayError
-from fedray.core.local import READS, LocalLoss, Transform
-from fedray.core.method import Walk
-from fedray.core.spec import MethodSpec
-from fedray.core.text import quote_value
+from fedray.core.errors import BadInput, FedrayError, quote_value
+from fedray.core.method import READS, LocalLoss, Transform, Walk
+from fedray.core.options import MethodSpec
 from fedray.data import catalogue
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
-from fedray.data.cut import Dealt
 from fedray.data.deal import OPEN
-from fedray.data.own_partition import is_partitioner, register_partition, wants_columns
+from fedray.data.partition import Dealt, is_partitioner, register_partition, wants_columns
 from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition

@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from fedray.assembly import memory
-from fedray.assembly.asynchronous import make_async_rule
-from fedray.assembly.boosting import fits_learners, make_ensemble
-from fedray.assembly.clients import make_counting_rule, make_devices
+from fedray.assembly.clients import invited_per_tier, make_counting_rule, make_devices
 from fedray.assembly.distillation import add_ood, share_of_server
-from fedray.assembly.features import check_withheld_rows, make_rule
-from fedray.assembly.memory import estimate_rows
+from fedray.assembly.features import check_withheld_rows, make_async_rule, make_rule
+from fedray.assembly.memory import Need, estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
 from fedray.assembly.pieces import show_shared_rows
@@ -21,18 +19,93 @@ from fedray.assembly.registry import UserObjects, explaining_own_objects, requir
 from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
-from fedray.core.types import EVALUATED_CLIENTS, Clients
+from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
 from fedray.data.deal import Dealing, build_shards
 from fedray.data.shards import Shards
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, check_dataset, limit_rows
+from fedray.features.boosting import Ensemble, boosted_net
 from fedray.files.plain import expand_user_path
 from fedray.metrics import scores
 from fedray.scenario.loader import to_plain
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.rules import pool_clients, tier_table
 from fedray.scenario.schema import Scenario
 from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Patience, Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The ensemble of boosting, sized for a scenario and its data.
+
+
+def fits_learners(scenario: Scenario, own: UserObjects) -> bool:
+    """Whether clients fit learners and train no network; `own` may have a method in place of the scenario's."""
+    return own.method is None and bool(method_spec_of(scenario.method.name).fits)
+
+
+def make_ensemble(
+    scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients, worlds: int
+) -> tuple[Ensemble, Net]:
+    """Returns what the ensemble of a scenario has room for, and its network, which this machine can hold.
+
+    Args:
+        scenario: its method fits learners.
+        data: the data set.
+        own: the user's objects.
+        clients: the population.
+        worlds: R.
+
+    Raises:
+        BadInput: the data or the user's objects do not fit, or the machine cannot hold it.
+    """
+    size = size_ensemble(scenario, data, own, clients)
+    numbers = size.rounds * (2 + size.seats * size.tree_numbers)
+    what = f"{worlds:,} ensembles of {numbers:,} numbers"
+    bytes_ = float(memory.MODEL * worlds) * numbers
+    memory.check_memory([Need(what, "rounds x method.learner x replicates", bytes_)])
+    return size, boosted_net(size)
+
+
+def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients) -> Ensemble:
+    """Returns what the ensemble of a scenario has room for.
+
+    Args:
+        scenario: its method fits learners.
+        data: the data set.
+        own: the user's objects.
+        clients: the population.
+
+    Raises:
+        BadInput: the data have no classes or are text, or there is a network of the user's own.
+
+    Example:
+        >>> from fedray.core.types import Tier
+        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.scenario.loader import read_scenario
+        >>> scenario = read_scenario({"method": {"name": "distboost_f"}, "rounds": 5})
+        >>> size_ensemble(scenario, load_data("digits"), UserObjects(), Clients((Tier("client", 10),)))
+        Ensemble(rounds=5, seats=10, leaves=10, classes=10, committee=True)
+    """
+    name, keys = scenario.method.name, scenario.method
+    if not data.classes or data.kind == "tokens":
+        raise BadInput(
+            f"method.name = {name}, but {scenario.data.name} has real targets or text, and trees tell classes by "
+            "numbers: choose a table with classes"
+        )
+    if given := [key for key in ("model", "loss", "optimizer", "augment") if getattr(own, key)]:
+        raise BadInput(f"{given[0]}: clients of {name} fit method.learner, and no network: leave yours out")
+    fits = method_spec_of(name).fits
+    return Ensemble(
+        rounds=scenario.rounds,
+        seats=1 if fits == "one" else sum(invited_per_tier(scenario, clients)),
+        leaves=keys.options["learner"]["max_leaf_nodes"],
+        classes=data.classes,
+        committee=fits == "committee",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both.
 
 
 def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:

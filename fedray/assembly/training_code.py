@@ -15,8 +15,7 @@ from fedray.assembly.pieces import make_augmentations, try_augmentations
 from fedray.assembly.registry import UserObjects, declare_options, makes_transform, name_thing
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
-from fedray.core.local import READS, LocalLoss, Transform, reads_ensemble
-from fedray.core.method import Local
+from fedray.core.method import READS, Local, LocalLoss, Transform, reads_ensemble
 from fedray.data.types import Dataset
 from fedray.features.windows import check_windows
 from fedray.metrics.scores import PREFIXES, is_fedrays
@@ -24,7 +23,7 @@ from fedray.models.nets import RBF
 from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_type
 from fedray.scenario import names
-from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study

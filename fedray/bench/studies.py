@@ -16,8 +16,9 @@ from torch import nn
 
 from fedray.assembly.registry import UserObjects
 from fedray.bench import works
-from fedray.bench.measure import (
+from fedray.bench.rows import (
     MB,
+    BenchResult,
     Cost,
     Work,
     list_tree,
@@ -26,9 +27,7 @@ from fedray.bench.measure import (
     pin_to_one_core,
     take_turns,
 )
-from fedray.bench.ratios import make_plain_laps
-from fedray.bench.rows import BenchResult
-from fedray.bench.works import BenchWork, plain_mlp, simulate
+from fedray.bench.works import BenchWork, make_plain_laps, plain_mlp, simulate
 from fedray.core.errors import FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import run_scenario

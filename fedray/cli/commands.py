@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import click
 
 from fedray import __version__
-from fedray.cli.bench import bench_command
-from fedray.cli.catalogue import data_group, list_command, scenarios_group
-from fedray.cli.clean import clean_command
+from fedray.cli import options
 from fedray.cli.options import loudness
 from fedray.cli.run import (
     check_command,
@@ -25,11 +26,321 @@ from fedray.cli.run import (
     resume_command,
     run_command,
 )
-from fedray.cli.table import table_command
-from fedray.cli.tune import tune_command
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.live import log, show_phases
+from fedray.files.plain import confirm_writable
+from fedray.own_code.user_code import import_modules
 from fedray.process.session import show_notes, silence, tolerate_stderr
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command `fedray bench`.
+
+
+@click.command(name="bench")
+@click.option("--quick", is_flag=True, help="Fewer and shorter measurements; takes minutes.")
+@click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
+@click.option("--out", **options.as_path, help="Markdown file to write the table to.")
+def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
+    """Measure how fast fedray trains, beside a plain PyTorch loop."""
+    from fedray.bench.rows import run_benchmark
+    from fedray.files.plain import write_atomically
+
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # said before minutes of measuring
+        raise BadInput(f"--out {out}: give a file in a directory that exists")
+    table = run_benchmark(only, quick, click.echo)
+    if out is not None:
+        write_atomically(out, table.encode())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command `fedray clean`.
+
+
+@click.command(name="clean")
+@click.option("--yes", is_flag=True, help="Remove what is listed; without it nothing is changed.")
+def clean_command(yes: bool) -> None:
+    """List what runs of yours have left among the temporary files, and remove it (--yes).
+
+    That is the runs and sweeps from Python without `out`, whose processes have ended; and folders that fedray made for
+    a Ray of its own, whose processes have all ended. A Ray whose driver was killed a moment ago still ends: it is
+    waited for, and named if that takes longer than 10 seconds.
+    """
+    from fedray.core.errors import format_bytes
+    from fedray.runtime import leftovers
+
+    places = leftovers.session_places()
+    abandoned = [folder for folder in leftovers.find_sessions(places) if leftovers.is_abandoned(folder)]
+    ending = leftovers.wait_for_ends(abandoned)
+    found = [folder for folder in abandoned if folder not in ending]
+    for folder in found:
+        click.echo(f"{folder}: {format_bytes(leftovers.measure_size([folder]))}{', removed' if yes else ''}")
+        if yes:
+            leftovers.remove_session(folder)
+    for folder in ending:
+        click.echo(f"{folder}: its run has ended, but processes of its Ray go on: try again when they have ended")
+    runs = _clean_runs(places, yes=yes)
+    if not found and not ending and not runs:
+        click.echo(f"nothing is left of killed runs, nor of runs without out=, in {', '.join(map(str, places))}")
+    elif (found or True in runs) and not yes:
+        click.echo("`fedray clean --yes` removes them")
+
+
+def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
+    """Lists the folders of runs and sweeps without `out`, and removes those that nobody uses where `yes` says so.
+
+    Returns:
+        Of each folder whether it can be removed.
+    """
+    from fedray.core.errors import format_bytes
+    from fedray.files import plain
+    from fedray.runtime import leftovers
+
+    free = []
+    for folder in plain.find_temporary(places):
+        free.append(not plain.is_in_use(folder))
+        what = f"{format_bytes(leftovers.measure_size([folder]))}, a run or a sweep without out="
+        click.echo(f"{folder}: {what}{(', removed' if yes else '') if free[-1] else ', kept: its process goes on'}")
+        if yes and free[-1]:
+            shutil.rmtree(folder, ignore_errors=True)
+    return free
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The commands about what there is: `fedray list`, `fedray scenarios` and `fedray data`.
+
+_NONE = {  # what has names of users only
+    "metrics": "none of your own: --import the module that registers them; `fedray list columns` has fedray's",
+    "callbacks": "none: --import the module that registers yours",
+    "losses": "none of your own: --import the module that registers them",
+}
+
+
+@click.command(name="list")
+@click.argument(
+    "kind",
+    type=click.Choice(
+        [
+            *("methods", "datasets", "models", "partitions", "selections", "schedules", "optimizers", "losses"),
+            *("augmentations", "metrics", "callbacks", "classifiers", "columns"),
+        ]
+    ),
+    required=False,
+)
+@options.modules
+def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
+    """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models.
+
+    With --import the names that your module registers are listed too, with their options. `fedray list columns` shows
+    the columns of the tables that runs and sweeps leave, with their units.
+    """
+    if kind == "columns":
+        _print_columns()
+        return
+    from fedray.methods import METHOD_SPECS
+    from fedray.scenario import names
+    from fedray.scenario.classifiers import CLASSIFIERS
+
+    import_modules(modules)
+    own = {name: text for name, text in names.known_names("method").items() if name not in METHOD_SPECS}
+    models = {"any": "K", "one": "1", "clients": "N"}
+    tables: dict[str, dict[str, str]] = {
+        "methods": {name: f"{models[spec.models]}  {spec.text}" for name, spec in METHOD_SPECS.items()} | own,
+        **{kind.listed: names.known_names(kind.word) for kind in names.KINDS.values() if kind.word != "method"},
+        "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},
+    }
+    for title, known in tables.items():
+        if kind == title or (kind is None and known):
+            click.echo(f"{title}:")
+            for name, meaning in known.items():
+                click.echo(f"  {name:18} {meaning}")
+            if not known:
+                click.echo(f"  {_NONE[title]}")
+
+
+def _print_columns() -> None:
+    """Prints every column of every table: name, unit, and what it is."""
+    from fedray.storage.tables import TABLES_OF, list_table_columns
+
+    for table, columns in list_table_columns().items():
+        click.echo(f"{TABLES_OF[table].replace('`', '')}:")
+        for name, column in columns.items():
+            click.echo(f"  {name:20} {column.unit:30} {column.text.replace('`', '')}")
+
+
+@click.group(name="data")
+def data_group() -> None:
+    """Download data sets."""
+
+
+@data_group.command(name="get")
+@click.argument("name")
+@click.option("--root", **options.as_path, help="Where files go (default: $FEDRAY_DATA, or a cache).")
+def data_get_command(name: str, root: Path | None) -> None:
+    """Download a data set by its name; torchvision and the UCI repository have them."""
+    from fedray.data.catalogue import download_data
+
+    click.echo(str(download_data(name, root)))
+
+
+@click.group(name="scenarios", invoke_without_command=True)
+@click.pass_context
+def scenarios_group(context: click.Context) -> None:
+    """List the scenario files and sweeps that come with fedray; `run`, `table`, `check` and `tune` take their names."""
+    if context.invoked_subcommand is None:
+        from fedray.scenario.shipped import list_shipped
+
+        for name, file in list_shipped().items():
+            click.echo(f"{file.command:6} {name:42} {file.what}")
+
+
+@scenarios_group.command(name="copy")
+@click.argument("name", shell_complete=options.complete_file)
+@click.option("--out", **options.as_path, help="The new file (default: NAME.yaml in this folder).")
+def scenarios_copy_command(name: str, out: Path | None) -> None:
+    """Copy a file that comes with fedray, to be changed."""
+    from fedray.scenario.shipped import copy_shipped
+
+    wanted = out or Path(f"{Path(name).name}.yaml")
+    copy_shipped(name, wanted)
+    click.echo(str(wanted))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command `fedray table`.
+
+
+@click.command(name="table")
+@options.scenario
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--out", **options.as_path, required=True, help="Directory; finished cells are kept.")
+@click.option(
+    "--cells",
+    metavar="NAMES",
+    default="",
+    help="Train these cells alone, as in dirichlet_*,path_fedavg; finished ones stay in the table.",
+)
+@click.option(
+    "--metrics",
+    metavar="NAMES",
+    default="",
+    help="The scores that table.md and table.tex show, as in accuracy,nll,conformal_*; the file table.parquet has all.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
+)
+@options.no_report
+@options.address
+@options.wait_for
+@options.modules
+@options.loudness
+def table_command(
+    scenario: str,
+    overrides: tuple[str, ...],
+    *,
+    out: Path,
+    cells: str,
+    metrics: str,
+    jobs: int,
+    no_report: bool,
+    address: str | None,
+    wait_for: dict[str, float] | None,
+    modules: tuple[str, ...],
+) -> None:
+    """Run every cell of a scenario's table, and write table.md, table.tex, table.parquet and report.html."""
+    from fedray.scenario.loader import read_scenario
+    from fedray.scenario.shipped import find_scenario_file
+
+    confirm_writable("--out", out)
+    import_modules(modules)
+    wanted = read_scenario(find_scenario_file(scenario), overrides)
+    if not wanted.table:
+        raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
+    if no_report:
+        wanted = read_scenario(find_scenario_file(scenario), [*overrides, "report=false"])
+    from fedray.experiments.table import run_table
+
+    where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
+    only, shown = ([word.strip() for word in words.split(",") if word.strip()] for words in (cells, metrics))
+    result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=options.say_line, **where)
+    click.echo(result.text)
+    if result.failed:
+        many = f"{len(result.failed)} of {len(wanted.table)} cells failed"
+        raise FedrayError(
+            f"{many} ({', '.join(result.failed)}): {out / 'table.md'} says why; the same command tries them again"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command `fedray tune`.
+
+
+@click.command(name="tune")
+@click.argument("sweep", shell_complete=options.complete_file)
+@click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
+@click.option("--out", **options.as_path, help="Directory of the sweep (default: runs/SWEEP).")
+@click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
+@click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
+@options.no_report
+@options.address
+@options.wait_for
+@options.modules
+@options.loudness
+def tune_command(
+    sweep: str,
+    *,
+    trials: int | None,
+    out: Path | None,
+    resume: bool,
+    storage: str | None,
+    no_report: bool,
+    address: str | None,
+    wait_for: dict[str, float] | None,
+    modules: tuple[str, ...],
+) -> None:
+    """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
+    from fedray.scenario.loader import refuse_scenario
+    from fedray.scenario.shipped import find_scenario_file
+    from fedray.scenario.yaml_text import load_yaml
+    from fedray.tuning.sweep import refuse_taken_sweep
+
+    path = find_scenario_file(sweep, "sweep")
+    folder = out or Path("runs") / path.stem
+    refuse_scenario(str(path), load_yaml(path))
+    refuse_taken_sweep(folder, resume=resume)
+    confirm_writable("--out", folder)
+    import_modules(modules)
+    from fedray.tuning.tune import describe_summary, run_sweep
+
+    summary = run_sweep(
+        path,
+        folder,
+        trials=trials,
+        resume=resume,
+        storage=storage,
+        address=address,
+        wait_for=wait_for,
+        modules=modules,
+        report=not no_report,
+        say=options.say_line,
+    )
+    click.echo(describe_summary(summary))
+    _show_result(summary, folder, drawn=not no_report)
+
+
+def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
+    """The best trial, and the files that hold it."""
+    for winner in summary["winners"][:1]:
+        what = summary.get("first_winner", "best")
+        click.echo(
+            f"{what}: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items())
+        )
+    click.echo(str(folder / "best.yaml"))
+    if drawn:
+        click.echo(str(folder / "report.html"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.

@@ -170,8 +170,8 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
 def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     """The result in a few lines."""
     from fedray.api import load
+    from fedray.core.errors import TOTALS, format_score, format_total, name_score
     from fedray.core.scores import leave_out_repeats
-    from fedray.core.text import TOTALS, format_score, format_total, name_score
     from fedray.report.read import mark_score, tell_choices
 
     summary = load(folder).summary

@@ -13,8 +13,7 @@ from torch.nn.functional import softplus
 
 from fedray.components.servers import Rows, group_uploads, keep_uploads, mean, upload_weights
 from fedray.core import rng
-from fedray.core.local import StepContext, Transform
-from fedray.core.method import Answer, Local, Server
+from fedray.core.method import Answer, Local, Server, StepContext, Transform
 from fedray.core.sums import exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.core.local import LocalLoss, LossContext, StepContext, Transform, find_placing, start_empty
+from fedray.core.method import LocalLoss, LossContext, StepContext, Transform, find_placing, start_empty
 
 _TINY = 1e-12  # under the norm of a gradient that may be 0
 

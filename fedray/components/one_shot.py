@@ -21,8 +21,7 @@ from fedray.components.servers import (
     no_extra,
     upload_weights,
 )
-from fedray.core.local import StepContext, Transform
-from fedray.core.method import Server
+from fedray.core.method import Server, StepContext, Transform
 from fedray.core.sums import Counts, check_finite, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.components.memory import FIRST_PACE, read_memory
-from fedray.components.schedule import Drawn, Informed, Participation, WorldRound
+from fedray.components.schedule import FIRST_PACE, Drawn, Informed, Participation, WorldRound, read_memory
 from fedray.core import rng
-from fedray.core.text import quote_value
+from fedray.core.errors import quote_value
 from fedray.core.types import Clients, FloatArray, IntArray, State
 
 CLIP, CUT_OFF, LEAST_EXPLORATION, DECAY = 95.0, 0.95, 0.2, 0.98  # Oort, section 7.1 and Algorithm 1

@@ -1,18 +1,19 @@
-"""The errors that people read: one line that says what is wrong and what to do.
-
-Example:
-    >>> try:
-    ...     raise BadInput("rounds = -1: it must be at least 0")
-    ... except FedrayError as error:
-    ...     print(error)
-    rounds = -1: it must be at least 0
-"""
+"""What fedray says: its errors, and values as text."""
 
 from __future__ import annotations
 
+import difflib
+import math
 import sys
 import warnings
+from collections.abc import Iterable, Mapping
 from types import FrameType
+from typing import Any
+
+from fedray.core.scores import NATS, SHARE, SQUARED, TARGET, find_score
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The errors that people read: one line that says what is wrong and what to do.
 
 
 class FedrayError(Exception):
@@ -20,7 +21,15 @@ class FedrayError(Exception):
 
 
 class BadInput(FedrayError):
-    """The user's input cannot be used. The message names key, value and remedy; the exit status is 2."""
+    """The user's input cannot be used. The message names key, value and remedy; the exit status is 2.
+
+    Example:
+        >>> try:
+        ...     raise BadInput("rounds = -1: it must be at least 0")
+        ... except FedrayError as error:
+        ...     print(error)
+        rounds = -1: it must be at least 0
+    """
 
 
 class FedrayWarning(UserWarning):
@@ -101,3 +110,240 @@ class Overflow(FedrayError):
 
     def __str__(self) -> str:
         return f"rows {self.rows} hold NaN, infinity or numbers above 2.7e8"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers, units, scores and names, written for people.
+
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each 1000 times the one before
+TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name), the largest first
+TOTAL_NAMES = {  # of a run
+    "up_bytes": "uplink",
+    "down_bytes": "downlink",
+    "sim_seconds": "virtual time",
+    "wall_seconds": "wall time of the rounds",
+}
+TOTALS = tuple(TOTAL_NAMES)
+TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_target": "uplink bytes to target"}
+
+
+def name_score(name: str, *, unit: bool = False) -> str:
+    """Returns what a score, or a total of a run, is called wherever people read it.
+
+    Args:
+        name: Of the score, as in `summary.json`.
+        unit: Whether the unit follows in parentheses, where it has one.
+
+    Example:
+        >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
+        ('NLL (nats)', 'held-out personalized accuracy', 'rounds to target')
+    """
+    inner = name.removeprefix("hold_out_")
+    found = find_score(inner)
+    known = {**TOTAL_NAMES, **TARGET_NAMES}
+    text = known.get(inner, inner.replace("_", " ")) if found is None else found.name
+    behind = f" ({found.unit})" if unit and found is not None and found.unit in (NATS, TARGET, SQUARED) else ""
+    return ("held-out " if inner != name else "") + text + behind
+
+
+def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
+    """Returns the mean of a metric over the worlds, its standard deviation, and the number of worlds that have it.
+
+    Args:
+        value: `mean`, `sd` and `n`; `mean` and `sd` may be None.
+        worlds: How many worlds the run has. Only some of them may have the metric (those that reached a target).
+        name: Of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
+        largest: Of the numbers that share a unit; None: the number chooses its own.
+
+    Example:
+        >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
+        '3.5000 +- 0.7071 (n = 2 of 3)'
+        >>> format_score({"mean": 3.0, "sd": None, "n": 1}, 1)
+        '3.0000'
+        >>> format_score({"mean": 0.00004, "sd": 0.00001, "n": 3}, 3)
+        '4e-05 +- 1e-05 (n = 3)'
+        >>> format_score({"mean": None, "sd": None, "n": 0}, 1)
+        ''
+        >>> format_score({"mean": 7.666, "sd": 0.5773, "n": 3}, 3, "rounds_to_target")
+        '7.7 +- 0.6 (n = 3)'
+        >>> format_score({"mean": 466240.0, "sd": 117466.2, "n": 3}, 3, "bytes_to_target")
+        '466 kB +- 117 kB (n = 3)'
+    """
+    if value["mean"] is None:
+        return ""
+    mean, sd = format_mean(value["mean"], value["sd"], name)
+    if name in TARGET_NAMES:
+        mean, sd = (format_total(name, value[key], largest) if value[key] is not None else "" for key in ("mean", "sd"))
+    spread = f" +- {sd}" if sd else ""
+    count = f"n = {value['n']}" + (f" of {worlds}" if value["n"] < worlds else "")
+    return mean + spread + (f" ({count})" if worlds > 1 else "")
+
+
+def format_mean(mean: float, sd: float | None, name: str = "") -> tuple[str, str]:
+    """Returns a mean and its standard deviation with four decimals; with four digits if the mean is below 0.01.
+
+    Args:
+        mean: of a score.
+        sd: its standard deviation; the text of None is empty.
+        name: of the score; rounds to a target have one decimal.
+
+    Example:
+        >>> format_mean(0.91, 0.00123), format_mean(0.0012345, 0.00001), format_mean(0.0, None)
+        (('0.9100', '0.0012'), ('0.001234', '1e-05'), ('0.0000', ''))
+    """
+    form = ".1f" if name == "rounds_to_target" else ".4g" if 0 < abs(mean) < 0.01 else ".4f"
+    return f"{mean:{form}}", "" if sd is None else f"{sd:{form}}"
+
+
+def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
+    """Returns the unit for all numbers of one axis, and what to divide them by.
+
+    Args:
+        quantity: `bytes` or `seconds`.
+        largest: The largest number of the axis, in bytes or seconds.
+
+    Returns:
+        The divisor and the unit's name.
+
+    Example:
+        >>> choose_unit("bytes", 3e7), choose_unit("seconds", 7200)
+        ((1000000, 'MB'), (60, 'min'))
+    """
+    if quantity == "bytes":
+        power = min(int(math.log10(max(largest, 1)) / 3 + 1e-9), len(BYTE_UNITS) - 1)
+        return 1000**power, BYTE_UNITS[power]
+    return next(((size, name) for size, name in TIME_UNITS if largest >= 3 * size), (1, "s"))
+
+
+def format_bytes(number: float) -> str:
+    """Returns a number of bytes, with three digits and a unit.
+
+    Example:
+        >>> format_bytes(0), format_bytes(1234), format_bytes(5.6e9)
+        ('0 B', '1.23 kB', '5.6 GB')
+    """
+    size, name = choose_unit("bytes", abs(number))
+    return f"{number / size:.4g} {name}" if number / size >= 999.5 else f"{number / size:.3g} {name}"
+
+
+def format_seconds(number: float) -> str:
+    """Returns a number of seconds, with three digits and a unit.
+
+    Example:
+        >>> format_seconds(0.25), format_seconds(90), format_seconds(7200)
+        ('0.25 s', '1.5 min', '2 h')
+    """
+    size, name = next(((size, name) for size, name in TIME_UNITS if abs(number) >= size), (1, "s"))
+    return f"{number / size:.3g} {name}"
+
+
+def format_total(name: str, value: float | None, largest: float | None = None) -> str:
+    """Returns a total of a run, one of `TOTALS` or `TARGET_NAMES`, in its unit; None stands for infinity, as in JSON.
+
+    Args:
+        name: Of the total.
+        value: The number.
+        largest: Of the numbers that share a unit; None: the number chooses its own.
+
+    Example:
+        >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
+        ('2 MB', '1.5 min')
+        >>> format_total("sim_seconds", 30, largest=240)
+        '0.5 min'
+    """
+    if value is None or not math.isfinite(value):
+        return "infinite"
+    if largest is not None:
+        size, unit = choose_unit("bytes" if "bytes" in name else "seconds", largest)
+        return f"{value / size:.3g} {unit}"
+    return format_bytes(value) if "bytes" in name else format_seconds(value)
+
+
+def format_number(value: float, name: str = "") -> str:
+    """Returns the value of the metric `name`: shares are in percent, the others have four digits.
+
+    Example:
+        >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
+        ('91.2 %', '1.235')
+    """
+    return f"{100 * value:.1f} %" if is_share(name) else f"{value:.4g}"
+
+
+def format_digits(value: float, digits: int, sign: str = "") -> str:
+    """Returns a number with a fixed count of significant digits, zeros included, so that numbers align in a column.
+
+    Example:
+        >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
+        ('0.5870', '1000', '-0.0130')
+    """
+    return f"{value:{sign}#.{digits}g}".removesuffix(".")
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric is a share, 0 to 1, that is written in percent."""
+    found = find_score(name)
+    return found is not None and found.unit == SHARE
+
+
+def quote_value(value: object, most: int = 60) -> str:
+    r"""Returns a value as one line of at most `most` characters, for messages.
+
+    Example:
+        >>> quote_value("a" * 100, 10), quote_value(True), quote_value(10**400)
+        ("'aaaaaa...", 'true', 'about 10^400')
+    """
+    if isinstance(value, str):
+        value = value[: 2 * most]
+    elif isinstance(value, int) and abs(value) >= 10**19:
+        return f"about {'-' if value < 0 else ''}10^{int(value.bit_length() * math.log10(2))}"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def show_line(message: object, most: int = 300) -> str:
+    r"""Returns a message, such as that of another library, as one line of printable characters.
+
+    Args:
+        message: Whatever has a text.
+        most: Characters, at most.
+
+    Example:
+        >>> show_line("no\nsuch\x1b file ")
+        'no such file'
+    """
+    return " ".join("".join(c if c.isprintable() else " " for c in str(message)[: 4 * most]).split())[:most]
+
+
+def find_nearest(word: str, known: Iterable[str]) -> str | None:
+    """Returns the known word whose spelling is closest to `word`, or None if none is close.
+
+    Upper and lower case are the same, and so are `-` and `_`. A word that contains the other one is close, too.
+
+    Example:
+        >>> find_nearest("Fed-Avg", ["fed_avg", "fedprox"]), find_nearest("xyz", ["fed_avg"])
+        ('fed_avg', None)
+    """
+    lower = {k.lower(): k for k in reversed(list(known))}
+    wanted = word.lower().replace("-", "_")
+    near = difflib.get_close_matches(wanted, lower, n=1, cutoff=0.6)
+    if near:
+        return lower[near[0]]
+    inside = [k for k in lower if len(wanted) > 2 and (wanted in k or (len(k) > 2 and k in wanted))]
+    return lower[inside[0]] if inside else None
+
+
+def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
+    """Returns the end of a message about an unknown word: the closest known word, or another remedy.
+
+    Args:
+        word: What the user wrote; nothing is close to what is no text.
+        known: The words that would have been right.
+        otherwise: The remedy where none of them is close.
+        prefix: What stands before a known word in the message, such as the section of a key.
+
+    Example:
+        >>> suggest_nearest("digit", ["digits", "mnist"], "choose one of digits, mnist")
+        'did you mean digits?'
+    """
+    near = find_nearest(word, known) if isinstance(word, str) else None
+    return f"did you mean {prefix}{near}?" if near else otherwise

@@ -3,27 +3,226 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedray.core.errors import BadInput, FedrayWarning, warn_user
-from fedray.core.read_options import ReadOptions
-from fedray.core.text import suggest_nearest
-from fedray.data.cut import Cut
+from fedray.core.errors import BadInput, FedrayWarning, suggest_nearest, warn_user
+from fedray.core.options import ReadOptions
 from fedray.data.files import list_stamps
-from fedray.data.forms.arrays import list_classes
+from fedray.data.forms import clients, hugging_face, pairs, pictures, tables
+from fedray.data.forms.arrays import (
+    as_array,
+    find_rows,
+    is_array,
+    is_number_text,
+    is_text,
+    list_classes,
+    refuse_rows,
+)
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
-from fedray.data.forms.recognition import read_form
-from fedray.data.forms.rows import make_reading
+from fedray.data.forms.pairs import describe_thing, is_pair
+from fedray.data.forms.rows import make_reading, refuse_idle
+from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
 from fedray.data.input_columns import COLUMNS, spell_columns
+from fedray.data.partition import Cut
 from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import keep_dataset
-from fedray.data.types import Array, Dataset
-from fedray.files.leaf_files import is_leaf
+from fedray.data.types import Array, Dataset, subtract
+from fedray.files.layout import find_parts, is_leaf, list_tables
 from fedray.files.plain import expand_user_path
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which form a user's data have, and who reads it: one row a form, and the first that knows a thing reads it.
+#
+# A row may open what it holds by the rows again: a table with its labels is a table, and a file of a table is one.
+
+
+class Form(NamedTuple):
+    """A form of a user's own data.
+
+    Attributes:
+        name: What messages call it.
+        is_it: Whether a thing has it. A `Path` is that of a file or a folder that exists.
+        open: Reads a thing of it, as the options say.
+        options: Those that it reads; others are refused. None: `open` refuses what it does not read.
+    """
+
+    name: str
+    is_it: Callable[[Any], bool]
+    open: Callable[[Any, ReadOptions], Dataset]
+    options: Collection[str] | None = None
+
+
+def read_form(thing: Any, reading: ReadOptions) -> Dataset:
+    """Returns a data set of data in the form that a user has them.
+
+    Args:
+        thing: One of the forms that `fedray.data.adapt` lists.
+        reading: How they are read.
+
+    Raises:
+        BadInput: The data are of no such form, or cannot be read; one line with the remedy.
+
+    Example:
+        >>> read_form("digits", ReadOptions())
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: data is text: give pathlib.Path('digits') for a file or a folder, or data__name
+    """
+    if isinstance(thing, Path):
+        place = expand_user_path("data", str(thing))
+        if not place.exists():
+            raise BadInput(f"data = {thing}: there is no such file or folder: correct the path")
+        thing = place
+    form = next(form for form in FORMS if form.is_it(thing))
+    if form.options is not None:
+        refuse_idle(reading, form.options, form.name)
+    return form.open(thing, reading)
+
+
+def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
+    """Returns a table of inputs and a column of labels, and the same of the test rows."""
+    whole, target = _join_target(pair)
+    test = None if reading.test is None else _join_target(reading.test)[0]
+    return tables.read_table(tables.as_frame(whole), reading._replace(target=target, test=test))
+
+
+def _join_target(pair: Any) -> tuple[Any, str]:
+    """Returns a table of inputs and a column of labels as one table, and the name of the target."""
+    import pandas as pd
+
+    if not is_pair(pair) or not tables.is_frame(pair[0]):
+        raise BadInput(f"data.test is {describe_thing(pair)}: give a pair (x, y) as the data are")
+    frame, y = tables.as_frame(pair[0]), as_array(pair[1], "data: y")
+    if y.ndim != 1 or len(y) != len(frame):
+        raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
+    target = str(getattr(pair[1], "name", None) or "target")
+    if target in list(frame):
+        raise BadInput(f"data: the inputs have a column {target}, which is also the name of the labels: leave it out")
+    whole = pd.DataFrame({column: frame[column].reset_index(drop=True) for column in frame})
+    return whole.assign(**{target: y}), target
+
+
+def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
+    """Returns a mapping from clients to data, or from parts to data of any form."""
+    parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
+    if parts is None:
+        return clients.read_client_map(things, reading)
+    named = {str(name): value for name, value in things.items()}
+    if parts.test is not None:
+        if parts.test not in named or (reading.test is not None and not isinstance(reading.test, str)):
+            raise BadInput(f"data.test cannot act beside the parts {', '.join(named)}: name one of them")
+        reading = reading._replace(test=named[parts.test])
+    data = read_form(named[parts.train], reading)
+    return data._replace(remarks=(*parts.remarks, *data.remarks))
+
+
+FORMS = (
+    Form("a fedray.data.Dataset", lambda thing: isinstance(thing, Dataset), lambda data, _: data),
+    Form("a Hugging Face data set", hugging_face.is_hugging_face, hugging_face.read_hugging_face),
+    Form("LEAF's JSON", clients.holds_users, clients.read_users, pairs.OPTIONS),
+    Form("a file of a table", lambda thing: isinstance(thing, Path) and thing.is_file(), tables.read_table_file),
+    Form("what save_to_disk wrote", hugging_face.is_saved, hugging_face.read_saved),
+    Form("a folder of tables", lambda at: isinstance(at, Path) and bool(list_tables(at)), clients.read_table_folder),
+    Form("a folder of pictures", lambda at: isinstance(at, Path), pictures.read_folder, pictures.OPTIONS),
+    Form("a table", tables.is_frame, lambda frame, how: tables.read_table(tables.as_frame(frame), how)),
+    Form("a mapping", lambda thing: isinstance(thing, Mapping), _read_mapping),
+    Form(
+        "two tables",
+        lambda two: is_pair(two) and all(map(tables.is_frame, two)) and list(two[0]) == list(two[1]),
+        lambda two, how: tables.read_table(tables.as_frame(two[0]), how._replace(test=two[1])),
+    ),
+    Form(
+        "a table with its labels",
+        lambda pair: is_pair(pair) and tables.is_frame(pair[0]) and is_array(pair[1]),
+        _read_table_with_labels,
+        tables.TEXT_OPTIONS - {"target"},
+    ),
+    Form(pairs.NAME, lambda _: True, pairs.read_thing, pairs.OPTIONS),  # the last: it says what else is no form
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inputs of rows that a run has not seen, in the form that a user has them, as its data set has its own.
+
+REMEDY = "fill them, or drop those rows"
+
+
+def read_inputs(data: Dataset, x: Any) -> Array:
+    """Inputs as the data set has them, `[n, *sample]`: less its `origin`, not standardized, gaps filled.
+
+    Args:
+        data: What the run was trained on.
+        x: An array, a tensor, a list of rows, or a table: its columns are found by name and encoded as in training.
+            Columns of the training table that are no inputs, such as its target, are not read.
+
+    Raises:
+        BadInput: They are no numbers, numbers are missing, or columns are not those of the training table.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fedray.data.adaptation import adapt
+        >>> rows = pd.DataFrame({"age": [31.0, 45.0] * 5, "pulse": [70, 80] * 5, "ill": ["no", "yes"] * 5})
+        >>> data = adapt(rows, target="ill")
+        >>> read_inputs(data, pd.DataFrame({"pulse": [75], "age": [50]})).tolist()
+        [[50.0, 75.0]]
+    """
+    if is_frame(x):
+        return _encode_table(data, as_frame(x))
+    values = as_array(x, "x")
+    if values.dtype.kind in "UO" and data.kind == "tokens":
+        raise BadInput(
+            f"x is of type {values.dtype}, but this run was trained on tokens: give them as whole numbers "
+            f"[n, {data.train.x.shape[1]}], those of your tokenizer, short texts filled up with 0 at the end"
+        )
+    if values.dtype.kind not in "iufb":
+        raise BadInput(f"x is of type {values.dtype}: give numbers, or a table where the run was trained on one")
+    if data.origin is not None and values.shape[1:] == data.input_shape:
+        values = subtract(values, data.origin)
+    if data.means is not None and values.shape[1:] == data.means.shape and values.dtype.kind == "f":
+        values = np.where(np.isnan(values), data.means, values)
+    if values.ndim:
+        refuse_rows(find_rows(values, lambda x: ~np.isfinite(x)), "x", "inputs that are NaN or infinite", REMEDY)
+    if values.dtype.kind == "b" or data.origin is not None:
+        return values.astype(np.float32)
+    if values.dtype.kind == "u" and values.dtype.itemsize > 1:  # torch does not compute with them
+        return values.astype(np.int64)
+    return values if values.flags.writeable else values.copy()  # torch warns of others
+
+
+def _encode_table(data: Dataset, frame: Any) -> Array:
+    """Returns the inputs of a table, `[n, f]`, by the names of its columns."""
+    known = data.table or dict.fromkeys(data.features)
+    if not known:
+        raise BadInput("x is a table, but the data of this run name no columns: give an array, such as x.to_numpy()")
+    inputs = [name for name, values in known.items() if values != ()]
+    require_columns(frame, inputs, "x")
+    if unknown := [str(name) for name in frame if name not in known]:
+        raise BadInput(f"x has a column {unknown[0]}, which the training table has not: leave it out")
+    categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
+    for name in inputs:
+        _check_column(name, frame[name], categories.get(name), fill=data.means is not None)
+    x = encode_inputs(frame, TableColumns([], inputs, categories, False, None, {}), data.origin)
+    return x if data.means is None else np.where(np.isnan(x), data.means, x)
+
+
+def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
+    """Refuses an input with what training had not: missing values, text among numbers, infinity."""
+    gaps = column.isna().to_numpy(dtype=bool)
+    if not fill if values is None else GAP not in values:
+        refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
+    if values is not None or gaps.all():
+        return
+    if (is_text(column) and not is_number_text(column)) or column.dtype.kind not in "iufbO":
+        raise BadInput(f"x: column {name} is of type {column.dtype}, but held numbers in training: give numbers")
+    numbers = np.where(gaps, 0.0, column.to_numpy(dtype=np.float64, na_value=np.nan))
+    refuse_rows(np.isinf(numbers), "x", f"an infinite value in column {name}", REMEDY)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes.
 
 SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
 STORED_BYTES = 1 << 20  # of the rows, from which on data that are in memory are put into the store

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedray.core.errors import BadInput, FedrayError
-from fedray.core.read_options import ReadOptions
-from fedray.core.text import suggest_nearest
+from fedray.core.errors import BadInput, FedrayError, suggest_nearest
+from fedray.core.options import ReadOptions
 from fedray.data import named
 from fedray.data.files import find_data_root
 from fedray.data.forms import hugging_face, pictures

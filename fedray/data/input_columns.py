@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.data.cells import (
+from fedray.data.forms.arrays import (
     MARKS,
     holds_marked_numbers,
     holds_truth_values,
     holds_words,
     is_number_text,
     is_text,
+    list_classes,
 )
-from fedray.data.forms.arrays import list_classes
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.read_options import ReadOptions
+from fedray.core.options import ReadOptions
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.files import explain_damage, find_data_root, find_file, gunzip, scratch_folder, untar
-from fedray.data.forms.clients import read_table_folder
-from fedray.data.forms.leaf import read_leaf_files
+from fedray.data.forms.clients import read_leaf_files, read_table_folder
 from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.types import Dataset, Split, classification, column_moments, regression, split_stratified
-from fedray.files.leaf_files import list_leaf_files
+from fedray.files.layout import list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
-from fedray.data.cut import Cut, Dealt, gather_cut
+from fedray.data.partition import Cut, Dealt, gather_cut
 from fedray.data.shifts import (
     LabelNoise,
     Shifts,
@@ -142,7 +142,8 @@ class Scaling(NamedTuple):
 #
 # World `w = r * F + f` is replicate r of fold f of F; it has a seed and a partition of its own. `fedray.data.deal`
 # deals a data set to clients. `StoredShards` has the rows of a stored data set, `GeneratedShards` makes rows when
-# they are read; those of `fedray.data.stacking`, `proxy` and `server_rows` show other shards in part, or as features.
+# they are read; those of `fedray.features.stacking` show other shards in part, or as
+# features.
 
 
 class Shards(Protocol):

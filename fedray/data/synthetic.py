@@ -13,11 +13,10 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray
-from fedray.data.cut import count_withheld
-from fedray.data.origins import add_back
+from fedray.data.partition import count_withheld
 from fedray.data.shards import Fetched, Scaling
 from fedray.data.shifts import LabelNoise, mislabel
-from fedray.data.types import Dataset, Float32, Population, Split, classification, regression
+from fedray.data.types import Dataset, Float32, Population, Split, add_back, classification, regression
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Data sets that are drawn by address: the papers' toys, and populations of generated clients.

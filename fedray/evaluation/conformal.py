@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.answers import Measured, count_known, held_out_rows
-from fedray.evaluation.inquiry import (
+from fedray.evaluation.answers import (
     Inquiry,
+    Measured,
     Own,
     RowAnswers,
     ask_own,
+    count_known,
     find_weights,
+    held_out_rows,
     join_answers,
     read_world,
     tell_known,

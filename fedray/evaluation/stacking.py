@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.data.stacking import FeatureShards
+from fedray.features.stacking import FeatureShards
 from fedray.metrics import classification
 from fedray.simulation.stacking import is_trained, read_part
 from fedray.simulation.study import Part, Study

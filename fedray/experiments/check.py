@@ -13,19 +13,16 @@ from fedray.advice import warn_of_study
 from fedray.assembly import memory
 from fedray.assembly.study import build_study
 from fedray.core import native
-from fedray.core.errors import BadInput
-from fedray.core.local import RateSchedule
-from fedray.core.method import Local
-from fedray.core.text import format_bytes, quote_value
+from fedray.core.errors import BadInput, format_bytes, quote_value
+from fedray.core.method import Local, RateSchedule
 from fedray.core.types import Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
-from fedray.experiments.runtime_choice import choose_runtime
+from fedray.experiments.run import choose_runtime
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.placement import ACTOR_GB
-from fedray.scenario.methods import method_spec_of
-from fedray.scenario.names import is_own
+from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study, choose_study_engine

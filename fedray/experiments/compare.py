@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from fedray.core.errors import BadInput
-from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.experiments.results import Run
 
 if TYPE_CHECKING:  # matplotlib is slow to import

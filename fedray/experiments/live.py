@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fedray.core.errors import format_bytes, format_seconds, name_score
 from fedray.core.scores import leave_out_repeats
-from fedray.core.text import format_bytes, format_seconds, name_score
 from fedray.process.session import tolerate_stderr
 
 if TYPE_CHECKING:

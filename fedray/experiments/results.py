@@ -40,13 +40,11 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, warn_user
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, State
-from fedray.data.adaptation import find_client
-from fedray.data.forms.new_rows import read_inputs
-from fedray.data.origins import add_back, find_range, tell_scale
-from fedray.evaluation.answers import pick_own_models, rank_own_models, weigh_models
+from fedray.data.adaptation import find_client, read_inputs
+from fedray.data.types import add_back, find_range, tell_scale
+from fedray.evaluation.answers import ask_own, draw_uniform, pick_own_models, rank_own_models, weigh_models
 from fedray.evaluation.conformal import Thresholds, calibrate, inquire
 from fedray.evaluation.evaluate import measure_models
-from fedray.evaluation.inquiry import ask_own, draw_uniform
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.evaluation.stacking import find_bases
@@ -59,8 +57,7 @@ from fedray.metrics.conformal import ConformalRule, score_labels
 from fedray.models.net import whole_state_dict
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.questions import losses_of
-from fedray.simulation.study import Progress, Question, Runtime, Study
+from fedray.simulation.study import Progress, Question, Runtime, Study, losses_of
 from fedray.storage import checkpoint, tables
 from fedray.storage.checkpoint import load_study_checkpoint
 from fedray.storage.directory import read_failure, require_run_directory

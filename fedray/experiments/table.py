@@ -16,17 +16,20 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fedray.assembly.registry import UserObjects
-from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
-from fedray.core.scores import SCORES, find_score
-from fedray.core.text import (
+from fedray.core.errors import (
     TARGET_NAMES,
+    BadInput,
+    FedrayError,
+    FedrayWarning,
     format_number,
     format_score,
     format_seconds,
     name_score,
     quote_value,
     suggest_nearest,
+    warn_user,
 )
+from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
@@ -43,8 +46,8 @@ from fedray.runtime.environment import (
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
-from fedray.scenario.reading import answers_clients_apart
 from fedray.scenario.schema import Scenario
+from fedray.scenario.shipped import answers_clients_apart
 from fedray.storage.directory import watch_place
 from fedray.storage.tables import write_parquet
 

@@ -84,7 +84,7 @@ Read = Callable[[Mapping[str, Any]], Scenario]  # the keys of a trial -> its sce
 
 
 class Reports(Protocol):
-    """Where a trial reports to, and goes on from: `fedray.runtime.ray.tune_session`, or a test's own."""
+    """Where a trial reports to, and goes on from: `fedray.runtime.ray.tasks`, or a test's own."""
 
     def report(self, metrics: Mapping[str, float], folder: Path | None) -> None:
         """Takes the metrics of a round, and the run directory where it is whole."""
@@ -120,14 +120,14 @@ def make_trainable(trial: Trial) -> Any:
         raise BadInput(f"actors = {trial.actors}: give a number from 0 to {LARGE_ACTORS:,}")
     check_searchable(trial.read({}), trial.actors)
     try:
-        from fedray.runtime.ray import tune_session
+        from fedray.runtime.ray import tasks
     except ImportError as error:
         raise BadInput(f"fedray.trainable needs Ray Tune ({error}): pip install 'fedray[tune]'") from None
 
     def train(config: Mapping[str, Any]) -> None:
-        run_trial(trial, config, tune_session)
+        run_trial(trial, config, tasks)
 
-    return tune_session.reserve_bundles(train, trial.actors) if trial.actors else train
+    return tasks.reserve_bundles(train, trial.actors) if trial.actors else train
 
 
 def check_searchable(scenario: Scenario, actors: int) -> None:

@@ -1,10 +1,4 @@
-"""A private vector of each client that corrects its gradient (SCAFFOLD, FedDyn).
-
-Example:
-    >>> dynamic = Correction("dynamic", lambda h, _shared: -h, lambda h, _shared, delta, _length: h - 0.1 * delta)
-    >>> dynamic.keeps, dynamic.up_vectors, dynamic.down_vectors
-    (('dynamic',), 0, 0)
-"""
+"""A private vector of each client that corrects its gradient (SCAFFOLD, FedDyn)."""
 
 from __future__ import annotations
 
@@ -15,8 +9,42 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedray.core.piece import Piece
+from fedray.core.method import Piece
 from fedray.training.update import Update
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Vectors that travel beside the models, with every job.
+
+
+@dataclass(frozen=True)
+class Vectors(Piece):
+    """Vectors of a model's length that each job sends and receives beside its model.
+
+    Attributes:
+        up: Those that a client sends.
+        down: Those that it receives.
+        model: Whether it receives a model at all.
+
+    Example:
+        >>> Vectors(down=1).down_vectors, Vectors(model=False).down_vectors  # beside the model; not even the model
+        (1, -1)
+    """
+
+    up: int = 0
+    down: int = 0
+    model: bool = True
+
+    @property
+    def up_vectors(self) -> int:
+        return self.up
+
+    @property
+    def down_vectors(self) -> int:
+        return self.down - (not self.model)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A private vector of each client that corrects its gradient (SCAFFOLD, FedDyn).
 
 
 @dataclass(frozen=True)
@@ -30,6 +58,11 @@ class Correction(Piece):
         offset: The term b of the local gradient (`Local`), `[W, d]`, from the private vectors and the shared, or None.
         update: The private vectors after an update, from these two, the deltas, and steps x learning rate `[W, 1]`.
         shared: Name of the server's vector that is broadcast with the models; None without one.
+
+    Example:
+        >>> dynamic = Correction("dynamic", lambda h, _shared: -h, lambda h, _shared, delta, _length: h - 0.1 * delta)
+        >>> dynamic.keeps, dynamic.up_vectors, dynamic.down_vectors
+        (('dynamic',), 0, 0)
     """
 
     takes: ClassVar[Mapping[str, str]] = {"offset": "own, shared", "update": "own, shared, delta, length"}

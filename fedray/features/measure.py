@@ -29,7 +29,7 @@ from torch.func import functional_call, grad, vjp, vmap
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.piece import Piece
+from fedray.core.method import Piece
 from fedray.core.types import EVALUATED_ROWS, IntArray, Net
 from fedray.models.net import factor_fisher, per_sample
 from fedray.training.client_code import read_features, watching_features

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fedray.core.piece import Piece
+from fedray.core.method import Piece
 from fedray.core.types import EVALUATED_ROWS, FloatArray, Plan, State
 from fedray.metrics.ensemble import to_floats
 from fedray.models.net import per_sample

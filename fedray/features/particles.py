@@ -1,6 +1,6 @@
 """Clients whose K models move together, as particles of one distribution, and the particles that they keep (DSVGD).
 
-The lanes of a client lie side by side in its block (`runtime/jobs.py`), so that a step has all of them at hand.
+The lanes of a client lie side by side in its block (`runtime/exchange.py`), so that a step has all of them at hand.
 
 Example:
     Particles that share the mean of their gradients.
@@ -32,9 +32,7 @@ from torch.func import vmap
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.local import StepContext, Transform
-from fedray.core.method import Local
-from fedray.core.piece import Piece
+from fedray.core.method import Local, Piece, StepContext, Transform
 from fedray.training.block import Couple, make_optimizer
 from fedray.training.update import Update
 

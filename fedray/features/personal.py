@@ -1,24 +1,117 @@
-"""Further local trainings of each job: a personal model each, which is pulled towards the received one (Ditto).
-
-Example:
-    >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))
-    >>> passes.keeps, passes.passes, passes.answers
-    (('personal/0', 'personal/1'), 2, True)
-"""
+"""What is a client's alone: layers that it never sends (FedPer, FedBN), and personal models (Ditto)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.components.compression import restrict_to_columns
 from fedray.core import rng
-from fedray.core.method import Local
-from fedray.core.piece import Piece
-from fedray.core.types import Plan
+from fedray.core.method import Compress, Local, Piece
+from fedray.core.types import Layout, Plan
 from fedray.training.update import Site, Update
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layers that stay with the clients, who start from their own ones (LG-FedAvg), and the upload of the rest.
+#
+# A layer is a module that owns tensors of a row. What is private is neither sent nor counted, its float buffers
+# included.
+
+LAYERS = "layers"  # name of the private vector that holds a client's own layers
+
+
+@dataclass(frozen=True)
+class PrivateLayers(Piece):
+    """Layers that stay with the client, who starts from its own ones and answers with them.
+
+    A client that was never trained has those of the broadcast model.
+
+    Attributes:
+        layers: Their names.
+        memory: Those of them that a model trains with, and does not answer with (PVI).
+    """
+
+    layers: tuple[str, ...]
+    memory: tuple[str, ...] = ()
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        return (LAYERS,)
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        return self.layers
+
+    @property
+    def reads_final(self) -> bool:
+        return True
+
+    @property
+    def answers(self) -> bool:
+        return bool(set(self.layers) - set(self.memory))
+
+    def begin(self, update: Update) -> Update:
+        return update._replace(start=self._own_rows(update.site, update.jobs.plan, update.start))
+
+    def end(self, update: Update) -> Update:
+        assert update.final is not None
+        mask = self._mask(update.site.net.layout, update.final)
+        return update.keep(**{LAYERS: torch.where(mask, update.final, torch.zeros_like(update.final))})
+
+    def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
+        return self._own_rows(site, plan, broadcast)
+
+    def describe(self) -> tuple[str, str]:
+        return "private", f"layers {', '.join(self.layers)[:200]} stay with the clients"
+
+    def _own_rows(self, site: Site, plan: Plan, rows: Tensor) -> Tensor:
+        """Rows `[J, d]` with the clients' own layers in them."""
+        return torch.where(self._mask(site.net.layout, rows), site.private.rows_or(LAYERS, plan, rows), rows)
+
+    def _mask(self, layout: Layout, like: Tensor) -> Tensor:
+        return torch.from_numpy(layout.mask(self.layers)).to(like.device)
+
+
+def trained_layers(layout: Layout) -> tuple[str, ...]:
+    """The modules that own trainable tensors, in the order of the row.
+
+    Example:
+        >>> from fedray.models.nets import build_net
+        >>> layout = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8]).layout
+        >>> trained_layers(layout), drop_layers(layout, ("1",)).d
+        (('1', '3'), 27)
+    """
+    return tuple(dict.fromkeys(name.rpartition(".")[0] for name in layout.names[: layout.trainable_tensors]))
+
+
+def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
+    """The layout of what is left when some layers are taken out."""
+    stay = [(n, s) for n, s in zip(layout.names, layout.shapes, strict=True) if n.rpartition(".")[0] not in layers]
+    trainable = int((~layout.mask(layers))[: layout.trainable].sum())
+    counters = tuple(name for name in layout.counters if name.rpartition(".")[0] not in layers)
+    return Layout(tuple(n for n, _ in stay), tuple(s for _, s in stay), trainable, counters)
+
+
+def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
+    """A compression of all but the private layers, which are sent as 0.
+
+    Args:
+        make: makes the compression for a layout.
+        layout: of the whole row.
+        private: layers that stay with the client; without any this is `make(layout)`.
+    """
+    if not private:
+        return make(layout)
+    columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
+    return restrict_to_columns(make(drop_layers(layout, private)), columns, layout.d)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Further local trainings of each job: a personal model each, which is pulled towards the received one (Ditto).
 
 PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
 
@@ -31,6 +124,11 @@ class PersonalPasses(Piece):
 
     Attributes:
         each: How it trains in each of them; it begins where its last training of the pass has ended.
+
+    Example:
+        >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))
+        >>> passes.keeps, passes.passes, passes.answers
+        (('personal/0', 'personal/1'), 2, True)
     """
 
     each: tuple[Local, ...]

@@ -1,34 +1,304 @@
-"""Slices of a network: what the clients of each tier train, their uploads, and the mean entry by entry (HeteroFL).
-
-Example:
-    Two clients, of which the second has trained the first number alone.
-
-    >>> server = mean_of_slices(Rows(1, 1), "uniform", lambda _t: torch.tensor([[1.0, 1.0], [1.0, 0.0]]).double())
-    >>> delta, one = torch.tensor([[1.0, 5.0], [3.0, 0.0]]), np.array([0, 1])
-    >>> uploads = Uploads(delta, client=one, model=0 * one, world=0 * one, tier=one, size=1 + one)
-    >>> start = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
-    >>> server.step(start, server.reduce(uploads), 0).models.tolist()
-    [[2.0, 5.0]]
-"""
+"""Slices of a network: what the clients of each tier train, their uploads, and the mean entry by entry (HeteroFL)."""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.core.errors import BadInput
-from fedray.core.method import Compress, Compressed, Server
-from fedray.core.piece import Piece
+from fedray.core.method import Compress, Compressed, Piece, Reading, Server
 from fedray.core.sums import exact_sum
 from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads, Weighting
-from fedray.models.slices import TierNet, find_columns, scale_hidden
+from fedray.models.net import count_forward_flops, net_of
+from fedray.training.block import Block, Trained
+from fedray.training.choice import Engine
 from fedray.training.update import Site
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Slices of a network: the same layers with fewer hidden channels, and where their numbers lie in the whole row.
+#
+# A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; inputs and outputs stay whole. Behind
+# a flattening, a channel of a convolution is all its places.
+
+First = Callable[[int], int]  # channels c of a hidden layer -> the first channel of the slice; the others follow, mod c
+_UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that treat every number alike
+_CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # layers that treat every channel alike
+
+
+class Scaler(nn.Module):
+    """Divides by r: the sums over a slice's channels become as large as those over all channels.
+
+    It stays when the slice answers, because the layers behind it were trained with it.
+
+    Attributes:
+        width: r.
+    """
+
+    def __init__(self, width: float) -> None:
+        nn.Module.__init__(self)
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x / r`."""
+        return x / self.width
+
+
+class SlicedLayer(NamedTuple):
+    """A layer with weights.
+
+    Attributes:
+        shape: Of its weights, `(out, in, ...)`.
+        bias: Whether it has biases, which follow its weights in a row.
+        reads: Channels of the hidden layer that it reads; 0: it reads the inputs, which stay whole.
+        last: Whether it gives the outputs, which stay whole.
+    """
+
+    shape: tuple[int, ...]
+    bias: bool
+    reads: int
+    last: bool
+
+
+class TierNet(NamedTuple):
+    """The network of a tier of clients.
+
+    Attributes:
+        width: r, in (0, 1].
+        net: The slice; the whole network itself where r is 1.
+        layers: The layers of the whole network.
+        work: Its arithmetic as a share of the whole network's.
+        scaler: Whether it has a `Scaler` behind each hidden layer.
+    """
+
+    width: float
+    net: Net
+    layers: tuple[SlicedLayer, ...]
+    work: float
+    scaler: bool = False
+
+
+def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bool, who: str) -> tuple[TierNet, ...]:
+    """Returns the network of each tier.
+
+    Args:
+        net: The whole network.
+        widths: r of each tier.
+        row: A network input, `[1, ...]`.
+        scaler: Whether slices have a `Scaler` behind each hidden layer.
+        who: What slices the network, for messages.
+
+    Raises:
+        BadInput: A network is to be sliced that is not made of plain layers.
+    """
+    if all(width == 1 for width in widths):
+        return tuple(TierNet(1.0, net, (), 1.0) for _ in widths)
+    layers, whole = read_layers(net, who), count_forward_flops(net, row)
+    nets = {width: slice_net(net, width, scaler=scaler) for width in set(widths)}
+    work = {width: count_forward_flops(one, row) / whole for width, one in nets.items()}
+    return tuple(TierNet(width, nets[width], layers, work[width], scaler and width < 1) for width in widths)
+
+
+def keep_channels(width: float, channels: int) -> int:
+    """`ceil(r c)`, at least 1; what rounding adds to `r c` does not count.
+
+    Example:
+        >>> keep_channels(0.1, 30), keep_channels(0.1, 31)
+        (3, 4)
+    """
+    return max(1, math.ceil(width * channels - 1e-9))
+
+
+def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
+    """Returns the layers with weights of a network, in their order.
+
+    Args:
+        net: The network.
+        who: What slices it, for messages.
+
+    Raises:
+        BadInput: It has other layers than those whose channels can be cut.
+
+    Example:
+        >>> from fedray.models.nets import build_net
+        >>> net = build_net("mlp", (2,), 1, "mse", hidden=[4])
+        >>> layers = read_layers(net, "a slice")
+        >>> find_columns(layers, 0.5, lambda channels: 0).tolist()  # 4 x 2 weights, 4 biases, 1 x 4 weights, 1 bias
+        [0, 1, 2, 3, 8, 9, 12, 13, 16]
+        >>> slice_net(net, 0.5, scaler=True).module
+        Sequential(
+          (0): Flatten(start_dim=1, end_dim=-1)
+          (1): Linear(in_features=2, out_features=2, bias=True)
+          (2): Scaler()
+          (3): ReLU()
+          (4): Linear(in_features=2, out_features=1, bias=True)
+        )
+    """
+    begin = f"model.name = {net.name}"
+    if type(net.module) is not nn.Sequential:
+        raise BadInput(f"{begin} is no nn.Sequential of plain layers, which is what {who} cuts: choose mlp or cnn")
+    for part in net.module:
+        can = type(part) in (nn.Linear, nn.Conv2d, nn.Flatten, *_UNIT, *_CHANNEL)
+        if isinstance(part, nn.Flatten):  # each channel goes through it by itself, or it is cut, too
+            can = (part.start_dim, part.end_dim) == (1, -1)
+        if not can or (isinstance(part, nn.Conv2d) and part.groups != 1):
+            raise BadInput(
+                f"{begin} has {type(part).__name__}, but {who} cuts Linear and Conv2d (groups=1), with ReLU, Tanh, "
+                "pooling, Flatten and dropout between them: choose mlp, cnn or vgg11, and no normalization (model.norm)"
+            )
+    named = [name for name, _ in net.module.named_parameters(remove_duplicate=False)]
+    if net.layout.counters or tuple(named) != net.layout.names:
+        raise BadInput(f"{begin} has frozen or shared layers, but {who} cuts plain ones: choose mlp or cnn")
+    weighted = [(i, part) for i, part in enumerate(net.module) if isinstance(part, nn.Linear | nn.Conv2d)]
+    found: list[SlicedLayer] = []
+    for (start, before), (end, part) in zip([(-1, None), *weighted], weighted, strict=False):
+        shape, reads = tuple(part.weight.shape), 0 if before is None else before.weight.shape[0]
+        flattens = any(type(one) is nn.Flatten for one in list(net.module)[start + 1 : end])
+        several = isinstance(before, nn.Conv2d) and isinstance(part, nn.Linear)  # a channel has several numbers
+        if reads and not (shape[1] == reads if not several else flattens and shape[1] % reads == 0):
+            raise BadInput(f"{begin} has a {type(part).__name__} that reads no whole channels, but {who} cuts channels")
+        found.append(SlicedLayer(shape, part.bias is not None, reads, end == weighted[-1][0]))
+    return tuple(found)
+
+
+def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:
+    """Places of a slice's numbers in the whole row, `[s]`, rising.
+
+    Args:
+        layers: Of the whole network.
+        width: r.
+        first: The first channel of the slice in a hidden layer.
+    """
+    begin, places = 0, []
+    for (out, read, *kernel), bias, reads, last in layers:
+        size = math.prod(kernel)
+        rows = np.arange(out) if last else _channels(out, width, first)
+        columns = np.arange(read)
+        if reads:
+            each = read // reads  # numbers of a channel behind a flattening
+            columns = (_channels(reads, width, first)[:, None] * each + np.arange(each)).flatten()
+        weights = ((rows[:, None] * read + columns)[..., None] * size + np.arange(size)).flatten()
+        ends = out * read * size
+        places.append(begin + np.concatenate([weights, ends + rows if bias else rows[:0]]))
+        begin += ends + out * bias
+    return torch.from_numpy(np.concatenate(places))
+
+
+def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
+    """Returns a factor for each number of a whole row, as `Scaler` has it: 1 / r, and 1 in the last layer, `[d]`.
+
+    Args:
+        layers: Of the whole network.
+        width: r.
+    """
+    sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
+    each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])
+    return each.repeat_interleave(torch.tensor(sizes))
+
+
+def _channels(channels: int, width: float, first: First) -> IntArray:
+    """Returns the channels of a hidden layer that a slice has, rising."""
+    return np.sort((first(channels) + np.arange(keep_channels(width, channels))) % channels)
+
+
+def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
+    """Returns the network of a slice; where r is 1 the network itself.
+
+    Args:
+        net: The whole network, of layers that can be cut.
+        width: r, in (0, 1].
+        scaler: Whether hidden layers are divided by r.
+    """
+    if width == 1:
+        return net
+
+    def build() -> nn.Module:
+        module = net.module
+        assert isinstance(module, nn.Sequential)
+        last = [part for part in module if isinstance(part, nn.Linear | nn.Conv2d)][-1]
+        made: list[nn.Module] = []
+        reads = 0
+        for part in module:
+            made.append(_slice_part(part, width, reads, is_last=part is last))
+            if isinstance(part, nn.Linear | nn.Conv2d):
+                reads = part.weight.shape[0]
+                made += [Scaler(width)] if scaler and part is not last else []
+        return nn.Sequential(*made)
+
+    return net_of(build, f"{net.name} of width {width:g}", net.objective, net.outputs)
+
+
+def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
+    """Returns a layer of a slice, which reads that of a hidden layer of so many channels, or the inputs (0)."""
+    if not isinstance(part, nn.Linear | nn.Conv2d):
+        return copy.deepcopy(part)
+    out, inside = part.weight.shape[:2]
+    out = out if is_last else keep_channels(width, out)
+    inside = inside // reads * keep_channels(width, reads) if reads else inside
+    if isinstance(part, nn.Linear):
+        return nn.Linear(inside, out, bias=part.bias is not None)
+    same = {key: getattr(part, key) for key in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
+    return nn.Conv2d(inside, out, bias=part.bias is not None, **same)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training a slice of a network: its lanes are lanes of a smaller network, between rows of the whole one.
+
+
+def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
+    """Returns the engine of a slice for rows of the whole network; the other numbers stay as they are.
+
+    Args:
+        engine: What trains the slice.
+        net: The network of the slice.
+        columns: Places of its numbers in a row of the whole network, `[s]`.
+    """
+
+    def train(_whole: Net, block: Block) -> Trained:
+        places = columns.to(block.start.device)
+        trained = engine.train(net, cut_block(block, places))
+        final = torch.zeros_like(block.start) if block.wants_change else block.start.clone()
+        return trained._replace(final=final.contiguous().index_copy_(1, places, trained.final))
+
+    return replace(engine, train=train)
+
+
+def cut_block(block: Block, columns: Tensor) -> Block:
+    """Returns a block of lanes of the whole network as one of a slice.
+
+    Args:
+        block: The lanes, `[W, d]`.
+        columns: Places of the slice's numbers in a row, `[s]`.
+    """
+
+    def cut(rows: Tensor | None) -> Tensor | None:
+        if rows is None:
+            return None
+        if rows.dim() == 2 and rows.stride(0) == 0:  # one row, which is not copied for each lane
+            return rows[:1].index_select(1, columns).expand(len(rows), -1)
+        return rows.index_select(-1, columns)
+
+    start, anchor, offset = cut(block.start), cut(block.anchor), cut(block.offset)
+    assert start is not None
+    reading = block.reading
+    if reading is not None:
+        broadcast = cut(reading.broadcast)
+        assert broadcast is not None
+        rest = {"previous": cut(reading.previous), "ensemble": cut(reading.ensemble), "size": reading.size}
+        reading = Reading(reading.round, reading.client, reading.model, broadcast, **rest)
+    return block._replace(start=start, anchor=anchor, offset=offset, reading=reading)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Slices of a network: what the clients of each tier train, their uploads, and the mean entry by entry (HeteroFL).
 
 Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
 _KEPT = 64  # rounds and tiers whose places are remembered
@@ -125,6 +395,16 @@ def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tenso
         rows: the rows of the state.
         weighting: of the uploads.
         held: round -> which numbers each of T tiers trains, `[T, d]` float64 of 0 and 1.
+
+    Example:
+        Two clients, of which the second has trained the first number alone.
+
+        >>> server = mean_of_slices(Rows(1, 1), "uniform", lambda _t: torch.tensor([[1.0, 1.0], [1.0, 0.0]]).double())
+        >>> delta, one = torch.tensor([[1.0, 5.0], [3.0, 0.0]]), np.array([0, 1])
+        >>> uploads = Uploads(delta, client=one, model=0 * one, world=0 * one, tier=one, size=1 + one)
+        >>> start = State(torch.zeros(1, 2), torch.zeros(1, 0, dtype=torch.int64), {})
+        >>> server.step(start, server.reduce(uploads), 0).models.tolist()
+        [[2.0, 5.0]]
     """
     tiers = len(held(0))
 

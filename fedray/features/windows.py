@@ -24,8 +24,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Phase
-from fedray.core.piece import Piece
+from fedray.core.method import Phase, Piece
 from fedray.core.types import IntArray, Net
 from fedray.features.correction import Correction
 from fedray.training.block import Block, Trained

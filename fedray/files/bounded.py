@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedray.core.errors import BadInput, Damaged, FedrayError
-from fedray.core.text import show_line
+from fedray.core.errors import BadInput, Damaged, FedrayError, show_line
 from fedray.files.plain import replace_infinite, write_json
 
 if TYPE_CHECKING:

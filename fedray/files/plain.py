@@ -18,8 +18,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Any
 
-from fedray.core.errors import BadInput, FedrayError, Unwritable
-from fedray.core.text import quote_value
+from fedray.core.errors import BadInput, FedrayError, Unwritable, quote_value
 
 if TYPE_CHECKING:
     from torch import Tensor

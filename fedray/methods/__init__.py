@@ -13,7 +13,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from fedray.core.spec import MethodSpec
+from fedray.core.options import MethodSpec
 from fedray.methods import kit
 
 if TYPE_CHECKING:

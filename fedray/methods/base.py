@@ -28,10 +28,9 @@ from fedray.components.compression import dense
 from fedray.components.schedule import KINDS, Assignment, guard_schedule, only, permutation, schedule
 from fedray.components.servers import Rows, by_tier, mean, paper_eq2, with_optimizer
 from fedray.core.errors import BadInput, warn_user
-from fedray.core.method import Compress, Local, Phase, Schedule, Server
-from fedray.core.piece import Piece
+from fedray.core.method import Compress, Local, Phase, Piece, Schedule, Server
 from fedray.core.types import Layout, Weighting
-from fedray.features.private import PrivateLayers, compress_rest
+from fedray.features.personal import PrivateLayers, compress_rest
 from fedray.features.slices import Slices, compress_slices, mark_columns, mean_of_slices
 from fedray.methods.setting import Setting
 

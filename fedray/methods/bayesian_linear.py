@@ -34,8 +34,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import one_of
+from fedray.core.options import MethodSpec, Option, one_of
 from fedray.methods import kit
 
 SPECS = {

@@ -82,8 +82,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Needs, Option
-from fedray.core.validators import either, real, whole
+from fedray.core.options import MethodSpec, Needs, Option, either, real, whole
 from fedray.methods import kit
 from fedray.methods.references import assign_own_model
 

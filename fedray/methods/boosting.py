@@ -85,8 +85,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option, ReadSections
-from fedray.core.validators import means, one_of
+from fedray.core.options import MethodSpec, Option, ReadSections, means, one_of
 from fedray.methods import kit
 
 _TREE = "sklearn/decision_tree"

@@ -53,8 +53,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import flag, real, whole
+from fedray.core.options import MethodSpec, Option, flag, real, whole
 from fedray.methods import kit
 from fedray.methods.feddyn import correct_clients
 

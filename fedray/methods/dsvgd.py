@@ -79,8 +79,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import either, real, whole
+from fedray.core.options import MethodSpec, Option, either, real, whole
 from fedray.methods import kit
 
 SPECS = {

@@ -53,8 +53,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Needs, Option
-from fedray.core.validators import either, one_of, whole
+from fedray.core.options import MethodSpec, Needs, Option, either, one_of, whole
 from fedray.methods import kit
 
 SPECS = {

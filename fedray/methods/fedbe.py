@@ -50,8 +50,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import one_of, real, whole
+from fedray.core.options import MethodSpec, Option, one_of, real, whole
 from fedray.methods import kit
 from fedray.methods.fedag import answer_with_sample
 

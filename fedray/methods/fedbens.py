@@ -65,8 +65,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import real
+from fedray.core.options import MethodSpec, Option, real
 from fedray.methods import kit
 from fedray.methods.fedfisher import SPECS as FEDFISHER
 from fedray.methods.fedfisher import read_curvature

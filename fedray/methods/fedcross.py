@@ -34,8 +34,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import one_of, real
+from fedray.core.options import MethodSpec, Option, one_of, real
 from fedray.methods import kit
 
 SPECS = {

@@ -49,8 +49,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Needs, Option, ReadSections
-from fedray.core.validators import flag, means, one_of, real, text, whole
+from fedray.core.options import MethodSpec, Needs, Option, ReadSections, flag, means, one_of, real, text, whole
 from fedray.methods import kit
 
 

@@ -42,8 +42,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import real
+from fedray.core.options import MethodSpec, Option, real
 from fedray.methods import kit
 
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"), "weight of the regularization")}

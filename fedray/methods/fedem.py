@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import MethodSpec
+from fedray.core.options import MethodSpec
 from fedray.methods import kit
 
 SPECS = {

@@ -30,8 +30,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import real
+from fedray.core.options import MethodSpec, Option, real
 from fedray.methods import kit
 
 SPECS = {

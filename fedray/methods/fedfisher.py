@@ -61,8 +61,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedray.core.spec import MethodSpec, Needs, Option
-from fedray.core.validators import either, one_of, real, whole
+from fedray.core.options import MethodSpec, Needs, Option, either, one_of, real, whole
 from fedray.methods import kit
 
 SPECS = {

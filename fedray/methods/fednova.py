@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedray.core.spec import MethodSpec
+from fedray.core.options import MethodSpec
 from fedray.methods import kit
 
 SPECS = {

@@ -56,8 +56,7 @@ Example:
 
 from __future__ import annotations
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import real, whole
+from fedray.core.options import MethodSpec, Option, real, whole
 from fedray.methods import kit
 
 SPECS = {

@@ -55,8 +55,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import whole
+from fedray.core.options import MethodSpec, Option, whole
 from fedray.methods import kit
 
 SPECS = {

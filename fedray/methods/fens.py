@@ -83,8 +83,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import MethodSpec, Needs, Option
-from fedray.core.validators import one_of, real, whole
+from fedray.core.options import MethodSpec, Needs, Option, one_of, real, whole
 from fedray.methods import kit
 from fedray.methods.references import assign_own_model
 

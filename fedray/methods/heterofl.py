@@ -55,8 +55,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import flag
+from fedray.core.options import MethodSpec, Option, flag
 from fedray.methods import kit
 
 

@@ -102,8 +102,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import either, real, whole
+from fedray.core.options import MethodSpec, Option, either, real, whole
 from fedray.methods import kit
 from fedray.methods.pvi import add_factors
 

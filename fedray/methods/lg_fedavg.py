@@ -33,8 +33,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import whole
+from fedray.core.options import MethodSpec, Option, whole
 from fedray.methods import kit
 
 SPECS = {
@@ -53,7 +52,7 @@ SPECS = {
 
 def lg_fedavg(setting: kit.Setting) -> kit.Method:
     """FedAvg over the last layers of `[d]`."""
-    layers, shared = kit.private.trained_layers(setting.layout), setting.options["shared_layers"]
+    layers, shared = kit.personal.trained_layers(setting.layout), setting.options["shared_layers"]
     private = layers[: max(0, len(layers) - shared)]  # line 5: only the last layers are sent
     phase = kit.federated(replace(setting, private=private), assign=kit.permutation, merge=kit.mean)  # lines 3-6
     return kit.Method("lg_fedavg", phase)

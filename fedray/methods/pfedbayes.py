@@ -61,8 +61,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import real, whole
+from fedray.core.options import MethodSpec, Option, real, whole
 from fedray.methods import kit
 
 

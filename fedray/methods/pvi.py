@@ -74,8 +74,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import either, real, whole
+from fedray.core.options import MethodSpec, Option, either, real, whole
 from fedray.methods import kit
 
 

@@ -14,9 +14,9 @@ from fedray.components.servers import Rows
 from fedray.core.method import Compress, Local, Method, Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, IntArray, Layout, ServerOptimizerKind, Weighting
-from fedray.models.boosting import Ensemble
-from fedray.models.slices import TierNet
-from fedray.models.stacking import Stack
+from fedray.features.boosting import Ensemble
+from fedray.features.slices import TierNet
+from fedray.features.stacking import Stack
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.spec import MethodSpec, Option
-from fedray.core.validators import real
+from fedray.core.options import MethodSpec, Option, real
 from fedray.methods import kit
 from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import correct_clients, correct_server

@@ -32,7 +32,7 @@ Example:
 
 from __future__ import annotations
 
-from fedray.core.spec import MethodSpec
+from fedray.core.options import MethodSpec
 from fedray.methods import kit
 
 SPECS = {

@@ -55,8 +55,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, Needs, Option, ReadSections
-from fedray.core.validators import means, one_of, real, whole
+from fedray.core.options import MethodSpec, Needs, Option, ReadSections, means, one_of, real, whole
 from fedray.methods import kit
 
 

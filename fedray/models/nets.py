@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core import rng
-from fedray.core.errors import BadInput
-from fedray.core.text import suggest_nearest
+from fedray.core.errors import BadInput, suggest_nearest
 from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
 

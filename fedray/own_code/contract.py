@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.errors import BadInput
-from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.own_code.user_code import blame_user_code, explain_uncallable, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedray.core.text import format_number, name_score
+from fedray.core.errors import format_number, name_score
 from fedray.core.types import FloatArray, IntArray
 from fedray.metrics.unknown import ANOMALY_Z
 from fedray.report import pictures

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core.text import (
+from fedray.core.errors import (
     TOTALS,
     choose_unit,
     format_bytes,
@@ -52,7 +52,7 @@ from fedray.report.read import (
 )
 from fedray.scenario.identity import UNSET
 from fedray.scenario.nested import flatten
-from fedray.scenario.reading import has_own_rounds
+from fedray.scenario.shipped import has_own_rounds
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs compared seed by seed: the paired differences of their scores, and what a reader must know about the pairs.

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.core.text import choose_unit, format_bytes, format_number, format_seconds, is_share, name_score
+from fedray.core.errors import choose_unit, format_bytes, format_number, format_seconds, is_share, name_score
 from fedray.core.types import FloatArray
 from fedray.metrics.scores import lower_is_better
 from fedray.report import pictures
 from fedray.report.jobs import keep_counted
 from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, pivot_rounds
-from fedray.scenario.reading import find_last_phase
+from fedray.scenario.shipped import find_last_phase
 
 PANEL_SCORES = (
     *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),

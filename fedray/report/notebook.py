@@ -11,9 +11,10 @@ from html import escape
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import (
+from fedray.core.errors import (
     TOTALS,
+    BadInput,
+    FedrayError,
     format_number,
     format_total,
     name_score,

@@ -17,20 +17,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.core.errors import BadInput
-from fedray.core.text import format_bytes, format_number, format_seconds, name_score, show_line
+from fedray.core.errors import BadInput, format_bytes, format_number, format_seconds, name_score, show_line
 from fedray.files.plain import make_parent, write_atomically
-from fedray.report import (
-    clients,
-    compare,
-    curves,
-    flights,
-    jobs,
-    pictures,
-    predictions,
-    random_walk,
-    stacking,
-)
+from fedray.report import clients, compare, curves, jobs, pictures, predictions, random_walk, stacking
 from fedray.report.pictures import Picture, Section, draw_picture, pair_figures
 from fedray.report.read import Best, ReadRun, Table, find_headline, mark_score, read_run, tell_choices
 
@@ -223,8 +212,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (random_walk.figure_visits, "Line: the share that an endless walk would spend there."),
             (jobs.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (jobs.figure_gantt, "Dashed: half of the clients are done."),
-            (flights.figure_flights, "The last jobs of the first replicate whose uploads were used."),
-            (flights.figure_staleness, "The last bar also holds what came later."),
+            (jobs.figure_flights, "The last jobs of the first replicate whose uploads were used."),
+            (jobs.figure_staleness, "The last bar also holds what came later."),
             (jobs.figure_traffic, "Uploads that counted; downloads of all clients that were reached, late ones too."),
         ),
     ),

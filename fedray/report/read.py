@@ -13,15 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.core.errors import BadInput
-from fedray.core.text import name_score, show_line
+from fedray.core.errors import BadInput, name_score, show_line
 from fedray.core.types import FloatArray
 from fedray.files.bounded import RESTORE, check_final_file, read_sealed
 from fedray.files.tables import MEMBER_COLUMNS, SUMMARY_FILE, read_parts, read_pictures, read_summary
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.paired import BudgetScore, read_at_budget
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity
-from fedray.scenario.reading import (
+from fedray.scenario.shipped import (
     answers_clients_apart,
     begins_untrained,
     count_last_phase,

@@ -32,7 +32,7 @@ from fedray.core.types import IntArray, Net, Plan, Stats
 from fedray.models.nets import MODEL_NAMES
 from fedray.models.trial import check_finite_outputs
 from fedray.own_code.user_code import blame_user_code, describe_exception
-from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.training.choice import Engine
 
 MOST_TRACEBACK = 4_000  # characters of one traceback

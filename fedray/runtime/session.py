@@ -15,16 +15,15 @@ from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, native
 from fedray.core.errors import FedrayError, FedrayWarning, warn_user
 from fedray.core.types import Net
-from fedray.evaluation.drift import measure_drift
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.evaluation.report_data import write_report_data
+from fedray.evaluation.report_data import measure_drift, write_report_data
 from fedray.files.bounded import FILES_KEY, find_checkpoints, sum_final_files, write_sealed
 from fedray.runtime.worker import Worker
 from fedray.scenario.identity import IDENTITY_FILE, RECORDED
 from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.rounds import begin_progress, collect_values, run_rounds
 from fedray.simulation.study import Progress, Runtime, Study
-from fedray.storage import checkpoint, directory, identity, tables
+from fedray.storage import checkpoint, directory, tables
 from fedray.storage import summary as summary_
 from fedray.storage.checkpoint import load_study_checkpoint
 from fedray.storage.summary import describe_partition, write_drift, write_partition
@@ -56,7 +55,7 @@ def run_session(
     watch: Watch,
     *,
     facts: Mapping[str, Any],
-    digests: identity.Digests,
+    digests: directory.Digests,
     measure: Measure = make_evaluator,
     saved: Callable[[], None] = lambda: None,
     tell: Callable[[str], object] = summary_.tell_user,
@@ -94,7 +93,7 @@ def run_session(
         )
 
     with directory.lock_run_directory(out) as confirm_place:
-        identity.confirm_identity(out, digests, tell)
+        directory.confirm_identity(out, digests, tell)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:

@@ -16,9 +16,16 @@ from fedray.core.method import JobRows
 from fedray.core.sums import merge_stats
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.data.shards import count_held_labels
-from fedray.data.stacking import FeatureShards, LeaveOutShards
+from fedray.features.stacking import (
+    SIDE_BY_SIDE,
+    FeatureShards,
+    LeaveOutShards,
+    Voter,
+    combine_outputs,
+    make_classifier,
+    side_by_side,
+)
 from fedray.metrics import ensemble
-from fedray.models.stacking import SIDE_BY_SIDE, Voter, combine_outputs, make_classifier, side_by_side
 from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
 from fedray.simulation.stacking import is_trained, read_part, split_plan

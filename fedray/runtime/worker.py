@@ -22,14 +22,20 @@ from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import check_finite, map_arrays, merge_stats
 from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
 from fedray.data.shards import Shards
-from fedray.models import dropout
+from fedray.features.slices import for_slice
+from fedray.models import net
 from fedray.runtime import failures
-from fedray.runtime.jobs import batch_address, choose_tier_engines, rows_of_state, split_by_tier, to_groups
+from fedray.runtime.exchange import (
+    batch_address,
+    choose_tier_engines,
+    rows_of_state,
+    split_by_tier,
+    to_groups,
+)
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
-from fedray.training.slices import for_slice
 from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading, rows_of
 
 if TYPE_CHECKING:
@@ -412,5 +418,5 @@ class Worker:
 
         if not self.study.evaluation.dropout_at_test:
             return answer(slice(None))[:models]
-        keys = dropout.key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
-        return dropout.answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))
+        keys = net.key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
+        return net.answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))

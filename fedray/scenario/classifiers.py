@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.core.errors import BadInput
-from fedray.core.text import find_nearest, quote_value, suggest_nearest
-from fedray.core.validators import Check, real, whole
+from fedray.core.errors import BadInput, find_nearest, quote_value, suggest_nearest
+from fedray.core.options import Check, real, whole
 from fedray.scenario import names
 
 _VOTE = "for each client; all of them vote"

@@ -6,10 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from fedray.core import validators
-from fedray.core.spec import NameSpec, Needs, Option, key, section
+from fedray.core import options as validators
+from fedray.core.options import (
+    NameSpec,
+    Needs,
+    Option,
+    either,
+    flag,
+    gpu_share,
+    key,
+    map_of,
+    maybe,
+    one_of,
+    real,
+    section,
+    text,
+    whole,
+)
 from fedray.core.types import Mode, Staleness
-from fedray.core.validators import either, flag, gpu_share, map_of, maybe, one_of, real, text, whole
 
 NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 

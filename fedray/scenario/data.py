@@ -10,9 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedray.core.read_options import options_of
-from fedray.core.spec import REQUIRED, NameSpec, Option, OptionSpecs
-from fedray.core.validators import column_name, flag, list_of, means, one_of, real, text, whole
+from fedray.core.options import (
+    REQUIRED,
+    NameSpec,
+    Option,
+    OptionSpecs,
+    column_name,
+    flag,
+    list_of,
+    means,
+    one_of,
+    options_of,
+    real,
+    text,
+    whole,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The data sets as scenarios know them: text, options, and where their clients come from.

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedray.core.errors import BadInput, Damaged
-from fedray.core.text import quote_value
+from fedray.core.errors import BadInput, Damaged, quote_value
 from fedray.scenario.nested import flatten
 
 # Sections and keys that change no result.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedray.core.spec import NameSpec, Option
-from fedray.core.validators import flag, list_of, one_of, real, whole
+from fedray.core.options import NameSpec, Option, flag, list_of, one_of, real, whole
 
 _WIDTHS = list_of(whole(1, 65_536), 100, scalar=True)
 _NORM = {"norm": Option("batch", one_of("batch", "group"))}

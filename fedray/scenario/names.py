@@ -1,7 +1,4 @@
-"""The names that scenarios may use: fedray's own, and those that a user adds with `allow_name`.
-
-What a name stands for in code is decided in `fedray.assembly`.
-"""
+"""The names that scenarios may use: fedray's own, and those that a user adds with `allow_name`."""
 
 from __future__ import annotations
 
@@ -10,11 +7,31 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput
-from fedray.core.spec import MethodSpec, NameSpec
+from fedray.core.options import MethodSpec, NameSpec
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.clients import SCHEDULE_SPECS, SELECTION_SPECS
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
 from fedray.scenario.models import MODEL_SPECS
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What scenarios know of a method by its name: fedray's, and those that users register.
+
+UNKNOWN = MethodSpec("your own", splits=True, slices=METHOD_SPECS["heterofl"].slices)
+OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say more than their function
+
+
+def method_spec_of(name: object) -> MethodSpec:
+    """Returns the specification of a method; a user's own method, or no method at all, has the general defaults."""
+    return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
+
+
+def trains_one_model(name: object) -> bool:
+    """Whether a method trains one model where a scenario does not say how many."""
+    return bool(method_spec_of(name).defaults.get("method", {}).get("models") == 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a name stands for in code is decided in `fedray.assembly`.
 
 
 class Origin(NamedTuple):

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput
-from fedray.core.text import quote_value
+from fedray.core.errors import BadInput, quote_value
 from fedray.own_code.user_code import name_type
-from fedray.scenario.methods import trains_one_model
-from fedray.scenario.names import NAMED
+from fedray.scenario.names import NAMED, trains_one_model
 from fedray.scenario.yaml_text import MOST_VALUES
 
 Tree = dict[str, Any]

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.core.errors import BadInput
-from fedray.core.spec import REQUIRED, MethodSpec, NameSpec, Option, ReadSections
-from fedray.core.text import quote_value, suggest_nearest
-from fedray.core.validators import Check, flag, real, text
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
+from fedray.core.options import REQUIRED, Check, MethodSpec, NameSpec, Option, ReadSections, flag, real, text
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
 from fedray.scenario.classifiers import CLASSIFIERS, read_classifier
 from fedray.scenario.data import CLIENT_KINDS
-from fedray.scenario.methods import OWN_SPECS, UNKNOWN, method_spec_of
+from fedray.scenario.names import OWN_SPECS, UNKNOWN, method_spec_of
 from fedray.scenario.unknown_keys import explain_unknown_key
 
 

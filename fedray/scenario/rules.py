@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.core.rounding import round_to_sum
-from fedray.core.text import quote_value, suggest_nearest
 from fedray.core.types import Tier
 from fedray.scenario import names
 from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
-from fedray.scenario.methods import method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.rows import refuse_wrong
 from fedray.scenario.schema import PartitionKeys, Scenario
 

@@ -12,13 +12,14 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args
 
-from fedray.core.errors import BadInput
-from fedray.core.spec import REQUIRED, Option, Section, key, section
-from fedray.core.text import quote_value
-from fedray.core.types import AverageKind, Lanes, Objective
-from fedray.core.validators import (
+from fedray.core.errors import BadInput, quote_value
+from fedray.core.options import (
+    REQUIRED,
+    Option,
+    Section,
     either,
     flag,
+    key,
     label,
     list_of,
     logger,
@@ -26,9 +27,11 @@ from fedray.core.validators import (
     means,
     one_of,
     real,
+    section,
     text,
     whole,
 )
+from fedray.core.types import AverageKind, Lanes, Objective
 from fedray.scenario.clients import ClientKeys, GraphKeys, ParticipationKeys, ScheduleKeys
 from fedray.scenario.nested import KeyPath, dotted_key
 from fedray.scenario.training import (

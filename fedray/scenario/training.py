@@ -6,23 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from fedray.core.local import RateKind
-from fedray.core.spec import REQUIRED, Needs, key, section
-from fedray.core.text import suggest_nearest
-from fedray.core.types import EVALUATED_CLIENTS, QuantileKind, ScoreKind, ServerOptimizerKind, Weighting
-from fedray.core.validators import (
+from fedray.core.errors import suggest_nearest
+from fedray.core.method import RateKind
+from fedray.core.options import (
+    REQUIRED,
     Check,
+    Needs,
     either,
     flag,
+    key,
     label,
     list_of,
     maybe,
     means,
     one_of,
     real,
+    section,
     text,
     whole,
 )
+from fedray.core.types import EVALUATED_CLIENTS, QuantileKind, ScoreKind, ServerOptimizerKind, Weighting
 from fedray.scenario import names
 from fedray.scenario.clients import NO_ROUNDS
 

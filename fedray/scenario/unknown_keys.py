@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedray.core.text import quote_value, suggest_nearest
+from fedray.core.errors import quote_value, suggest_nearest
 from fedray.scenario import names
 
 MOST_PLACES = 3  # that a message offers

@@ -17,8 +17,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from fedray.core.errors import BadInput
-from fedray.core.text import quote_value, show_line
+from fedray.core.errors import BadInput, quote_value, show_line
 from fedray.files.bounded import RESTORE, read_or_explain, say_damaged, tell_apart
 
 MOST_BYTES = 2**20

@@ -15,14 +15,12 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, warn_user
-from fedray.core.local import count_shared, reads_ensemble
-from fedray.core.method import JobRows, Phase
+from fedray.core.method import JobRows, Phase, count_shared, reads_ensemble
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
 from fedray.simulation import clock
-from fedray.simulation.questions import losses_of
-from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Runtime, Study
+from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Runtime, Study, losses_of
 from fedray.training.block import count_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------

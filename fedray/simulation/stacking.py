@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.memory import write_losses
+from fedray.components.schedule import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, PartStep, Phase, Schedule, Server
 from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.data.shards import ServerShards, Shards
-from fedray.data.stacking import FeatureShards, LeaveOutShards, ProxyShards
-from fedray.models.stacking import Stack, stacked_net
+from fedray.features.stacking import FeatureShards, LeaveOutShards, ProxyShards, Stack, stacked_net
 from fedray.simulation.rounds import draw_first_state, job_traffic
 from fedray.simulation.study import Part, Study
 from fedray.training.block import count_steps, samples_seen
@@ -186,7 +185,7 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # A stack is one model made of parts. A row of the state holds the numbers of all sub models and of the meta model,
 # and each round trains some parts. Every part is an ordinary study. The study of a base has one world for each (world
-# of the whole, fold), and the shards of that world leave the fold out (`fedray.data.stacking.LeaveOutShards`), so
+# of the whole, fold), and the shards of that world leave the fold out (`fedray.features.stacking.LeaveOutShards`), so
 # that the n * F trainings of a base are jobs of one plan. The study of the meta model reads features that are
 # computed where its jobs run (`fedray.runtime.stacking`). The round loop, the recorder, checkpoints and hashes see
 # one row of numbers per world.

@@ -15,26 +15,88 @@ from torch import Tensor
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer, JobRows, Local, Method, Phase
 from fedray.core.types import (
+    EVALUATED_ROWS,
     AverageKind,
     Clients,
     FloatArray,
     IntArray,
     Lanes,
+    Mode,
     Net,
     Plan,
     SizedPlan,
+    Staleness,
     State,
     Stats,
 )
 from fedray.data.adaptation import name_clients
 from fedray.data.shards import Shards, share_array
+from fedray.features.stacking import Voter
 from fedray.metrics.conformal import ConformalRule
-from fedray.models.stacking import Voter
-from fedray.simulation.async_rule import AsyncRule
+from fedray.models.net import per_sample
 from fedray.simulation.clock import CountingRule
 from fedray.simulation.devices import Devices
 from fedray.training.choice import Engine, choose_engine
 from fedray.training.update import Site
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When the server steps where clients do not wait for each other, and what a late upload weighs.
+
+
+@dataclass(frozen=True)
+class AsyncRule:
+    """When the server steps, and how much a late upload weighs.
+
+    Attributes:
+        mode: `semi`: every `tick` seconds; `buffered`: when a model has `goal` uploads (FedBuff, Nguyen et al. 2022);
+            `async`: at every arrival (FedAsync, Xie et al. 2019).
+        concurrency: Clients that train at the same time.
+        goal: Uploads of a model that make the server step.
+        tick: Virtual seconds between two steps of the server.
+        alpha: Of `async`: weight of an upload that is not late, in (0, 1].
+        staleness: Which function of the staleness tau weighs an upload: 1, `(1 + tau) ** -a`, or 1 up to b and
+            `1 / (a (tau - b) + 1)` above.
+        a: Of `polynomial` and `hinge`.
+        b: Of `hinge`.
+        dropout: Probability that a client sends nothing; its place is free when it would have been done.
+        deadline: Virtual seconds after which the server gives a client up; None: never.
+
+    Example:
+        >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", a=10.0)
+        >>> rule.weigh(np.array([0, 5])).round(3).tolist()
+        [0.6, 0.055]
+    """
+
+    mode: Mode
+    concurrency: int
+    goal: int = 1
+    tick: float = 1.0
+    alpha: float = 1.0
+    staleness: Staleness = "constant"
+    a: float = 0.5
+    b: float = 4.0
+    dropout: float = 0.0
+    deadline: float | None = None
+
+    def weigh(self, tau: IntArray) -> FloatArray:
+        """Returns s(tau), times alpha if arrivals are mixed in one by one, `[J]`.
+
+        Example:
+            >>> AsyncRule("buffered", 1, staleness="polynomial").weigh(np.array([0, 3])).tolist()
+            [1.0, 0.5]
+        """
+        late = tau.astype(np.float64)
+        if self.staleness == "polynomial":
+            weight = (1.0 + late) ** -self.a
+        elif self.staleness == "hinge":
+            weight = np.where(late <= self.b, 1.0, 1.0 / (self.a * np.maximum(late - self.b, 0.0) + 1.0))
+        else:
+            weight = np.ones(len(tau))
+        return (self.alpha if self.mode == "async" else 1.0) * weight
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A study: everything a run needs, as plain objects.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `fedray.assembly.study.build_study` makes it from a scenario; the round loop, runtimes and evaluation only read it.
@@ -74,7 +136,7 @@ class Evaluation:
         metrics: The user's own metrics by name.
         clients: How many known clients have their scores recorded one by one; there may be fewer.
         conformal: How the sets are made that hold the right answer with a given probability; None: there are none.
-        dropout_at_test: Whether the dropout of the networks stays on in every answer (`fedray.models.dropout`).
+        dropout_at_test: Whether the dropout of the networks stays on in every answer (`fedray.models.net`).
         ood: Whether the uncertainty of out-of-distribution inputs is compared with that of the rows.
         by_tier: Whether known clients are scored by every score, tier by tier and together.
     """
@@ -112,8 +174,8 @@ class Part(NamedTuple):
         voter: What its clients fit instead of being trained (`fedray.runtime.stacking`); such a part has no rounds
             and no numbers. None: the part is trained.
         combine: Of a base whose model i is client i's own: how their answers make one where there is no meta model
-            (`fedray.models.stacking`). None: its models are nobody's own.
-        features: Of a base: what the meta model learns from (`fedray.models.stacking.Stack.features`).
+            (`fedray.features.stacking`). None: its models are nobody's own.
+        features: Of a base: what the meta model learns from (`fedray.features.stacking.Stack.features`).
         answers: Of a base: whether it has a part in the mean that answers where there is no meta model.
         trained_before: Of the meta model: a function round -> who has trained it before, as `world * N + client`.
     """
@@ -510,3 +572,113 @@ class JobTable(NamedTuple):
     status: IntArray
     error: NDArray[np.object_]
     flight: FlightTable | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What models are asked most: their outputs on the rows of a split, and their losses on the rows of clients.
+
+Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
+
+
+def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
+    """Asks for the raw outputs of all models on a split, `[K, n, C]` by (world, first row of the piece).
+
+    Args:
+        split: `test`, `hold_out` or `ood`.
+        models: Models of each world, K.
+        worlds: How many worlds are asked; None: all.
+    """
+    return Question(partial(compute_outputs, models=models), split, worlds)
+
+
+def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None) -> Question:
+    """Asks for the mean training loss of each model on each client's rows, `[K, c]` by (world, first place).
+
+    Args:
+        models: Models of each world, K.
+        worlds: How many worlds are asked; None: all.
+        clients: The clients of each world, `[n]` each; None: the known ones.
+
+    Example:
+        >>> from fedray.assembly.study import build_study
+        >>> from fedray.runtime.inline import Inline
+        >>> from fedray.scenario.loader import read_scenario
+        >>> from fedray.simulation.rounds import begin_progress
+        >>> keys = {"data": {"name": "cubic"}, "clients": {"number": 2}, "method": {"models": 3}}
+        >>> study = build_study(read_scenario(keys))
+        >>> state = begin_progress(study, study.method.phase).state
+        >>> Inline(study).ask(losses_of(models=3), state)[0, 0].shape  # of 3 models on 2 clients
+        torch.Size([3, 2])
+    """
+    return Question(partial(mean_losses, models=models), worlds=worlds, clients=clients, numbers=models)
+
+
+def join_pieces(pieces: Pieces, world: int) -> Tensor:
+    """Returns the pieces of a world in order: `[K, n, ...]`.
+
+    Example:
+        >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
+        >>> join_pieces(pieces, world=0).shape  # K models, n samples, C classes
+        torch.Size([1, 502, 3])
+    """
+    return torch.cat([pieces[key] for key in sorted(pieces) if key[0] == world], dim=1)
+
+
+def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: int) -> Tensor:
+    """Computes the raw outputs of a world's models, `[K, n, C]`.
+
+    Args:
+        host: Computes.
+        state: Holds the models.
+        world: The world.
+        x: Raw inputs, `[n, ...]`.
+        models: Models of each world, K.
+    """
+    rows = slice(world * models, (world + 1) * models)
+    return host.forward(state.models[rows], state.counters[rows], world, x)
+
+
+def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
+    """Returns the mean training loss of a world's models on some clients: l_i(w_k) of Fed-ensemble, equation 4.
+
+    Args:
+        host: Computes.
+        state: Holds the models.
+        world: The world.
+        client: Ids of the clients, `[c]`.
+        models: Models of each world, K.
+
+    Returns:
+        The losses, `[K, c]`, 0 for a client without rows.
+    """
+
+    def loss(x: Tensor, targets: Tensor) -> Tensor:
+        outputs = compute_outputs(host, state, world, x, models=models)
+        return per_sample(host.study.net.objective, outputs, targets.expand(len(outputs), *targets.shape)).double()
+
+    return mean_scores(host, world, client, loss, models)
+
+
+def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: int) -> Tensor:
+    """Returns means of a score over the training rows of each client, `[number, c]`, 0 for a client without rows.
+
+    Args:
+        host: Computes.
+        world: The world.
+        client: Ids of the clients, `[c]`.
+        score: The scores of each row.
+        number: How many scores a row has.
+    """
+    study = host.study
+    fetched = study.shards.fetch(np.full(len(client), world), client)
+    size = torch.from_numpy(fetched.size)
+    rows = fetched.rows[torch.arange(fetched.rows.shape[1]) < size[:, None]]  # client after client
+    if not len(rows):
+        return torch.zeros(number, len(client), dtype=torch.float64)
+    pieces = []
+    for part in torch.split(rows, EVALUATED_ROWS):
+        targets = study.shards.targets(fetched.labels(part, 0)[None], torch.tensor([world]))
+        pieces.append(score(fetched.x[part], host.to_device(targets)[0]).cpu())
+    each = torch.cat(pieces, dim=1)
+    owner = torch.repeat_interleave(torch.arange(len(client)), size)
+    return torch.zeros(len(each), len(client), dtype=each.dtype).index_add_(1, owner, each) / size.clamp(min=1)

@@ -29,10 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
-from fedray.core.text import show_line
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning, show_line, warn_user
 from fedray.core.types import IntArray, State
-from fedray.data.partition_file import FILE_NAME, MOST_ROWS, pack_partition
+from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain
 from fedray.files.bounded import (

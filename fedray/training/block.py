@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.local import Augmentation, Reading
-from fedray.core.method import Local
+from fedray.core.method import Augmentation, Local, Reading
 from fedray.core.types import IntArray, Layout
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.training.chain import Drop
@@ -323,7 +322,7 @@ class Steps(NamedTuple):
         classes: Number of classes; 0: targets are those of a regression.
 
     Example:
-        >>> from fedray.data.augmentation import AUGMENTATIONS
+        >>> from fedray.data.shifts import AUGMENTATIONS
         >>> x, y = torch.arange(6.0).view(1, 1, 2, 1, 1, 3), torch.zeros(1, 1, 2)
         >>> steps = Steps(rng.keys(0, "example", np.arange(1)), 0, np.array([[2]]))
         >>> change_batches((AUGMENTATIONS["flip"],), x, y, steps)[0].flatten(2).tolist()

@@ -257,7 +257,7 @@ def _is_same(a: Any, b: Any) -> bool:
 #
 # A mask multiplies by 0 or by 1 / (1 - p) > 0, and so commutes with ReLU; the mask of a whole channel commutes with
 # poolings, too. Where nothing else lies between a dropout layer and the next linear one, dropping that layer's inputs
-# is the same. The masks have the addresses that `fedray.models.dropout` gives them, in every engine.
+# is the same. The masks have the addresses that `fedray.models.net` gives them, in every engine.
 
 DROPOUT = (nn.Dropout, nn.Dropout2d)
 _PASSED = {nn.Dropout: (nn.ReLU, nn.Flatten), nn.Dropout2d: (nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d)}

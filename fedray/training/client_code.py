@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_map
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.local import (
+from fedray.core.method import (
     ENSEMBLE,
     HEADS,
+    Local,
     LossContext,
     Reading,
     Seen,
@@ -26,7 +27,6 @@ from fedray.core.local import (
     find_placing,
     reads_ensemble,
 )
-from fedray.core.method import Local
 from fedray.core.types import Layout, Net
 from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs, make_inputs
@@ -363,7 +363,7 @@ def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
         Noise has the address of a client and a step.
 
         >>> import numpy as np
-        >>> from fedray.core.local import start_empty
+        >>> from fedray.core.method import start_empty
         >>> noisy = Transform(start_empty, lambda g, state, p, context: (g + context.noise, state), noise=True)
         >>> keys, like = rng.keys(0, "example", np.arange(2)), torch.zeros(2, 3)
         >>> one, other = (draw_noise(Local(gradient=noisy), keys, step, like) for step in (0, 1))
@@ -514,7 +514,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
         A loss that is half the network's own moves the models half as far.
 
         >>> import numpy as np
-        >>> from fedray.core.local import LocalLoss
+        >>> from fedray.core.method import LocalLoss
         >>> from fedray.core.method import Local
         >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
@@ -616,7 +616,7 @@ def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) 
         models: K.
 
     Example:
-        >>> from fedray.core.local import LocalLoss
+        >>> from fedray.core.method import LocalLoss
         >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
         >>> alone = Local(loss=LocalLoss(lambda out, y, context: out.square().sum(-1)))

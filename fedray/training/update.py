@@ -18,8 +18,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.client_state import Private
-from fedray.core.local import Reading, reads_ensemble
-from fedray.core.method import PREVIOUS, Local, Phase
+from fedray.core.method import PREVIOUS, Local, Phase, Reading, reads_ensemble
 from fedray.core.types import Clients, Flight, FloatArray, IntArray, Net, Plan, State
 from fedray.data.shards import Shards
 from fedray.training.block import BatchSource, Block, Couple

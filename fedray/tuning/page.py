@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from optuna.trial import FrozenTrial, TrialState
 
-from fedray.core import text
+from fedray.core import errors as text
 from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import pictures
@@ -25,10 +25,9 @@ from fedray.report.page import Card, fill_template
 from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
 from fedray.report.read import Best, Table
 from fedray.scenario import yaml_text
-from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import SearchState
-from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.space import BYTES, Parameter, SweepObjective, format_value, name_objective, name_winner
 from fedray.tuning.sweep import list_idle_parameters
 from fedray.tuning.trial import read_histories
 
@@ -68,7 +67,7 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
     """The objective whose course is drawn: the first one that is read at every round, or else the first total.
 
     Example:
-        >>> from fedray.tuning.objectives import read_objective
+        >>> from fedray.tuning.space import read_objective
         >>> pick_course([read_objective("", name) for name in ("up_bytes", "accuracy", "nll")]).name
         'accuracy'
     """

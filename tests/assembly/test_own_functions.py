@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.core.local import RateSchedule
+from fedray.core.method import RateSchedule
 from fedray.methods import (
     LocalLoss,
     LossContext,

@@ -7,8 +7,8 @@ import torch
 
 from fedray.assembly.registry import UserObjects
 from fedray.bench import works
-from fedray.bench.ratios import count_flops, measure_weight_difference
 from fedray.bench.rows import ROWS, BenchResult, format_row, run_benchmark
+from fedray.bench.works import count_flops, measure_weight_difference
 from fedray.core.errors import BadInput
 
 WORKS = {

@@ -34,8 +34,7 @@ from fedray.components.gaussians import (
     to_natural,
 )
 from fedray.components.servers import Rows, mean
-from fedray.core.local import Reading, StepContext
-from fedray.core.method import Local, Server
+from fedray.core.method import Local, Reading, Server, StepContext
 from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
 from fedray.models.net import net_of

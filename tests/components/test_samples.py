@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from fedray.components.one_shot import Cycles, correct_by_precision, sample_posterior
-from fedray.core.local import Reading, StepContext
-from fedray.core.method import Local
+from fedray.core.method import Local, Reading, StepContext
 from fedray.features.particles import Target, approach, divide_by_root, find_direction, find_nearby
 from fedray.models.net import net_of
 from fedray.models.weights import Samples, wrap_networks

@@ -15,8 +15,7 @@ from small import copy_run, rows, scenario, train_rounds
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.components.memory import FIRST_PACE, PACE_STEP, read_memory, write_memory
-from fedray.components.schedule import KINDS, WorldRound, schedule
+from fedray.components.schedule import FIRST_PACE, KINDS, PACE_STEP, WorldRound, read_memory, schedule, write_memory
 from fedray.components.selection import (
     KnownClients,
     by_examples,

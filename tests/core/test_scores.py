@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.components.schedule import share_out
+from fedray.core.errors import format_number, is_share, name_score
 from fedray.core.rounding import round_to_sum
 from fedray.core.scores import NATS, SCORES, SHARE, SQUARED, TARGET
-from fedray.core.text import format_number, is_share, name_score
 from fedray.core.types import Clients, Tier
 from fedray.metrics.scores import lower_is_better
 from fedray.scenario.clients import TierKeys

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fedray.core.errors import BadInput
-from fedray.core.validators import gpu_share, real, whole
+from fedray.core.options import gpu_share, real, whole
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.yaml_text import load_yaml
 

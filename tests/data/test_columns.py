@@ -14,7 +14,7 @@ from small import scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Split, adapt, classification, regression
-from fedray.data.forms.new_rows import read_inputs
+from fedray.data.adaptation import read_inputs
 from fedray.data.store import open_dataset
 from fedray.data.types import Array, Dataset, check_dataset
 

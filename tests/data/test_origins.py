@@ -16,9 +16,8 @@ from torch.utils.data import TensorDataset
 
 import fedray
 from fedray.data import Split, adapt, classification, store
-from fedray.data.forms.new_rows import read_inputs
-from fedray.data.origins import find_origin
-from fedray.data.types import Array
+from fedray.data.adaptation import read_inputs
+from fedray.data.types import Array, find_origin
 
 TIMES = 1_700_000_000_000 + 100 * np.arange(400)
 LATE = np.arange(400) // 200

@@ -194,7 +194,7 @@ def test_pictures_of_many_levels_are_made_alike_in_pieces(tmp_path: Path, monkey
     monkeypatch.setattr("fedray.data.forms.pictures.PIECE_BYTES", 100)
     monkeypatch.setattr("fedray.data.spool.LARGE_BYTES", 1000)
     monkeypatch.setattr("fedray.data.spool.PIECE_BYTES", 200)
-    monkeypatch.setattr("fedray.data.origins.LARGE_BYTES", 1000)
+    monkeypatch.setattr("fedray.data.types.LARGE_BYTES", 1000)
     far = DEEP + 1_000_000_000
     whole = [Image.fromarray(levels.astype(np.int32)) for levels in far]
     data = adapt(write_folder(tmp_path / "far", whole, LABELS, ".tif"))

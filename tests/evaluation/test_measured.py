@@ -12,7 +12,7 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.types import State
 from fedray.runtime.worker import Worker
-from fedray.simulation.questions import mean_losses
+from fedray.simulation.study import mean_losses
 
 CUBIC: dict[str, Any] = {"data": {"name": "cubic"}, "local": {"lr": 0.01, "epochs": 2}}
 QUIET: dict[str, Any] = {"runtime": "inline", "report": False, "rounds": 2}

@@ -15,8 +15,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.data.named import load_digits
 from fedray.data.types import Dataset, Split
-from fedray.evaluation.drift import measure_drift, sample_uncertainty
-from fedray.evaluation.report_data import MOST_COMPARED_MEMBERS, compare_members
+from fedray.evaluation.report_data import MOST_COMPARED_MEMBERS, compare_members, measure_drift, sample_uncertainty
 from fedray.files.plain import hash_tensors
 from fedray.metrics.ensemble import uncertainty
 from fedray.metrics.unknown import Drift, auroc, z_scores

@@ -88,6 +88,6 @@ def test_a_score_without_a_mean_is_said_once_at_the_end(value: float, tmp_path: 
             report=False,
         )
     (line,) = (str(one.message) for one in said)
-    assert "score mine" in line
+    assert "mine" in line
     assert run.summary["metrics"]["mine"] == {"mean": None, "sd": None, "n": 2}
     assert run.rounds["mine"].to_pylist()[:3] == [1.0, 1.0, 1.0]  # of the first seed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedray.assembly.study import build_study
-from fedray.experiments.runtime_choice import choose_runtime, estimate_seconds
+from fedray.experiments.run import choose_runtime, estimate_seconds
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 

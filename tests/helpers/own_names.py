@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedray.data import catalogue, own_partition
+from fedray.data import catalogue
+from fedray.data import partition as own_partition
 from fedray.models import nets as networks
-from fedray.scenario import methods, names
+from fedray.scenario import names
+from fedray.scenario import names as methods
 
 
 def _tables() -> list[dict[Any, Any]]:

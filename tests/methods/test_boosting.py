@@ -15,12 +15,20 @@ from sklearn.tree import DecisionTreeClassifier
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.components.boosting import CANDIDATES
 from fedray.core import rng
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split, classification
-from fedray.features.boosting import FitTrees, Known, OneJob, read_rows
-from fedray.models.boosting import classify_rows, has_root, vote, write_tree
+from fedray.features.boosting import (
+    CANDIDATES,
+    FitTrees,
+    Known,
+    OneJob,
+    classify_rows,
+    has_root,
+    read_rows,
+    vote,
+    write_tree,
+)
 from fedray.runtime.inline import Inline
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario

@@ -17,8 +17,8 @@ from fedray.assembly.study import build_study
 from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.questions import losses_of
 from fedray.simulation.rounds import begin_progress, run_round
+from fedray.simulation.study import losses_of
 from fedray.storage.checkpoint import load_checkpoint
 
 TWO = {"data": {"limit": 120, "partition": None}, "clients": {"number": 6}}

@@ -15,13 +15,13 @@ from reports import without_report
 
 import fedray
 from fedray import methods
-from fedray.core.spec import MethodSpec
+from fedray.core.options import MethodSpec
 from fedray.methods import METHODS
 
 SEEDS = ("fed_ensemble", "fedavg", "shefl", "fedag", "random_walk", "stacking")  # what fedray began with
 FRAME = ("__init__", "base", "kit", "setting")
 FILES = sorted(path.stem for path in Path(methods.__file__).parent.glob("*.py") if path.stem not in (*SEEDS, *FRAME))
-PUBLIC = ("fedray", "fedray.methods", "fedray.core.errors", "fedray.core.spec", "fedray.core.validators")
+PUBLIC = ("fedray", "fedray.methods", "fedray.core.errors", "fedray.core.options", "fedray.core.options")
 QUICK = ("fedavg", "feddyn", "heterofl", "depthfl", "pvi", "fedem", "beta_predbayes", "adaboost_f", "local_only")
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import fedray
 from fedray.components.servers import Rows, feddyn_server
-from fedray.core.local import LossContext
+from fedray.core.method import LossContext
 from fedray.core.types import State, Uploads
 from fedray.features.slices import mean_of_slices
 from fedray.methods.depthfl import teach_heads

@@ -16,9 +16,8 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.core.method import Schedule
 from fedray.core.types import Plan, State
-from fedray.data.stacking import FeatureShards, ProxyShards
+from fedray.features.stacking import FeatureShards, ProxyShards, interpolate_answers
 from fedray.models.nets import build_net
-from fedray.models.stacking import interpolate_answers
 from fedray.runtime.stacking import StackWorkers, make_worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.stacking import read_part

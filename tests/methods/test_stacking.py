@@ -29,7 +29,7 @@ from stacks import (
 
 import fedray
 from fedray.core.types import Plan, State
-from fedray.data.stacking import LeaveOutShards
+from fedray.features.stacking import LeaveOutShards
 from fedray.runtime.inline import Inline
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.stacking import read_part, split_plan

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedray.models.stacking import (
+from fedray.features.stacking import (
     build_aggregator,
     build_interpolation,
     combine_outputs,

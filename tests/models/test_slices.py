@@ -16,9 +16,7 @@ from torch.func import functional_call
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Net
-from fedray.models.net import net_of
-from fedray.models.nets import build_net
-from fedray.models.slices import (
+from fedray.features.slices import (
     Scaler,
     find_columns,
     keep_channels,
@@ -27,6 +25,8 @@ from fedray.models.slices import (
     scale_hidden,
     slice_net,
 )
+from fedray.models.net import net_of
+from fedray.models.nets import build_net
 
 NETS: dict[str, Net] = {
     "mlp": build_net("mlp", (5,), 3, "cross_entropy", hidden=[7, 4]),

@@ -29,7 +29,7 @@ from fedray.report.compare import (
 from fedray.report.page import render_many
 from fedray.report.read import BYTES, SECONDS, UPLINK, Best, ReadRun, find_end, find_headline, read_run, read_worlds
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.scenario.reading import count_last_phase, find_last_phase
+from fedray.scenario.shipped import count_last_phase, find_last_phase
 
 
 def made(

@@ -17,7 +17,18 @@ from small import scenario
 import fedray
 from fedray.metrics.classification import calibration
 from fedray.metrics.unknown import ANOMALY_Z
-from fedray.report import clients, curves, flights, jobs, pictures, predictions, random_walk, stacking
+from fedray.report import (
+    clients,
+    curves,
+    jobs,
+    pictures,
+    predictions,
+    random_walk,
+    stacking,
+)
+from fedray.report import (
+    jobs as flights,
+)
 from fedray.report.page import SECTIONS
 from fedray.report.read import ReadRun, read_run
 

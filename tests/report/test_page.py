@@ -15,8 +15,7 @@ import pytest
 from fake_runs import write_run
 from reports import remove_scripts, with_short_report
 
-from fedray.core.errors import BadInput, FedrayError
-from fedray.core.text import format_number
+from fedray.core.errors import BadInput, FedrayError, format_number
 from fedray.report.compare import format_deviation
 from fedray.report.page import fill_template, write_report
 from fedray.report.read import Best, read_run

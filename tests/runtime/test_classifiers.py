@@ -16,14 +16,13 @@ from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study,
 import fedray
 from fedray.core.sums import merge_stats
 from fedray.core.types import State
-from fedray.data.stacking import LeaveOutShards
 from fedray.data.types import Dataset
+from fedray.features.stacking import LeaveOutShards
 from fedray.runtime.inline import Inline
 from fedray.runtime.stacking import FittedVotes
 from fedray.scenario.classifiers import CLASSIFIERS
-from fedray.simulation.questions import outputs_on
 from fedray.simulation.rounds import begin_progress, size_jobs
-from fedray.simulation.study import Study
+from fedray.simulation.study import Study, outputs_on
 
 FOREST = {"name": "sklearn/random_forest", "n_estimators": 3, "max_depth": 4}
 X = torch.from_numpy(table().test.x)

@@ -17,7 +17,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.types import Plan, State
 from fedray.evaluation.answers import own_test_rows
-from fedray.features.private import trained_layers
+from fedray.features.personal import trained_layers
 from fedray.files.plain import hash_tensors
 from fedray.runtime.inline import Inline
 from fedray.scenario.loader import read_scenario

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
-from fedray.core.read_options import ReadOptions
-from fedray.core.spec import REQUIRED
+from fedray.core.options import REQUIRED, ReadOptions
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names, yaml_text
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS

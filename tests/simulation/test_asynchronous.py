@@ -18,18 +18,17 @@ from fedray.assembly.study import build_study
 from fedray.bench.works import simulate
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.method import Local, Phase
-from fedray.core.piece import Piece
+from fedray.core.method import Local, Phase, Piece
 from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.features.windows import Windows
-from fedray.runtime.jobs import group_versions
+from fedray.runtime.exchange import group_versions
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
 from fedray.simulation import clock
-from fedray.simulation.async_rule import AsyncRule
+from fedray.simulation.asynchronous import Pace, Timeline
 from fedray.simulation.devices import window_availability
-from fedray.simulation.timeline import Pace, Timeline
+from fedray.simulation.study import AsyncRule
 from fedray.training import choice
 
 N = 10
@@ -129,7 +128,7 @@ def test_neither_the_width_of_blocks_nor_what_is_trained_ahead_changes_a_bit(
     keys = {**SPREAD, "lanes": "torch"}
     usual = outcome(run("fed_ensemble", 8, MODES[mode], **keys))
     monkeypatch.setitem(choice.MOST_LANES, "cpu", 2)
-    monkeypatch.setattr("fedray.assembly.asynchronous.MOST_NUMBERS", 1)  # nothing is trained ahead
+    monkeypatch.setattr("fedray.assembly.features.MOST_NUMBERS", 1)  # nothing is trained ahead
     assert outcome(run("fed_ensemble", 8, MODES[mode], **keys)) == usual
 
 
@@ -277,7 +276,7 @@ def test_evaluation_follows_the_virtual_clock() -> None:
 
 def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that further server steps leave behind, after as many that fill what is kept."""
-    monkeypatch.setattr("fedray.simulation.timeline.KEPT_TURNS", 8)
+    monkeypatch.setattr("fedray.simulation.asynchronous.KEPT_TURNS", 8)
     more, _ = simulate(build_study(read_scenario({**SMALL, **CUBIC, **SPREAD, "participation": MODES["buffered"]})))
     more(100)
     sizes = []

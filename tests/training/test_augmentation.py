@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.local import Augmentation
-from fedray.data.augmentation import AUGMENTATIONS, crop, flip
+from fedray.core.method import Augmentation
+from fedray.data.shifts import AUGMENTATIONS, crop, flip
 from fedray.training.block import Steps, change_batches
 
 PICTURES = torch.arange(2 * 3 * 4 * 16 * 8).view(2, 3, 4, 1, 16, 8).to(torch.uint8)  # 2 steps, 3 lanes, batches of 4

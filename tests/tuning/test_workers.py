@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sweeps import LR, run, sweep
 
-from fedray.bench.measure import list_tree
+from fedray.bench.rows import list_tree
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.scenario import yaml_text
 from fedray.scenario.names import Origin

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedray.bench.measure import list_tree
+from fedray.bench.rows import list_tree
 
 KINDS = ("client", "node", "raylet", "agent", "coordinator", "driver", "slow", "oom")
 HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}

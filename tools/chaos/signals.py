@@ -26,7 +26,7 @@ from typing import NamedTuple
 from processes import MOST_SECONDS, Process, Said, watch
 from undisturbed import Bench, read_results
 
-from fedray.bench.measure import list_tree
+from fedray.bench.rows import list_tree
 from fedray.runtime import leftovers
 
 COMMANDS = ("run", "resume", "table", "tune", "report")

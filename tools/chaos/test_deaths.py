@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from on_ray import hashes, inline, run
 
-from fedray.bench.measure import list_tree
+from fedray.bench.rows import list_tree
 from fedray.runtime import leftovers
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"

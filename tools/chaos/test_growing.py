@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from on_ray import hashes, inline, run
 
-from fedray.bench.measure import list_tree
+from fedray.bench.rows import list_tree
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import answers
 

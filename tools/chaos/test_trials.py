@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sweeps import list_outcomes, run, sweep
 
-from fedray.bench.measure import list_tree
+from fedray.bench.rows import list_tree
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("nodes")]
 KEYS: dict[str, Any] = {"sampler": "grid", "trials": None, "overrides": {"runtime": "ray"}}

@@ -1,14 +1,11 @@
 """Data of which every client has its own: a mapping from clients to data, or a folder with a table for each client.
 
-The clients are numbered in the order of the mapping, or of the names of the files. Their rows stand one client after
-the other, and the partition `natural` gives them back.
-
 Example:
-    >>> import pandas as pd
-    >>> ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5})
-    >>> data = read_clients({"Rome": ward, "Oslo": ward}, ReadOptions(target="ill"))
-    >>> data.columns["client"][[0, -1]].tolist(), np.unique(data.train.group).tolist()
-    (['Rome', 'Oslo'], [0, 1])
+    >>> from fedray.data.adaptation import adapt
+    >>> rows = {"x": [[0.5, 1.0], [0.25, 0.0]] * 5, "y": [0, 1] * 5}
+    >>> data = adapt({"users": ["ann", "bob"], "num_samples": [10, 10], "user_data": {"ann": rows, "bob": rows}})
+    >>> data.name, data.columns["client"][[0, -1]].tolist()
+    ('leaf', ['ann', 'bob'])
 """
 
 from __future__ import annotations
@@ -21,17 +18,37 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.read_options import ReadOptions
+from fedray.core.options import ReadOptions
 from fedray.data.forms import hugging_face, pairs, pictures, tables
 from fedray.data.forms.arrays import is_array, list_classes
-from fedray.data.forms.pairs import KNOWN_FORMS, MOST_NAMED, describe_thing, is_pair, is_torch_set, read_raw_parts
+from fedray.data.forms.pairs import (
+    KNOWN_FORMS,
+    MOST_NAMED,
+    describe_thing,
+    is_pair,
+    is_torch_set,
+    read_raw_parts,
+)
 from fedray.data.forms.rows import CLIENT, RawRows, make_dataset, refuse_idle
 from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame, require_columns
 from fedray.data.spool import Spool, read_pieces
 from fedray.data.types import Dataset, Split, check_rows
-from fedray.files.layout import TABLES, find_table_parts, list_files, list_tables, tell_endings
+from fedray.files.layout import (
+    TABLES,
+    find_table_parts,
+    is_leaf,
+    list_files,
+    list_leaf_files,
+    list_tables,
+    load_json,
+    tell_endings,
+)
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The clients are numbered in the order of the mapping, or of the names of the files. Their rows stand one client
+# after the other, and the partition `natural` gives them back.
 
 
 def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
@@ -129,6 +146,13 @@ def read_clients(
 
     Raises:
         BadInput: The clients' data do not fit each other; the line names the client.
+
+    Example:
+        >>> import pandas as pd
+        >>> ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5})
+        >>> data = read_clients({"Rome": ward, "Oslo": ward}, ReadOptions(target="ill"))
+        >>> data.columns["client"][[0, -1]].tolist(), np.unique(data.train.group).tolist()
+        (['Rome', 'Oslo'], [0, 1])
     """
     names = [str(client) for client in clients]
     if not clients:
@@ -212,3 +236,77 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
         raise BadInput(f"data: the clients have labels of several shapes ({error}): give them one") from error
     said = tuple(f"client {client}: {remark}" for part, client in zip(parts, names) for remark in part.remarks)
     return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names, remarks=said)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# LEAF's JSON, the data of users: as a dict, a file, or a folder with `train` and `test`; a client is a user.
+
+
+def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
+    """Returns the rows of all users; a client is a user who has training rows.
+
+    Args:
+        train: What files of the training part hold.
+        test: What files of the test part hold; its users may be others, whose rows are then no known client's.
+        reading: How the rows are read.
+
+    Raises:
+        BadInput: A user has no rows, or rows that do not fit those of others.
+    """
+    names, rows = _read_users(train, reading)
+    refuse_empty([len(part.x) for part in rows], names)
+    held = None
+    if test:
+        testers, parts = _read_users(test, reading)
+        numbers = {name: number for number, name in enumerate(names)}
+        owner = np.repeat([numbers.get(name, -1) for name in testers], [len(part.x) for part in parts])
+        held = join_client_rows(parts, testers)._replace(group=owner.astype(np.int64), columns={})
+    return make_dataset("leaf", join_client_rows(rows, names), held, reading)
+
+
+def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
+    """The data set of a file or a folder that `list_leaf_files` finds; `reading.test` is another one, or None."""
+    parts = list_leaf_files(place)
+    tests = [files for part, files in parts.items() if part != "train"]
+    test = [load_json(file) for file in (tests[0] if tests else [])]
+    if isinstance(reading.test, Path):
+        test = [load_json(file) for files in list_leaf_files(reading.test).values() for file in files]
+    elif reading.test is not None:
+        test = [reading.test]
+    train = [load_json(file) for file in parts.get("train", ())]
+    if not train:
+        raise BadInput(f"data.path = {place}: it has no JSON of users in a folder train: put the training part there")
+    return read_leaf(train, test, reading._replace(test=None))
+
+
+def holds_users(thing: Any) -> bool:
+    """Whether a thing is LEAF's JSON: a dict, two of them (train, test), or a file or a folder of such files."""
+    if isinstance(thing, Path):
+        return bool(list_leaf_files(thing))
+    return is_leaf(thing) or (is_pair(thing) and all(is_leaf(part) for part in thing))
+
+
+def read_users(thing: Any, reading: ReadOptions) -> Dataset:
+    """Returns the data set of what `holds_users` finds."""
+    if isinstance(thing, Path):
+        return read_leaf_files(thing, reading)
+    train, test = thing if is_pair(thing) else (thing, reading.test)
+    if isinstance(test, Path):
+        test = load_json(expand_user_path("data.test", str(test)))
+    return read_leaf([train], [] if test is None else [test], reading._replace(test=None))
+
+
+def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:
+    """Returns the users of some files in their order, and the rows of each."""
+    found: dict[str, RawRows] = {}
+    for data in files:
+        if not is_leaf(data):
+            raise BadInput("data.test has no user_data, as LEAF's JSON has: give a part of the same form")
+        for user, rows in data["user_data"].items():
+            if user in found or not isinstance(rows, Mapping) or not {"x", "y"} <= rows.keys():
+                raise BadInput(f"data: user {user} has no x and y, or comes twice: give both, as LEAF has them")
+            try:
+                found[str(user)] = read_raw_parts((rows["x"], rows["y"]), reading._replace(test=None))[0]
+            except BadInput as error:
+                raise BadInput(f"user {user}: {error}") from None
+    return list(found), list(found.values())

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput
-from fedray.core.read_options import ReadOptions
-from fedray.core.text import show_line
+from fedray.core.errors import BadInput, show_line
+from fedray.core.options import ReadOptions
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.pictures import stack_pictures
 from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle, tokenize

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
-from fedray.core.read_options import ReadOptions
+from fedray.core.options import ReadOptions
 from fedray.data.forms import tables
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
 from fedray.data.forms.pictures import PictureRows, decode_picture

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput
-from fedray.core.read_options import ReadOptions
+from fedray.core.options import ReadOptions
 from fedray.data.forms.rows import CLIENT, RawRows, make_dataset
 from fedray.data.spool import PIECE_BYTES, Spool, read_pieces
 from fedray.data.types import Array, Dataset

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput
-from fedray.core.read_options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
-from fedray.core.text import quote_value
+from fedray.core.errors import BadInput, quote_value
+from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
 from fedray.core.types import IntArray
 from fedray.data.forms.arrays import (
     doubt_classes,
@@ -26,9 +25,18 @@ from fedray.data.forms.arrays import (
     refuse_rows,
 )
 from fedray.data.input_columns import COLUMNS, spell_columns
-from fedray.data.origins import narrow, tell_test_scale
 from fedray.data.spool import Spool, read_pieces, take_rows
-from fedray.data.types import Array, Dataset, Split, check_parts, classification, regression, split_stratified
+from fedray.data.types import (
+    Array,
+    Dataset,
+    Split,
+    check_parts,
+    classification,
+    narrow,
+    regression,
+    split_stratified,
+    tell_test_scale,
+)
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -170,7 +178,7 @@ class RawRows(NamedTuple):
         features: Names of the inputs, where they have some.
         indicators: Which inputs are 0 or 1 for a category, `[f]`; they are not standardized. None: none.
         table: Columns of the table that they are of (`Dataset.table`).
-        origin: What was subtracted from the inputs already (`fedray.data.origins`), `[*s]`; None: nothing.
+        origin: What was subtracted from the inputs already (`fedray.data.types`), `[*s]`; None: nothing.
         remarks: What was done that the user should know, a sentence each.
     """
 

@@ -2,25 +2,92 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.core.errors import BadInput
-from fedray.core.read_options import ReadOptions
-from fedray.core.text import show_line, suggest_nearest
-from fedray.data.cells import MARKS, holds_marked_numbers, holds_words, is_number_text, is_text, unbox
-from fedray.data.forms.arrays import doubt_classes, doubt_targets, is_whole_with_gaps, list_classes
+from fedray.core.errors import BadInput, show_line, suggest_nearest
+from fedray.core.options import ReadOptions
+from fedray.data.forms.arrays import (
+    MARKS,
+    doubt_classes,
+    doubt_targets,
+    holds_marked_numbers,
+    holds_words,
+    is_number_text,
+    is_text,
+    is_whole_with_gaps,
+    list_classes,
+    unbox,
+)
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
-from fedray.data.forms.text_tables import read_text_table
 from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray, refuse_twins
-from fedray.data.origins import Float64, find_origin
-from fedray.data.types import Array, Dataset
-from fedray.files.layout import TABLES
-from fedray.files.leaf_files import list_leaf_files
+from fedray.data.types import Array, Dataset, Float64, find_origin
+from fedray.files.layout import TABLES, list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables as text, such as CSV files: what separates their columns.
+
+DELIMITERS = ";\t|"  # beside the comma
+
+
+def read_text_table(file: Path, delimiter: str) -> Any:
+    r"""Returns a file of text; where its first line has no such delimiter, but another one, that one is meant.
+
+    Args:
+        file: The file, UTF-8 or UTF-16.
+        delimiter: Between its columns.
+
+    Raises:
+        BadInput: Two columns have one name, or the first line does not name the columns.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "t.csv"
+        ...     _ = file.write_text("a;b\n1;x\n")
+        ...     read_text_table(file, ",").shape
+        (1, 2)
+    """
+    import pandas as pd
+
+    with file.open("rb") as opened:
+        encoding = "utf-16" if opened.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+
+    def read_names() -> list[str]:
+        """Returns the names of the columns as the file has them; empty where one has none."""
+        how: Any = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
+        return [str(name) for name in pd.read_csv(file, sep=delimiter, encoding=encoding, **how).iloc[0]]
+
+    head = read_names()
+    found = [mark for mark in DELIMITERS if len(head) == 1 and mark in head[0]]
+    if len(found) == 1:
+        delimiter = found[0]
+        head = read_names()
+    if len(head) == 1 and re.fullmatch(r"\S+( +\d+:\S+)+", head[0].strip()):
+        raise BadInput(
+            f"data: {file.name} is text of libsvm (label index:value ...): read it by "
+            "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
+        )
+    refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
+    frame = pd.read_csv(file, sep=delimiter, encoding=encoding)
+    if isinstance(frame.index, pd.MultiIndex):
+        raise BadInput(
+            f"data: {file.name}: its first line names {len(head)} columns, but its rows have "
+            f"{len(head) + frame.index.nlevels} fields: remove what stands above the names of the columns, or name all"
+        )
+    for column in frame if delimiter != "," else ():
+        if is_text(frame[column]) and holds_marked_numbers(frame[column]):
+            raise BadInput(f"data: {file.name}: column {column} has {MARKS}")
+    return frame
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables of named columns, and files of them: which columns are inputs, and how they become numbers.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which columns of a table are inputs, which of them are categories, what may be missing, and how its target is read.
@@ -215,7 +282,7 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
     Args:
         frame: The table.
         columns: How it is read.
-        origin: What is subtracted in float64 before (`fedray.data.origins`), `[f]`; None: nothing.
+        origin: What is subtracted in float64 before (`fedray.data.types`), `[f]`; None: nothing.
 
     Example:
         >>> import pandas as pd

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment
 from fedray.runtime.environment import read_patience
-from fedray.runtime.ray.cluster import GONE, TrialSeats, explain_error, list_needs, read_cluster, wait_for_resources
+from fedray.runtime.ray.cluster import (
+    GONE,
+    TrialSeats,
+    explain_error,
+    list_needs,
+    read_cluster,
+    wait_for_resources,
+)
 from fedray.runtime.ray.connection import (
     DEATH_SECONDS,
     Connection,
@@ -28,6 +36,10 @@ from fedray.runtime.ray.connection import (
     send_modules,
     worker_environment,
 )
+from fedray.storage import directory
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions as tasks of a Ray cluster, for sweeps.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Whether all nodes of a cluster see a folder: the trials of a sweep write their run directories where they train.
@@ -216,3 +228,42 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
     for future in list(waiting):
         with suppress(InvalidStateError):
             future.set_exception(error)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A trial of Ray Tune, seen from inside: what it reports, where it goes on from, and what it reserves.
+#
+# Only this module needs Ray Tune and what that needs, which fedray's own dependencies do not bring.
+
+
+def report(metrics: Mapping[str, float], folder: Path | None) -> None:
+    """Tells Tune the metrics of a round; a scheduler may end the trial here.
+
+    Args:
+        metrics: By name.
+        folder: The run directory, which Tune copies as the trial's checkpoint; None: without one.
+    """
+    untyped: Any = import_module("ray.tune")
+    untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
+
+
+def go_on(out: Path, scenario_text: str) -> bool:
+    """Makes a run directory of the checkpoint from which Tune wants this trial to go on; False where it begins.
+
+    Args:
+        out: The run directory, which does not exist yet.
+        scenario_text: The keys of this trial; those of the checkpoint may be another trial's.
+    """
+    untyped: Any = import_module("ray.tune")
+    checkpoint = untyped.get_checkpoint()
+    if checkpoint is None:
+        return False
+    with checkpoint.as_directory() as folder:
+        directory.adopt_run(Path(folder), out, scenario_text)
+    return True
+
+
+def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
+    """Returns a trainable that reserves a CPU for itself, and one for each of its actors."""
+    untyped: Any = import_module("ray.tune")
+    return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))

@@ -16,11 +16,7 @@ from typing import Any
 import pytest
 import ray
 from ray._private import services
-from ray.exceptions import (
-    OutOfMemoryError,
-    RayError,
-    WorkerCrashedError,
-)
+from ray.exceptions import OutOfMemoryError, RayError, WorkerCrashedError
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import leftovers

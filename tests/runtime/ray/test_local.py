@@ -19,7 +19,7 @@ from small import rows
 from torch import Tensor, nn
 
 import fedray
-from fedray.bench.measure import list_tree
+from fedray.bench.rows import list_tree
 from fedray.core import native
 from fedray.core.errors import BadInput, FedrayError
 
