@@ -19,7 +19,8 @@ from fedray.core.method import EngineOf, StudentEngine
 from fedray.core.types import Clients, Lanes, Members, Net, Objective
 from fedray.data.types import Dataset
 from fedray.features.stacking import Base, Stack
-from fedray.models.net import find_dropout, net_of
+from fedray.models.dropout import find_dropout
+from fedray.models.net import net_of
 from fedray.models.nets import MODEL_NAMES, model_maker
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
 from fedray.models.weights import wrap_networks

@@ -265,21 +265,21 @@ class BenchRow(NamedTuple):
 
 
 ROWS = {
-    "thousand": BenchRow("ratios", "measure_thousand"),
-    "ten_thousand": BenchRow("ratios", "measure_ten_thousand"),
-    "cnn": BenchRow("ratios", "measure_cnn"),
-    "wide_cnn": BenchRow("ratios", "measure_wide_cnn"),
-    "fedag": BenchRow("ratios", "measure_fedag"),
+    "thousand": BenchRow("works", "measure_thousand"),
+    "ten_thousand": BenchRow("works", "measure_ten_thousand"),
+    "cnn": BenchRow("works", "measure_cnn"),
+    "wide_cnn": BenchRow("works", "measure_wide_cnn"),
+    "fedag": BenchRow("works", "measure_fedag"),
     "evaluation": BenchRow("studies", "measure_evaluation"),
     "study": BenchRow("studies", "measure_small_study"),
     "replicates": BenchRow("studies", "measure_replicates"),
     "folds": BenchRow("studies", "measure_folds"),
     "buffered": BenchRow("studies", "measure_buffered"),
-    "ray": BenchRow("ratios", "measure_overhead"),
-    "scaling": BenchRow("ratios", "measure_scaling"),
+    "ray": BenchRow("works", "measure_overhead"),
+    "scaling": BenchRow("works", "measure_scaling"),
     "memory": BenchRow("studies", "measure_memory"),
     "million": BenchRow("studies", "measure_million"),
-    "gpu": BenchRow("ratios", "measure_gpu"),
+    "gpu": BenchRow("works", "measure_gpu"),
 }
 
 

@@ -301,7 +301,7 @@ def tune_command(
     from fedray.scenario.loader import refuse_scenario
     from fedray.scenario.shipped import find_scenario_file
     from fedray.scenario.yaml_text import load_yaml
-    from fedray.tuning.sweep import refuse_taken_sweep
+    from fedray.tuning.places import refuse_taken_sweep
 
     path = find_scenario_file(sweep, "sweep")
     folder = out or Path("runs") / path.stem

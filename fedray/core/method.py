@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.errors import BadInput
-from fedray.core.types import FloatArray, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
+from fedray.core.types import FloatArray, IntArray, Net, Plan, RateKind, SizedPlan, State, Stats, Uploads
 
 if TYPE_CHECKING:
     pass
@@ -50,7 +50,6 @@ SENT = "broadcast/"  # how the names of a server's extra tensors begin of which 
 ENSEMBLE = "ensemble"
 HEADS = "heads"
 READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # what a loss may ask for
-RateKind = Literal["constant", "cosine", "linear", "step"]
 
 
 class Seen(NamedTuple):

@@ -40,6 +40,7 @@ FloatArray = NDArray[np.float64]
 Members = Callable[[IntArray], NDArray[np.bool_]]  # of clients `[J]`: whether they belong to a group, `[J]`
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 Weighting = Literal["uniform", "examples"]  # of uploads
+RateKind = Literal["constant", "cosine", "linear", "step"]
 ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]
 Mode = Literal["semi", "buffered", "async"]  # when the server steps where clients do not wait for each other
 Staleness = Literal["constant", "polynomial", "hinge"]

@@ -19,16 +19,8 @@ from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.yaml_text import load_yaml
 from fedray.simulation.study import Study
-from fedray.storage.directory import (
-    check_identity,
-    check_scenario_file,
-    forget_failure,
-    read_identity,
-    read_keys,
-    record_failure,
-    refuse_missing_names,
-    require_run_directory,
-)
+from fedray.storage.directory import forget_failure, record_failure, require_run_directory
+from fedray.storage.identity import check_identity, check_scenario_file, read_identity, read_keys, refuse_missing_names
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:

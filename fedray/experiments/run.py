@@ -59,7 +59,8 @@ from fedray.simulation.rounds import WITHHELD
 from fedray.simulation.study import Progress, Runtime, Study
 from fedray.storage import directory, tables
 from fedray.storage.checkpoint import warn_of_damage
-from fedray.storage.directory import check_scenario_file, extend_rounds, keep_lanes, remove_run
+from fedray.storage.directory import remove_run
+from fedray.storage.identity import check_scenario_file, extend_rounds, keep_lanes
 from fedray.storage.summary import build_loggers
 from fedray.training.block import count_steps, samples_seen
 

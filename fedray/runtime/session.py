@@ -23,7 +23,7 @@ from fedray.scenario.identity import IDENTITY_FILE, RECORDED
 from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.rounds import begin_progress, collect_values, run_rounds
 from fedray.simulation.study import Progress, Runtime, Study
-from fedray.storage import checkpoint, directory, tables
+from fedray.storage import checkpoint, directory, identity, tables
 from fedray.storage import summary as summary_
 from fedray.storage.checkpoint import load_study_checkpoint
 from fedray.storage.summary import describe_partition, write_drift, write_partition
@@ -55,7 +55,7 @@ def run_session(
     watch: Watch,
     *,
     facts: Mapping[str, Any],
-    digests: directory.Digests,
+    digests: identity.Digests,
     measure: Measure = make_evaluator,
     saved: Callable[[], None] = lambda: None,
     tell: Callable[[str], object] = summary_.tell_user,
@@ -93,7 +93,7 @@ def run_session(
         )
 
     with directory.lock_run_directory(out) as confirm_place:
-        directory.confirm_identity(out, digests, tell)
+        identity.confirm_identity(out, digests, tell)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:

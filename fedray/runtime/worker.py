@@ -23,7 +23,7 @@ from fedray.core.sums import check_finite, map_arrays, merge_stats
 from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
 from fedray.data.shards import Shards
 from fedray.features.slices import for_slice
-from fedray.models import net
+from fedray.models import dropout
 from fedray.runtime import failures
 from fedray.runtime.exchange import (
     batch_address,
@@ -418,5 +418,5 @@ class Worker:
 
         if not self.study.evaluation.dropout_at_test:
             return answer(slice(None))[:models]
-        keys = net.key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
-        return net.answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))
+        keys = dropout.key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
+        return dropout.answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))

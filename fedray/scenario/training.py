@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from fedray.core.errors import suggest_nearest
-from fedray.core.method import RateKind
 from fedray.core.options import (
     REQUIRED,
     Check,
@@ -25,7 +24,7 @@ from fedray.core.options import (
     text,
     whole,
 )
-from fedray.core.types import EVALUATED_CLIENTS, QuantileKind, ScoreKind, ServerOptimizerKind, Weighting
+from fedray.core.types import EVALUATED_CLIENTS, QuantileKind, RateKind, ScoreKind, ServerOptimizerKind, Weighting
 from fedray.scenario import names
 from fedray.scenario.clients import NO_ROUNDS
 

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import Layout, Net, Objective
-from fedray.models import net as dropout
+from fedray.models import dropout
 from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs
 from fedray.training.block import (

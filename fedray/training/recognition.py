@@ -41,7 +41,7 @@ from torch.func import functional_call
 
 from fedray.core import rng
 from fedray.core.types import Layout, Net
-from fedray.models.net import dropping
+from fedray.models.dropout import dropping
 from fedray.training.chain import Chain, Drop, Unread, has_changed, split_drops, trace_chain
 
 _TOLERANCE = 1e-9  # relative, in double precision

@@ -25,9 +25,10 @@ from fedray.report.page import Card, fill_template
 from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
 from fedray.report.read import Best, Table
 from fedray.scenario import yaml_text
+from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.search import SearchState
-from fedray.tuning.space import BYTES, Parameter, SweepObjective, format_value, name_objective, name_winner
+from fedray.tuning.space import Parameter, format_value
 from fedray.tuning.sweep import list_idle_parameters
 from fedray.tuning.trial import read_histories
 

@@ -19,7 +19,7 @@ from fedray.scenario.yaml_text import load_yaml
 from fedray.tuning import optuna_study
 from fedray.tuning.optuna_study import StudyLocation
 from fedray.tuning.space import enumerate_grid
-from fedray.tuning.sweep import Sweep, TRIALS_sweep, warn_of_random_search
+from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 from fedray.tuning.trial import Outcome, OutcomeState, Submit, TrialTask, hash_training, look_up_values
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
     if trials is not None and trials < 1:
         raise BadInput(f"--trials = {trials}: give at least 1")
     points = enumerate_grid(sweep.space) if sweep.sampler.name == "grid" else None
-    wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS_sweep)
+    wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS)
     warn_of_random_search(sweep, wanted)
     return (wanted if points is None else min(wanted, len(points))), points
 

@@ -1,4 +1,15 @@
-"""A sweep as plain objects, and its file: the scenario, the space, the objectives."""
+"""A sweep as plain objects, and its file: the scenario, the space, the objectives.
+
+Example:
+    >>> from fedray.tuning.sweep import read_sweep
+    >>> keys = {"method": {"models": 3}, "stop": {"metric": "hold_out_nll"}}
+    >>> sweep = read_sweep({"scenario": keys, "space": {"local.lr": [0.1, 0.3]}, "objectives": ["accuracy"]})
+    >>> sweep.scenario({"local.lr": 0.3}).evaluate.every  # every round, which the stop looks at
+    1
+    >>> read_sweep({"scenario": {"stop": {"metric": "nll"}}, "space": {"local.lr": [0.1]}, "objectives": "nll"})
+    Traceback (most recent call last):
+    fedray.core.errors.BadInput: stop.metric = nll is read on the test set, which a sweep leaves alone: write ...
+"""
 
 from __future__ import annotations
 
@@ -10,65 +21,27 @@ from typing import Any
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
 from fedray.core.options import Check, label, maybe, one_of, whole
-from fedray.files.bounded import has_file
 from fedray.scenario import yaml_text
-from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections, to_plain
+from fedray.scenario.loader import (
+    read_scenario,
+    refuse_scenario,
+    spell_sections,
+    to_plain,
+)
 from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.rows import find_idle_keys, is_dump, says_nothing
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart, find_scenario_file
-from fedray.tuning.space import (
+from fedray.tuning.objectives import (
     HELD_OUT_PREFIX,
     INFERENCE,
-    Parameter,
     SweepObjective,
-    Values,
-    enumerate_corners,
     explain_idle_keys,
     find_inference_keys,
-    is_active,
     list_idle_keys,
     read_objective,
-    read_space,
-    to_overrides,
 )
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a sweep may be written; without torch, so that the command line can say at once that a directory is taken.
-
-COPY = "sweep.yaml"  # in the directory of the sweep
-TRIALS, JOURNAL = "trials", "study.journal"
-
-
-def has_sweep(folder: Path) -> bool:
-    """Whether a directory holds a sweep; otherwise `--resume` begins a new one."""
-    return has_file(folder, COPY)
-
-
-def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
-    """Refuses a directory that a sweep cannot be written to.
-
-    Args:
-        folder: the directory.
-        resume: whether the sweep in it goes on.
-
-    Raises:
-        BadInput: it holds a sweep that is not to go on, or something else than a sweep.
-    """
-    if has_sweep(folder):
-        if not resume:
-            raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"--out {folder} holds other files: choose another directory")
-
-
-def has_trials(folder: Path) -> bool:
-    """Whether a trial of the sweep in a directory has begun to train."""
-    return (folder / TRIALS).is_dir() and any((folder / TRIALS).iterdir())
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A sweep as plain objects, and its file: the scenario, the space, the objectives.
+from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, read_space, to_overrides
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A sweep as plain objects: the scenario it begins with, the space, the objectives, and the scenario of a trial.
@@ -357,7 +330,7 @@ def _try_values(sweep: Sweep) -> Iterator[Values]:
 HOLD_OUT = 0.2
 SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
-TRIALS_sweep = 20
+TRIALS = 20
 MOST_ACTORS = 1000  # of one trial
 _ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
 KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
@@ -406,14 +379,6 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
         >>> sweep = read_sweep({"scenario": {"rounds": 3}, "space": {"local.lr": [0.1, 0.3]}, "objectives": "accuracy"})
         >>> sweep.scenario({"local.lr": 0.3}).local.lr
         0.3
-        >>> from fedray.tuning.sweep import read_sweep
-        >>> keys = {"method": {"models": 3}, "stop": {"metric": "hold_out_nll"}}
-        >>> sweep = read_sweep({"scenario": keys, "space": {"local.lr": [0.1, 0.3]}, "objectives": ["accuracy"]})
-        >>> sweep.scenario({"local.lr": 0.3}).evaluate.every  # every round, which the stop looks at
-        1
-        >>> read_sweep({"scenario": {"stop": {"metric": "nll"}}, "space": {"local.lr": [0.1]}, "objectives": "nll"})
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: stop.metric = nll is read on the test set, which a sweep leaves alone: write ...
     """
     where = find_scenario_file(str(source), "sweep") if isinstance(source, str | Path) else None
     tree = yaml_text.load_yaml(where) if where is not None else source

@@ -43,10 +43,10 @@ from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import count_last_phase, find_last_phase
 from fedray.simulation.study import Progress, Study
-from fedray.storage import directory, tables
+from fedray.storage import directory, identity, tables
 from fedray.storage.checkpoint import load_study_checkpoint, mend_run_directory
+from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, judge_worlds
 from fedray.tuning.optuna_study import StudyLocation, explain_storage, open_trial
-from fedray.tuning.space import Row, SweepObjective, compute_pruning_value, judge_worlds
 from fedray.tuning.sweep import Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -280,10 +280,10 @@ def _make_directory(job: TrialTask) -> None:
         directory.make_run_directory(job.folder, dump_scenario(job.scenario))
         return
     directory.adopt_run(job.before, job.folder, dump_scenario(job.scenario))
-    began = directory.read_identity(job.before)
+    began = identity.read_identity(job.before)
     if began:  # with the kernels that it began with
         digests = describe_study(job.scenario, job.own, reopen_study(job.before, job.own))
-        directory.write_identity(job.folder, digests | {"engine": began.get("engine", {})})
+        identity.write_identity(job.folder, digests | {"engine": began.get("engine", {})})
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
@@ -313,8 +313,8 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
         read_scenario(folder / "scenario.yaml", explicit=False), predict=scenario.predict, evaluate=scenario.evaluate
     )
     study = build_study(trained, own)
-    if directory.read_identity(folder):
-        directory.check_identity(folder, describe_study(trained, own, study))
+    if identity.read_identity(folder):
+        identity.check_identity(folder, describe_study(trained, own, study))
     progress, private = load_study_checkpoint(folder, study)
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     runtime = Inline(study, device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32))

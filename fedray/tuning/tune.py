@@ -30,33 +30,16 @@ from fedray.scenario import yaml_text
 from fedray.scenario.loader import drop_defaults
 from fedray.scenario.nested import expand, merge_keys
 from fedray.scenario.yaml_text import read_mapping, write_yaml
-from fedray.storage import directory
+from fedray.storage import directory, identity
 from fedray.storage import summary as summary_
 from fedray.storage.tables import write_parquet
 from fedray.tuning import optuna_study
+from fedray.tuning.objectives import SweepObjective, name_winner
 from fedray.tuning.optuna_study import trial_note
+from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
 from fedray.tuning.search import WORDS, Say, SearchState, count_planned_trials, run_search
-from fedray.tuning.space import (
-    Parameter,
-    SweepObjective,
-    check_producible,
-    format_value,
-    name_winner,
-    read_params,
-    read_space,
-    to_overrides,
-)
-from fedray.tuning.sweep import (
-    COPY,
-    JOURNAL,
-    TRIALS,
-    Sweep,
-    has_sweep,
-    has_trials,
-    read_objectives,
-    read_sweep,
-    refuse_taken_sweep,
-)
+from fedray.tuning.space import Parameter, check_producible, format_value, read_params, read_space, to_overrides
+from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
 from fedray.tuning.trial import make_workers, refuse_idle_actors, score_models
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,7 +277,7 @@ def run_sweep(
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     import_modules(own.modules)
     if resume := resume and has_sweep(folder):
-        directory.refuse_missing_names(folder)
+        identity.refuse_missing_names(folder)
     sweep = read_sweep(source)
     base = sweep.scenario({})
     refuse_unused_wait(wait_for, address := find_address(base.runtime, address))
@@ -308,7 +291,7 @@ def run_sweep(
     current_ending().advise("the same command with --resume goes on", needs=folder / COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
-        directory.confirm_digests(folder, describe_study(base, own, study), fresh=not (begun := has_trials(folder)))
+        identity.confirm_digests(folder, describe_study(base, own, study), fresh=not (begun := has_trials(folder)))
         optuna_study.mend_journal(journal)
         ages = base.rounds // base.method.models
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)

@@ -26,7 +26,8 @@ from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
 from fedray.scenario.loader import read_scenario
-from fedray.storage.directory import LOCK, adopt_run, write_identity
+from fedray.storage.directory import LOCK, adopt_run
+from fedray.storage.identity import write_identity
 
 
 def pictures(sign: int = 1) -> Dataset:

@@ -15,9 +15,9 @@ from sweeps import LR, run, sweep
 from fedray.core.errors import FedrayError, ScenarioWarning
 from fedray.scenario.yaml_text import write_yaml
 from fedray.tuning import page
+from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.page import View
 from fedray.tuning.search import count_planned_trials
-from fedray.tuning.space import compute_value, read_objective
 from fedray.tuning.sweep import list_idle_parameters, read_sweep
 
 

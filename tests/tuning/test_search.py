@@ -23,8 +23,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.bounded import find_checkpoints
 from fedray.storage import checkpoint, tables
-from fedray.tuning import optuna_study, search
-from fedray.tuning import space as objectives
+from fedray.tuning import objectives, optuna_study, search
 from fedray.tuning import trial as training
 from fedray.tuning.search import SearchState
 from fedray.tuning.space import is_active

@@ -44,7 +44,7 @@ from fedray.runtime.ray.runtime import RayRuntime
 from fedray.runtime.session import Snapshot, Watch, describe_lanes, log_snapshots, run_session
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
-from fedray.storage.directory import keep_lanes
+from fedray.storage.identity import keep_lanes
 from fedray.storage.summary import build_loggers, tell_user
 
 # ---------------------------------------------------------------------------------------------------------------------
