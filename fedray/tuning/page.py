@@ -68,7 +68,7 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
     """The objective whose course is drawn: the first one that is read at every round, or else the first total.
 
     Example:
-        >>> from fedray.tuning.space import read_objective
+        >>> from fedray.tuning.objectives import read_objective
         >>> pick_course([read_objective("", name) for name in ("up_bytes", "accuracy", "nll")]).name
         'accuracy'
     """
