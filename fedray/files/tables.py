@@ -35,7 +35,8 @@ class Column(NamedTuple):
     """The description of one column of a table.
 
     Attributes:
-        kind: Type: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), `record` (a struct).
+        kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
+            `record` (a struct).
         unit: Unit of the values; empty where they have none.
         text: Meaning of the values, in a few words.
     """
