@@ -149,8 +149,8 @@ def draw_class_means(population: Population) -> Float32:
 # Clients whose samples are generated when they are needed. A million clients need no storage.
 #
 # The samples of a client follow from the seed and the client's id. A sample is the mean of its class plus the sum of
-# two rows of a table of noise. The rows of this table are N(0, 1/2) and chosen at random. A table of 2^16 rows gives 2^32
-# different noises, all standard normal, at the price of two look-ups.
+# two rows of a table of noise. The rows of this table are N(0, 1/2) and chosen at random. A table of 2^16 rows gives
+# 2^32 different noises, all standard normal, at the price of two look-ups.
 
 POOL_NUMBERS = 1 << 22  # float32 numbers in the table of noise: 16 MB
 
