@@ -90,7 +90,7 @@ def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
-    """Joins a table of inputs and a column of labels to one table; returns it and the name of the target."""
+    """Joins a table of inputs and a column of labels to one table; returns this table and the name of the target."""
     import pandas as pd
 
     if not is_pair(pair) or not tables.is_frame(pair[0]):
@@ -342,7 +342,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data without reading them; None if only the samples do."""
+    """Returns a name and a key that identify data without reading the samples; None if there is no such key."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:

@@ -262,7 +262,7 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
 
 
 def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
-    """Returns the cut in which the clients of each group share the copy of their group.
+    """Deals the copy of each group to the clients of this group.
 
     Args:
         rows: Indices of the rows to deal, `[n]`.

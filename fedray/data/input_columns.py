@@ -127,7 +127,7 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
 
 
 def is_category(column: Any) -> bool:
-    """Returns whether an input is a category: a text column, unless it spells more different numbers than allowed."""
+    """Returns whether an input is a category: a text column, but not text of numbers with too many different values."""
     return is_text(column) and not (_has_many(column) and is_number_text(column))
 
 

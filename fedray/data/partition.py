@@ -208,7 +208,7 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 
 
 def natural(values: Array, clients: int | None, _generator: Generator | None = None) -> Cut:
-    """Makes a client of each natural group, such as a writer, a role or a printer; clients are sorted by its value.
+    """Makes a client of each natural group, such as a writer, a role or a printer, in sorted order of the groups.
 
     Args:
         values: Group of each row, `[n]`.
@@ -440,7 +440,7 @@ def dirichlet_clients(
 
 
 def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
-    """Moves random rows from clients above their size to clients below; rounding leaves a few of both."""
+    """Moves random rows from clients above the required size to clients below; rounding leaves a few of both."""
     owner, have = cut.owner, np.diff(cut.offsets)
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]

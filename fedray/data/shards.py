@@ -242,7 +242,7 @@ class Shards(Protocol):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shards whose rows lie in a stored data set.
+# Shards of a stored data set.
 
 
 class CutTable:
@@ -338,7 +338,7 @@ class StoredShards:
             self._strides[1] = n
 
     def cluster_by(self, values: Array) -> None:
-        """Sets the true cluster of each client from the values of its rows, `[n]`; a client has only one value."""
+        """Sets the true clusters: `values` has one value per row, `[n]`, which is the same for all rows of a client."""
         known = np.unique(values, return_inverse=True)[1]
         for cut in self.dealt.owned:
             first = np.minimum(cut.offsets[:-1], len(cut.rows) - 1)

@@ -98,7 +98,7 @@ def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
 
 
 def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
-    """Draws the true cluster of each client, `[N]`, 0 to `shifts.clusters` - 1: its groups of rotation and of labels.
+    """Draws the true cluster of each client, `[N]`, 0 to `shifts.clusters` - 1, by groups of rotation and of labels.
 
     Args:
         seed: Seed of the world.

@@ -1,4 +1,4 @@
-"""Data sets: their rows, what the rows mean, the statistics that standardize a network's input, and their checks."""
+"""The type of data sets, with checks of the samples and the statistics that standardize a network's input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedray.data.spool import LARGE_BYTES, Spool, read_pieces
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Inputs as float32, without the constant that would take away what tells them apart.
+# Inputs as float32: ranges, scales, and constants to subtract first.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The ranges of inputs, and whether rows lie on another scale than the training rows.
@@ -123,7 +123,7 @@ def _ends(found: Range) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# float32 has 24 bits: near 1.7e12 its numbers are 131,072 apart. Different values of a column that lies far from 0
+# float32 has 24 bits: near 1.7e12, such numbers are 131,072 apart. Different values of a column that lies far from 0
 # may therefore become equal in float32. For such a column, a constant is subtracted in float64 first. Standardization
 # subtracts the mean anyway: networks get what they would get in float64. For all other columns the constant is 0.
 
@@ -212,7 +212,7 @@ def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets: their rows, what the rows mean, the statistics that standardize a network's input, and their checks.
+# Statistics and types of data sets.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Means and standard deviations of rows, by which the inputs and targets of a network are standardized.
@@ -221,7 +221,7 @@ Moments = tuple[NDArray[np.float32], NDArray[np.float32]]  # mean and standard d
 
 
 def column_moments(values: NDArray[Any]) -> Moments:
-    """Returns mean and population standard deviation of each column of `[n, f]`; the latter is 1 where it would be 0.
+    """Returns mean and standard deviation (of a population; 1 for a constant column) of each column of `[n, f]`.
 
     Example:
         >>> column_moments(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -256,7 +256,7 @@ def pixel_moments(x: NDArray[Any]) -> Moments:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets: their rows, what the rows mean, and the statistics that standardize a network's input.
+# The types `Split`, `Population` and `Dataset`, and functions that make data sets.
 
 Float32 = NDArray[np.float32]
 InputKind = Literal["images", "features", "tokens"]
@@ -325,7 +325,7 @@ class Dataset(NamedTuple):
         y_scale: Standard deviation of the targets, `[F, q]` float32; 1 where they are not standardized.
         folds: Indices into `train` of the training rows and of the test rows of each fold; empty where `test` is used.
         columns: Further columns of the training rows by name, `[n]` each; a partition can deal rows by them.
-        population: How clients are generated; None for stored rows.
+        population: Parameters of the generated clients; None for stored samples.
         noise: Mean variance of y around E[y|x], in original squared units, if the test targets are E[y|x]; else None.
         remarks: Sentences for the user about changes made to the samples.
         features: Names of the input columns, f of them; empty where they have none.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# JSON files that carry a digest of themselves, so that a flipped bit or a swapped file is noticed.
+# JSON files that carry a digest of their entries. A flipped bit or a swapped file is therefore noticed.
 
 SEAL = "seal"
 REMEDY = "`fedray resume` makes it again"

@@ -1,4 +1,4 @@
-"""Tells by their names whether a user's folders and files are parts, clients or classes; hidden ones are ignored."""
+"""Finds parts, clients and classes by the names of a user's folders and files; hidden files are ignored."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 
 
 def list_tables(folder: Path) -> list[Path]:
-    """Returns the tables in a folder, sorted by name; none beside folders of pictures, which such tables describe."""
+    """Returns the tables in a folder, sorted by name; none beside folders of pictures, which tables only describe."""
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
     files = [path for path in list_files(folder, inside=False) if path.suffix.lower() in TABLES]

@@ -285,7 +285,7 @@ def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
-    """Raises an error if there are wrong rows; the message has their number and the index of the first.
+    """Raises an error if there are wrong rows; the message gives the number of wrong rows and the index of the first.
 
     Args:
         wrong: Flags of the wrong rows, `[n]` bool.

@@ -191,7 +191,7 @@ def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
 
 
 def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, name: str) -> Dataset:
-    """Joins the tables of clients to one, with a column that names the client, and converts it to a data set."""
+    """Joins the tables of clients to one with a column that names the client; converts that table to a data set."""
     import pandas as pd
 
     refuse_empty([len(frame) for frame in frames], names)

@@ -197,7 +197,7 @@ class PictureRows:
 
 
 def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tuple[Array, tuple[str, ...]]:
-    """Converts pictures to an array `[n, C, H, W]`; returns it and remarks on changed pictures.
+    """Converts pictures to an array `[n, C, H, W]`; returns the array, and remarks on changed pictures.
 
     Args:
         pictures: Pairs of a picture (a file, bytes or a PIL image) and its name in messages.

@@ -30,7 +30,7 @@ from fedray.files.layout import TABLES, list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables as text, such as CSV files, and the delimiter of their columns.
+# Tables as text, such as CSV files, and the delimiters of columns.
 
 DELIMITERS = ";\t|"  # besides the comma
 
@@ -196,7 +196,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 
 
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
-    """Returns for each row whether it is left out, `[n]` bool: with `drop`, rows with missing values are.
+    """Returns flags of the rows to leave out, `[n]` bool: with `drop`, those with missing values; otherwise none.
 
     Args:
         frame: The table.
