@@ -1,4 +1,4 @@
-"""Data sets, partitions, and the stores that clients read."""
+"""Data sets, partitions of their rows, and the stores from which clients take samples."""
 
 from fedray.data.adaptation import adapt
 from fedray.data.types import Dataset, Split, classification, regression

@@ -1,4 +1,4 @@
-"""A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes."""
+"""Conversion of a user's own data, in any known form, to a data set: the argument `data=` of the Python API."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from fedray.files.layout import find_parts, is_leaf, list_tables
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which form a user's data have, and who reads it: one row a form, and the first that knows a thing reads it.
+# The forms of a user's data and their readers. The first form in `FORMS` that recognizes an object reads it.
 #
-# A row may open what it holds by the rows again: a table with its labels is a table, and a file of a table is one.
+# A reader may pass the content to another one: a table with its labels is a table, and a file may hold a table.
 
 
 class Form(NamedTuple):
     """A form of a user's own data.
 
     Attributes:
-        name: What messages call it.
-        is_it: Whether a thing has it. A `Path` is that of a file or a folder that exists.
-        open: Reads a thing of it, as the options say.
-        options: Those that it reads; others are refused. None: `open` refuses what it does not read.
+        name: Name of the form in messages.
+        is_it: Function that returns whether an object has this form. A `Path` passed to it exists.
+        open: Function that reads such an object with the given options.
+        options: Names of the options that act on this form; others are refused. None: `open` refuses options itself.
     """
 
     name: str
@@ -57,14 +57,14 @@ class Form(NamedTuple):
 
 
 def read_form(thing: Any, reading: ReadOptions) -> Dataset:
-    """Returns a data set of data in the form that a user has them.
+    """Converts a user's data to a data set, in any of the known forms.
 
     Args:
-        thing: One of the forms that `fedray.data.adapt` lists.
-        reading: How they are read.
+        thing: The data, in a form that `fedray.data.adapt` lists.
+        reading: The options for reading the data.
 
     Raises:
-        BadInput: The data are of no such form, or cannot be read; one line with the remedy.
+        BadInput: The data have no known form, or cannot be read; the message is one line with a remedy.
 
     Example:
         >>> read_form("digits", ReadOptions())
@@ -83,14 +83,14 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
-    """Returns a table of inputs and a column of labels, and the same of the test rows."""
+    """Reads a table of inputs with a column of labels, and the same for the test rows."""
     whole, target = _join_target(pair)
     test = None if reading.test is None else _join_target(reading.test)[0]
     return tables.read_table(tables.as_frame(whole), reading._replace(target=target, test=test))
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
-    """Returns a table of inputs and a column of labels as one table, and the name of the target."""
+    """Joins a table of inputs and a column of labels to one table; returns this table and the name of the target."""
     import pandas as pd
 
     if not is_pair(pair) or not tables.is_frame(pair[0]):
@@ -106,7 +106,7 @@ def _join_target(pair: Any) -> tuple[Any, str]:
 
 
 def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """Returns a mapping from clients to data, or from parts to data of any form."""
+    """Reads a mapping from clients to data, or from parts to data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
     if parts is None:
         return clients.read_client_map(things, reading)
@@ -140,26 +140,26 @@ FORMS = (
         _read_table_with_labels,
         tables.TEXT_OPTIONS - {"target"},
     ),
-    Form(pairs.NAME, lambda _: True, pairs.read_thing, pairs.OPTIONS),  # the last: it says what else is no form
+    Form(pairs.NAME, lambda _: True, pairs.read_thing, pairs.OPTIONS),  # last: it refuses unknown objects
 )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Inputs of rows that a run has not seen, in the form that a user has them, as its data set has its own.
+# Conversion of new inputs, in the user's form, to the form of the inputs in a run's data set.
 
 REMEDY = "fill them, or drop those rows"
 
 
 def read_inputs(data: Dataset, x: Any) -> Array:
-    """Inputs as the data set has them, `[n, *sample]`: less its `origin`, not standardized, gaps filled.
+    """Converts new inputs to the form of a data set, `[n, *sample]`: less `origin`, gaps filled, not standardized.
 
     Args:
-        data: What the run was trained on.
-        x: An array, a tensor, a list of rows, or a table: its columns are found by name and encoded as in training.
-            Columns of the training table that are no inputs, such as its target, are not read.
+        data: The data set that the run was trained on.
+        x: The new inputs: an array, a tensor, a list of samples, or a table. Columns of a table are found by name and
+            encoded as in training. Columns that were no inputs in training, such as the target, are ignored.
 
     Raises:
-        BadInput: They are no numbers, numbers are missing, or columns are not those of the training table.
+        BadInput: The inputs are no numbers, numbers are missing, or a column differs from the training table.
 
     Example:
         >>> import pandas as pd
@@ -187,13 +187,13 @@ def read_inputs(data: Dataset, x: Any) -> Array:
         refuse_rows(find_rows(values, lambda x: ~np.isfinite(x)), "x", "inputs that are NaN or infinite", REMEDY)
     if values.dtype.kind == "b" or data.origin is not None:
         return values.astype(np.float32)
-    if values.dtype.kind == "u" and values.dtype.itemsize > 1:  # torch does not compute with them
+    if values.dtype.kind == "u" and values.dtype.itemsize > 1:  # torch does not compute with these types
         return values.astype(np.int64)
-    return values if values.flags.writeable else values.copy()  # torch warns of others
+    return values if values.flags.writeable else values.copy()  # torch warns of read-only arrays
 
 
 def _encode_table(data: Dataset, frame: Any) -> Array:
-    """Returns the inputs of a table, `[n, f]`, by the names of its columns."""
+    """Encodes the inputs of a table, `[n, f]`; columns are found by name."""
     known = data.table or dict.fromkeys(data.features)
     if not known:
         raise BadInput("x is a table, but the data of this run name no columns: give an array, such as x.to_numpy()")
@@ -209,7 +209,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 
 
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
-    """Refuses an input with what training had not: missing values, text among numbers, infinity."""
+    """Refuses an input column with missing values, text among numbers, or infinity, unless training had them."""
     gaps = column.isna().to_numpy(dtype=bool)
     if not fill if values is None else GAP not in values:
         refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
@@ -222,10 +222,10 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own data, in the form that they have them, as a data set of fedray: what `data=` of the Python API takes.
+# Conversion of a user's own data to a data set: the argument `data=` of the Python API.
 
-SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # of the section `data`, whatever the data
-STORED_BYTES = 1 << 20  # of the rows, from which on data that are in memory are put into the store
+SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # keys of `data` for data of any kind
+STORED_BYTES = 1 << 20  # data in memory of this size and above are put into the store
 
 
 def adapt(
@@ -242,32 +242,33 @@ def adapt(
     length: int | None = None,
     size: int | None = None,
 ) -> Dataset:
-    """Returns a data set of data in the form that you have them.
+    """Converts your data, in the form that you have, to a data set of fedray.
 
     Args:
-        thing: The data: a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table,
-            a `datasets.Dataset` or `DatasetDict`, a map-style `torch.utils.data.Dataset` (or two of them), the
-            `pathlib.Path` of a table, of a folder with a folder of pictures for each class, or of a folder with a table
-            for each client, a list of texts with labels, or a mapping from clients to any of these, or from parts
-            (`train`, `test`).
-        target: The column to predict: one, also for a regression.
-        input: The inputs: a column of pictures, lists or text, or columns of numbers and categories; None: the one such
-            column, or all columns of a table beside target and group.
-        group: Column of the natural clients.
-        test: The test rows: a thing of the same form, or the split or folder of `thing` that has them. None: its test
-            part, or a share that is drawn.
-        test_fraction: This share, drawn with a fixed seed; of classes the same share of each.
-        task: `auto` takes text, truth values, one-hot rows and whole numbers as classes, and real numbers as
-            targets.
-        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
-            its own), or `drop` the rows that have them.
-        tokenizer: Makes tokens of text: a function from a text to whole numbers, a tokenizer of `tokenizers` or
-            `transformers`, or its file.
-        length: Tokens of a row; None: those of the longest, 256 at most. Shorter ones end in zeros.
-        size: Height and width that pictures are brought to.
+        thing: The data, in one of these forms: a pair (x, y) of arrays or tensors, or of a list of texts and labels;
+            two pairs (train, test); a pandas, polars or pyarrow table; a `datasets.Dataset` or `DatasetDict`; a
+            map-style `torch.utils.data.Dataset`, or two of them; the `pathlib.Path` of a table, of a folder with a
+            folder of pictures for each class, or of a folder with a table for each client; or a mapping from clients,
+            or from parts (`train`, `test`), to any of these.
+        target: The column to predict, or several columns for a regression with several targets.
+        input: The input columns: a single column of pictures, lists or text, or columns of numbers and categories.
+            None: the only column of pictures, lists or text; else all columns of a table but target and group.
+        group: The column that names the natural client of each sample.
+        test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds them.
+            None: the test part of `thing`; if there is none, test samples are drawn at random.
+        test_fraction: Share of the samples drawn as test samples, with a fixed seed and the same share of each class.
+        task: `classification`, `regression` or `auto`. `auto` takes text, truth values, one-hot rows and whole numbers
+            as classes, and real numbers as targets.
+        missing: Treatment of missing values: `refuse` them, replace them by the `mean` of the training samples (for
+            text: by a category of their own), or `drop` the samples that have any.
+        tokenizer: Converter from text to tokens: a function from a text to whole numbers, a tokenizer of `tokenizers`
+            or `transformers`, or the file of one.
+        length: Number of tokens of a sample. None: the length of the longest text, at most 256. Shorter texts are
+            filled with zeros at the end.
+        size: Height and width in pixels to which pictures are resized; None: they keep their size.
 
     Raises:
-        BadInput: The data are of no such form, or cannot be read; one line with the remedy.
+        BadInput: The data have no known form, or cannot be read; the message is one line with a remedy.
 
     Example:
         >>> import numpy as np
@@ -292,7 +293,7 @@ def adapt(
 
 
 def names_data(thing: Any) -> bool:
-    """Whether `data=` is a name or keys of a scenario, and not the data themselves.
+    """Returns whether `data=` is a name or keys of a scenario, rather than the data themselves.
 
     Example:
         >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
@@ -302,21 +303,21 @@ def names_data(thing: Any) -> bool:
         return True
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
-    rest = [value for key, value in thing.items() if key not in (*COLUMNS, "features")]  # whose names may be numbers
+    rest = [value for key, value in thing.items() if key not in (*COLUMNS, "features")]  # their values may be numbers
     lists = [value for value in rest if isinstance(value, list | tuple)]
     rows = is_leaf(thing) or any(isinstance(one, int | float | list | tuple) for value in lists for one in value)
     return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
 
 
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Takes the options of `adapt` out of the overrides of a scenario, where the data are an object.
+    """Moves the options of `adapt` from the overrides of a scenario to a dict, which is returned.
 
     Args:
-        thing: The data.
-        overrides: By dotted key; those of `data` that no scenario has are taken out.
+        thing: The data, as a Python object.
+        overrides: Values by dotted key. The function removes all keys of `data` that no scenario has.
 
     Raises:
-        BadInput: `adapt` does not have such an option, or the data have been read already.
+        BadInput: `adapt` has no such option, or the data are a `Dataset` already, to which no option applies.
     """
     known = ReadOptions._fields[:-1]
     found = [key for key in overrides if key.startswith("data.") and key.split(".")[1] not in SCENARIO_KEYS]
@@ -332,7 +333,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is one that YAML has."""
+    """Returns whether a value consists of types that YAML has."""
     if isinstance(value, Mapping):
         return all(is_plain(inner) for inner in value.values())
     if isinstance(value, list | tuple):
@@ -341,7 +342,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and what tells data from others without reading them; None where only their rows do."""
+    """Returns a name and a key that identify data without reading the samples; None if there is no such key."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:
@@ -356,8 +357,8 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 
 def _keep_rows(data: Dataset) -> Dataset:
-    """Returns the data set with its rows in the store, if they are more than a few."""
-    from fedray.data.shards import hash_array  # which needs torch
+    """Puts the samples of a data set into the store if they are large, and returns the data set."""
+    from fedray.data.shards import hash_array  # that module imports torch
 
     arrays = (data.train.x, data.train.y, data.test.x, data.test.y)
     if sum(array.nbytes for array in arrays) < STORED_BYTES:
@@ -370,19 +371,19 @@ def _keep_rows(data: Dataset) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the clients are called, where each has the rows of one name: a mapping from clients to data, or a natural
-# group.
+# Names of clients. A client has a name if all its samples have this name: in a mapping from clients to data, or in a
+# natural group.
 
-CLIENT_COLUMNS = ("client of the row", "client")  # of data that are given client by client
+CLIENT_COLUMNS = ("client of the row", "client")  # columns with these names, for data given client by client
 MOST_NAMES = 10_000
 
 
 def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
-    """Returns the name of each client, N of them; empty where a client has rows of several names, or two have one.
+    """Returns the names of the N clients; empty if a client has samples of several names, or two share a name.
 
     Args:
         shards: The clients' data.
-        group: The column of the natural clients, where a table has one.
+        group: Name of the column of the natural clients, if a table has one.
 
     Example:
         >>> from fedray.data.adaptation import adapt
@@ -396,7 +397,7 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
     """
     if not isinstance(shards, StoredShards) or shards.dealt.owned[0].clients > MOST_NAMES:
         return ()
-    if shards.original is not shards.data:  # copies of all rows
+    if shards.original is not shards.data:  # each group has a copy of all rows
         return ()
     known = shards.data.columns
     column = next((known[name] for name in (group, *CLIENT_COLUMNS) if name is not None and name in known), None)
@@ -407,12 +408,12 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
 
 def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
-    """Returns the number of a client that is named, or is a number already.
+    """Returns the number of a client that is given by name or by number.
 
     Args:
-        client: Its name, or 0 to N - 1.
-        names: Of the clients, as `name_clients` gives them.
-        number: Of clients, N.
+        client: Name of the client, or its number, 0 to N - 1.
+        names: Names of the clients, as `name_clients` returns them.
+        number: Number of clients, N.
 
     Raises:
         BadInput: There is no such client.
@@ -426,7 +427,7 @@ def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
 
 
 def _name_owners(cut: Cut, column: Array) -> tuple[str, ...]:
-    """Returns for each client the value that all of its rows and no other rows have; empty if there is none."""
+    """Returns for each client the value that all its samples and no others have; empty if one client has none."""
     values = column[cut.rows]
     first = cut.offsets[:-1]
     if not len(values) or (np.diff(cut.offsets) == 0).any() or (values != values[first][cut.owner]).any():

@@ -1,4 +1,4 @@
-"""Data sets by name: how they are loaded, registered and downloaded."""
+"""Data sets by name: functions to load, register and download them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from fedray.own_code.user_code import name_type
 
 
 class Source(NamedTuple):
-    """What a name stands for.
+    """The functions behind the name of a data set.
 
     Attributes:
-        load: Reads the data set, `load(root, **options)`; one of the user's own form `load(root, reading, **options)`.
-        where: The file or folder it is read from, `where(root, **options)`; None if storing the data set is no gain.
-        own: Whether it is data of the user's own form, for which the options of `ReadOptions` say how they are read.
+        load: Function that reads the data set: `load(root, **options)`, or `load(root, reading, **options)` with `own`.
+        where: Function `where(root, **options)` that returns the source file or folder; None if the store saves no
+            time.
+        own: Whether the files are a user's own, read as the options in `ReadOptions` say.
     """
 
     load: Callable[..., Dataset]
@@ -73,16 +74,17 @@ DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 
 
 def register_data(name: str, loader: Callable[..., Dataset]) -> None:
-    """Gives a data set of your own a name for scenarios, in this process.
+    """Registers a data set of your own under a name for scenarios, in this process.
 
-    A name of your own may be registered again, as when a cell of a notebook runs twice.
+    You may register a name of your own again, for example when a notebook cell runs twice.
 
     Args:
-        name: For `data.name`.
-        loader: Reads the data set, `loader(root, **options)`; `root` is the folder of data files, or None.
+        name: Name of the data set, for the key `data.name`.
+        loader: Function `loader(root, **options)` that returns the data set; `root` is the folder of data files or
+            None.
 
     Raises:
-        BadInput: The name is one of fedray's.
+        BadInput: The name belongs to a data set of fedray.
     """
     if name in DATA_NAMES or name.startswith("uci/"):
         raise BadInput(f"data.name = {name} is taken: register the data set under another name")
@@ -90,7 +92,7 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
 
 
 def find_source(name: str) -> Source:
-    """Returns the source of a data set, by its name."""
+    """Returns the source of the data set with this name."""
     if name.startswith("uci/"):
         return Source(partial(named.load_uci, name))
     if name not in _SOURCES:
@@ -100,7 +102,7 @@ def find_source(name: str) -> Source:
 
 
 def has_data(name: str) -> bool:
-    """Whether a name stands for a data set: fedray's, one of yours, or a folder of the UCI sets.
+    """Returns whether a name is that of a data set: one of fedray's, one of yours, or a folder of UCI sets.
 
     Example:
         >>> has_data("digits"), has_data("nowhere")
@@ -110,12 +112,12 @@ def has_data(name: str) -> bool:
 
 
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
-    """Reads a data set from its files, without the store (`store.open_dataset` uses it and is faster).
+    """Reads a data set from its files, without the store (`store.open_dataset` uses the store and is faster).
 
     Args:
-        name: As in the scenario.
+        name: Name of the data set, as in the scenario.
         root: Folder of data files; None means `FEDRAY_DATA` or a folder in the user's cache.
-        options: Of the data set.
+        options: Options of the data set.
 
     Example:
         >>> load_data("digits").classes
@@ -133,7 +135,7 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:
-    """Returns what is wrong with what a loader has returned."""
+    """Returns what is wrong with the result of a user's loader; None if it is a data set."""
     wanted = "return what fedray.data.classification or fedray.data.regression makes"
     return None if isinstance(found, Dataset) else f"{name_type(found)}: {wanted}"
 

@@ -1,4 +1,4 @@
-"""How the rows of a data set are dealt to clients, to the server, and to validation, in every world."""
+"""Dealing of the samples of a data set to clients, server and validation in every world, and partition files."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A partition as a file: who holds which rows, as Parquet that any tool reads, written by every run and read back.
+# A partition as a Parquet file: the client that holds each training sample. Every run writes such a file, and a
+# scenario can deal samples by such a file.
 #
-# It has the columns `replicate`, `fold`, `row` (of the training rows, from 0), `client` and `split`: `train`,
-# `hold_out`, or `server` for rows that the server holds in the client's place. Where the true clusters of the clients
-# are known, `cluster` says the one of the row's client; nothing reads it back. Rows of a client stand in the order in
-# which it has them. The metadata say which data set it is of. A file of another tool needs `row` and `client` alone.
+# The columns are `replicate`, `fold`, `row` (index of the training sample, from 0), `client` and `split`: `train`,
+# `hold_out`, or `server` for samples that the server holds instead of the client. If the true clusters are known, the
+# column `cluster` has the cluster of the client; fedray does not read this column. The samples of a client are in the
+# client's order. The metadata describe the data set. A file of another tool needs only `row` and `client`.
 
 FILE_NAME = "partition.parquet"  # in a run directory
-MOST_ROWS = 50_000_000  # of all worlds together; a larger partition is not written
+MOST_ROWS = 50_000_000  # in all worlds together; a larger partition is not written
 SPLITS = ("train", "hold_out", "server")
 REMEDY = "restore it, or let the run that wrote it write it again"
 
@@ -55,13 +56,13 @@ REMEDY = "restore it, or let the run that wrote it write it again"
 def pack_partition(
     data: Dataset, dealt: Dealt, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
 ) -> bytes:
-    """Returns the bytes of a partition's file: `row` counts the training rows, `given_row` the rows that the user gave.
+    """Returns the bytes of a partition file; `row` counts training rows, `given_row` the rows that the user gave.
 
     Args:
         data: The data set.
-        dealt: Who holds which rows.
+        dealt: The samples that clients and the server hold.
         folds: Fold of each world; the replicate of a world is `world // number of folds`.
-        clusters: The true cluster of each client, `[N]`, in each world; None where they are not known.
+        clusters: True cluster of each client, `[N]`, for each world; None if the clusters are not known.
 
     Example:
         >>> import tempfile
@@ -107,7 +108,7 @@ def pack_partition(
 
 
 def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Rows, clients and splits of a world, `[n]` each: training rows first, client after client."""
+    """Returns row, client and split of all samples of a world, `[n]` each: training first, client after client."""
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
     splits = [np.full(len(cut.rows), number) for number, cut in enumerate(cuts)]
@@ -121,16 +122,15 @@ def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> Dealt:
-    """Who holds which rows, as a file says.
+    """Reads from a partition file which samples the clients and the server hold.
 
     Args:
-        path: Of the file.
-        data: The data set that is dealt.
-        worlds: (number of the replicate, fold) of each world; a file with one replicate deals all of them so.
+        path: Path of the file.
+        data: The data set to deal.
+        worlds: (number of the replicate, fold) of each world. A file with a single replicate is used for all.
 
     Raises:
-        BadInput: It is the file of another data set, or does not fit this one.
-        FedrayError: It cannot be read.
+        BadInput: The file cannot be read, is of another data set, or does not fit this one.
     """
     key = f"data.partition.file = {path}"
     try:
@@ -144,7 +144,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
     _refuse_other_data(key, known, data)
     columns = {name: _read_ids(key, table, name) for name in ("replicate", "fold", "row", "client")}
     texts = np.asarray(table["split"].to_pylist() if "split" in table.column_names else ["train"] * len(table))
-    split = np.select([texts == name for name in SPLITS], range(len(SPLITS)), -1)  # all are training rows without it
+    split = np.select([texts == name for name in SPLITS], range(len(SPLITS)), -1)  # no such column: all train
     if (split < 0).any():
         raise BadInput(
             f"{key}: its column split has {str(texts[np.argmin(split)])!r}: the splits are {', '.join(SPLITS)}"
@@ -179,7 +179,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
-    """Returns what the metadata say of a data set."""
+    """Returns the metadata that describe a data set: name, number of rows, and digests of labels and inputs."""
     return {
         "data": data.name,
         "rows": str(len(data.train.y)),
@@ -189,14 +189,14 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _refuse_other_data(key: str, known: dict[str, str], data: Dataset) -> None:
-    """Refuses a file that was written of other rows; the name of a data set may differ."""
+    """Refuses a partition file of other samples; the name of the data set may differ."""
     for name, value in _describe_data(data).items():
         if name != "data" and known.get(name, value) != value:
             raise BadInput(f"{key}: it deals other {name} than those of {data.name}: give the file of this data set")
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of whole numbers from 0; 0 where there is none."""
+    """Returns a column of whole numbers from 0; all zeros if the file has no such column."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -216,22 +216,22 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the rows of a data set are dealt to clients, to the server, and to validation, in every world.
+# Dealing of samples to clients, server and validation in every world.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every group of clients has all rows of the data, shown in its own way, and is tested on such rows (`copies`).
+# Copies: every group of clients has its own shifted copy of all samples, and is tested on such samples.
 #
-# The data set gets each row once for each of G groups: the rows of group g are those from `g n` on. Then every copy
-# is dealt to the clients of its group alone.
+# The data set gets each sample once for each of G groups; the samples of group g begin at `g n`. Every copy is dealt to
+# the clients of its own group.
 
 
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
-    """The data set with each training and test row once for each group, `[G n]`; images are turned as the group's.
+    """Returns the data set with each training and test row once per group, `[G n]`; each group's images are turned.
 
     Args:
-        data: With classes or images.
-        shifts: One of `rotation` and `permute_labels` says how many groups there are. What labels mean to a group
-            depends on the world, so that they stay as they are here.
+        data: A data set with classes or images.
+        shifts: The shifts; `rotation` or `permute_labels` gives the number G of groups. Labels stay as they are here,
+            because their permutation depends on the world.
 
     Example:
         >>> from fedray.data.catalogue import load_data
@@ -255,20 +255,20 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
         group = None if split.group is None else np.tile(split.group, groups)
         return Split(turn(split.x), np.concatenate([split.y] * groups), group)
 
-    first = len(data.train.y) * np.arange(groups)[:, None]  # row of each copy
+    first = len(data.train.y) * np.arange(groups)[:, None]  # first row of each copy
     folds = tuple(((first + train).ravel(), (first + test).ravel()) for train, test in data.folds)
     columns = {name: np.tile(values, groups) for name, values in data.columns.items()}
     return data._replace(train=copy(data.train), test=copy(data.test), folds=folds, columns=columns)
 
 
 def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
-    """Returns the cut in which the clients of each group share the copy of their group.
+    """Deals the copy of each group to the clients of this group.
 
     Args:
-        rows: The rows that are dealt, `[n]`.
-        copy: The copy that each of them belongs to, `[n]`.
-        cluster: The group of each client, `[N]`.
-        deal: (rows, number of clients) -> a cut of their places.
+        rows: Indices of the rows to deal, `[n]`.
+        copy: Number of the copy that each of these rows belongs to, `[n]`.
+        cluster: Group of each client, `[N]`.
+        deal: Function (rows, number of clients) -> a cut of positions in these rows.
 
     Raises:
         BadInput: A group has no client.
@@ -285,21 +285,21 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the rows of a data set are dealt to clients, to the server, and to validation, in every world.
-OPEN = ("flower", "file")  # partitions whose options are not those of a function here
-Deal = Callable[[IntArray | slice, Generator], Cut]  # (some rows, generator) -> a cut of their places
+# Dealing of samples to clients, server and validation in every world.
+OPEN = ("flower", "file")  # partitions that no function of `fedray.data.partition` makes
+Deal = Callable[[IntArray | slice, Generator], Cut]  # (some rows, generator) -> a cut of positions in these rows
 
 
 class Dealing(NamedTuple):
-    """How rows are dealt to clients.
+    """The settings by which samples are dealt to clients.
 
     Attributes:
-        name: The partition.
-        options: Of the partition, of wrong labels, and of shifts.
-        clients: Number of clients, N; None where the partition gives it.
-        own: A user's function or a partitioner of `flwr_datasets`, which takes the place of the name.
-        dealt: Who holds which rows, where another process has dealt them already.
-        copies: The groups of clients that share a copy of all rows each; None: there is one copy.
+        name: Name of the partition.
+        options: Options of the partition, of wrong labels, and of shifts.
+        clients: Number of clients, N; None if the partition determines the number.
+        own: A user's function or a partitioner of `flwr_datasets`, used instead of `name`; None for neither.
+        dealt: The finished partition, if another process has dealt the samples already; else None.
+        copies: The shifts whose groups each have a copy of all samples; None: there is one copy.
     """
 
     name: str
@@ -328,16 +328,16 @@ def build_shards(
 
     Args:
         data: The data set.
-        name: The partition.
-        options: Of the partition, of wrong labels, and of shifts.
-        clients: Number of clients, N; None where the partition gives it.
-        seeds: One for each replicate; world `r * F + f` is dealt by `stream(seeds[r], "partition")`.
-        folds: Which folds are worlds; None means the first one.
+        name: Name of the partition.
+        options: Options of the partition, of wrong labels, and of shifts.
+        clients: Number of clients, N; None if the partition determines the number.
+        seeds: Seed of each replicate; world `r * F + f` is dealt by `stream(seeds[r], "partition")`.
+        folds: The F folds to run; None means the first fold only.
         hold_out: Share of every client's rows that is withheld for validation, at least 0 and below 1.
         server: Share of all rows that the server holds without their labels, instead of the clients.
-        pooled: The clients whose rows are pooled; their wrong labels and shifts stay. None: nothing is pooled.
-        own: A user's function or a partitioner of `flwr_datasets`, which takes the place of the name.
-        dealt: Who holds which rows, where another process has dealt them already.
+        pooled: Dealing of the clients whose samples are pooled, with their wrong labels and shifts. None: no pooling.
+        own: A user's function or a partitioner of `flwr_datasets`, used instead of `name`; None for neither.
+        dealt: The finished partition, if another process has dealt the samples already; else None.
 
     Example:
         >>> from fedray.data.catalogue import load_data
@@ -378,7 +378,7 @@ def build_shards(
     shards = StoredShards(data, [fold for _, fold in worlds], found, groups=groups, original=original)
     if noise is not None or shifts is not None:
         owned, each = found.owned, [seed for seed, _ in worlds]
-        if pooled is not None:  # the cuts of the clients, as if their rows were not pooled
+        if pooled is not None:  # the cuts of the clients without pooling
             alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
             owned = _deal(data, alone, worlds).owned
         if shifts is not None:
@@ -391,7 +391,7 @@ def build_shards(
 
 
 def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], LabelNoise | None, Shifts | None]:
-    """Returns the options of a partition alone, the wrong labels of some clients, and what shifts their rows."""
+    """Splits the options into those of the partition, the shares of wrong labels, and the shifts."""
     rest, noise = split_options(options, data.classes)
     rest, shifts = split_shifts(rest, data)
     return rest, noise, shifts
@@ -400,7 +400,7 @@ def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 def _deal(
     data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]], *, hold_out: float = 0.0, server: float = 0.0
 ) -> Dealt:
-    """Who holds which rows of every world, (seed, fold) each."""
+    """Deals the samples of every world; `worlds` has the (seed, fold) of each."""
     if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
@@ -428,7 +428,7 @@ def _deal(
 
 
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
-    """Returns the function that deals some rows of a data set."""
+    """Returns the function that deals given rows of a data set."""
     name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
@@ -450,7 +450,7 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
 
 
 def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -> Dealt:
-    """Who holds which rows, by a partition's file."""
+    """Deals the samples as the partition file in the options says."""
     path = expand_user_path("data.partition.file", dealing.options["file"])
     seeds = list(dict.fromkeys(seed for seed, _ in worlds))
     dealt = read_partition(Path(path), data, [(seeds.index(seed), fold) for seed, fold in worlds])
@@ -463,7 +463,7 @@ def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -
 
 
 def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: float, server: float) -> Dealt:
-    """Takes the server's rows and the withheld ones from the clients of every world, if a file has not done so."""
+    """Takes the server's rows and the withheld rows from the clients of every world, unless a file did so."""
     kept, held, taken = [], list(dealt.held), list(dealt.server)
     for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):
         if server and not dealt.server:
@@ -477,7 +477,7 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
 
 
 def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
-    """Deals the training rows of a fold; the rows of the result are rows of `data.train`."""
+    """Deals the training rows of a fold; the rows of the result are indices of `data.train`."""
     generator, copies = rng.stream(seed, "partition"), dealing.copies
     if copies is not None:
         rows = data.folds[fold][0] if data.folds else np.arange(len(data.train.y))
@@ -485,7 +485,7 @@ def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
         def deal_some(some: IntArray, clients: int) -> Cut:
             return _find_deal(data, dealing._replace(clients=clients))(some, generator)
 
-        assert dealing.clients is not None  # `build_shards` has looked
+        assert dealing.clients is not None  # `build_shards` checked this
         cluster = draw_clusters(seed, dealing.clients, copies)
         return deal_copies(rows, rows // (len(data.train.y) // copies.clusters), cluster, deal_some)
     deal = _find_deal(data, dealing)

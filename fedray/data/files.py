@@ -1,4 +1,4 @@
-"""Where data files are, how packed ones are read, and the errors for files that are missing or damaged.
+"""Places of data files, unpacking of archives, and the errors for files that are missing or damaged.
 
 Example:
     >>> find_data_root(Path("/data"))
@@ -21,14 +21,14 @@ from fedray.core.errors import BadInput
 
 
 def find_cache_root() -> Path:
-    """Folder for what fedray derives from data files: `FEDRAY_CACHE`, else the user's cache folder."""
+    """Returns the folder for data that fedray derives from files: `FEDRAY_CACHE`, else the user's cache folder."""
     import platformdirs
 
     return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray")).expanduser()
 
 
 def find_data_root(root: Path | None) -> Path:
-    """Folder of data files: `data.root`, else `FEDRAY_DATA`, else a folder in the user's cache."""
+    """Returns the folder of data files: `data.root`, else `FEDRAY_DATA`, else a folder in the user's cache."""
     return Path(root or os.environ.get("FEDRAY_DATA") or find_cache_root() / "data").expanduser()
 
 
@@ -36,14 +36,14 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
     """Returns the first of several paths that exists.
 
     Args:
-        root: `data.root`, or None.
-        name: Of the data set, for the message.
-        candidates: Paths below the root.
-        needs: A pattern of which the path must hold a file; empty for any path.
+        root: Folder of data files, as `data.root` names it, or None.
+        name: Name of the data set, for the message.
+        candidates: Paths to try, relative to the folder of data files.
+        needs: Pattern of file names; the path must hold a matching file. Empty: any path will do.
         fetchable: Whether `fedray data get` can download the data set.
 
     Raises:
-        BadInput: No such path exists; the message names the first one and the remedy.
+        BadInput: None of the paths exists; the message names the first path and the remedy.
     """
     base = find_data_root(root)
     for candidate in candidates:
@@ -56,12 +56,12 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
 
 
 def explain_damage(name: str, path: Path, why: object) -> BadInput:
-    """Makes the error for a file that cannot be read.
+    """Returns the error to raise for a data file that cannot be read.
 
     Args:
-        name: Of the data set.
+        name: Name of the data set.
         path: The file or folder.
-        why: The error that reading it raised, or a sentence.
+        why: The error that reading the file raised, or a sentence.
     """
     reason = " ".join(str(why).split()) or type(why).__name__
     return BadInput(f"data.name = {name}, but {path} is damaged ({reason}): replace it by the original file")
@@ -69,7 +69,7 @@ def explain_damage(name: str, path: Path, why: object) -> BadInput:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder in the cache for unpacked files, which is removed afterwards; nothing is written beside the data."""
+    """Yields a temporary folder in the cache for unpacked files; the folder with the data stays as it is."""
     import tempfile
 
     base = find_cache_root()
@@ -86,7 +86,7 @@ def gunzip(name: str, source: Path, target: Path) -> None:
     """Unpacks one .gz file.
 
     Args:
-        name: Of the data set, for messages.
+        name: Name of the data set, for messages.
         source: The packed file.
         target: The file to write.
 
@@ -104,7 +104,7 @@ def untar(name: str, source: Path, target: Path) -> None:
     """Unpacks an archive.
 
     Args:
-        name: Of the data set, for messages.
+        name: Name of the data set, for messages.
         source: The archive.
         target: The folder to write to.
 
@@ -127,7 +127,7 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of a file, or of all files in a folder; they differ when the data has changed."""
+    """Returns path, size and time of change of a file, or of each file in a folder, to notice changed data."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
     return [(str(file.relative_to(path.parent)), stat.st_size, stat.st_mtime_ns) for file, stat in stats]

@@ -1,4 +1,4 @@
-"""Which columns of a table are inputs, and what is said of those that are not."""
+"""Choice of the input columns of a table, with remarks on the columns that are left out."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from fedray.data.forms.arrays import (
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The names of columns, which are text wherever fedray keeps them: those of a pandas table may be numbers, or dates.
+# The names of columns. fedray keeps names as text; in a pandas table they may be numbers or dates.
 
 
-COLUMNS = ("target", "input", "group")  # options of reading that name columns
+COLUMNS = ("target", "input", "group")  # the options of `adapt` that name columns
 
 
 def spell_columns(given: Any, key: str) -> Any:
     """Returns the name of a column, or a list of names, as text.
 
     Args:
-        given: What the user gave: one name, several, or None.
-        key: Of the option, for messages.
+        given: The names that the user gave: one, several, or None.
+        key: Key of the option, for messages.
 
     Raises:
-        BadInput: It is a column itself, or another table.
+        BadInput: The user gave a column itself, or another table, instead of a name.
 
     Example:
         >>> spell_columns(3, "data.target"), spell_columns([0, "age"], "data.input"), spell_columns(None, "data.group")
@@ -57,11 +57,11 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
     """Refuses a table in which two columns have one name.
 
     Args:
-        names: Of its columns.
-        where: What messages call the table.
+        names: Names of the columns.
+        where: Name of the table in messages.
 
     Raises:
-        BadInput: Names the first one.
+        BadInput: Two columns have one name; the message gives the first such name.
     """
     seen: set[str] = set()
     for name in names:
@@ -73,17 +73,17 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Columns that number the rows of a table: the index that pandas writes, and identities.
 
-MANY_ROWS = 20  # below which the whole numbers of all rows may differ by chance
-_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, and what pandas and pyarrow make of it
+MANY_ROWS = 20  # in fewer rows than this, the whole numbers of a column may all differ by chance
+_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, or a name that pandas or pyarrow made
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which columns of a table are inputs, and what is said of those that are not.
+# Choice of the input columns of a table, with remarks on the other columns.
 
-MOST_VALUES = 64  # of a text column that is an input by itself
+MOST_VALUES = 64  # a text column with more different values is an input only if the user names it
 
 
-TOLD = {  # of the kinds of columns that `_find_kind` tells apart: what is said of them
+TOLD = {  # the remark on each kind of column that `_find_kind` returns
     "index": "no input, because it numbers the rows (name it in data.{key})",
     "id": "another whole number in every row (leave it out by data.{key} if it is an id)",
     "truth": "truth values, read as 0 and 1",
@@ -96,16 +96,16 @@ TOLD = {  # of the kinds of columns that `_find_kind` tells apart: what is said 
 
 
 def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Returns the columns beside targets and group that are inputs, and a sentence on each kind of columns.
+    """Returns the columns, other than targets and group, that are inputs, and a remark on each kind of column.
 
     Args:
         frame: The table.
-        targets: Columns to predict.
-        group: Column of the natural clients, or None.
+        targets: Names of the columns to predict.
+        group: Name of the column of the natural clients, or None.
         key: The option of `data` that names the inputs, for messages.
 
     Raises:
-        BadInput: There is no input; the line says what becomes one.
+        BadInput: No column can be an input; the message says how to make one.
 
     Example:
         >>> import pandas as pd
@@ -127,23 +127,23 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
 
 
 def is_category(column: Any) -> bool:
-    """Whether an input is a category: text, unless it is numbers of more values than categories have."""
+    """Returns whether an input is a category: a text column, but not text of numbers with too many different values."""
     return is_text(column) and not (_has_many(column) and is_number_text(column))
 
 
 def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
-    """Refuses an input that the user names and that is neither numbers nor truth values nor text.
+    """Checks that an input column named by the user holds numbers, truth values or text.
 
     Returns:
-        A sentence where the column makes inputs of texts that hardly occur twice.
+        A remark if the column is text whose values hardly occur twice; otherwise an empty tuple.
 
     Args:
         frame: The table.
-        column: The input.
-        key: The option of `data` that names it, for messages.
+        column: Name of the input column.
+        key: The option of `data` that names the column, for messages.
 
     Raises:
-        BadInput: Such a column; the line says what reads it.
+        BadInput: The column cannot be an input; the message says how to convert it.
     """
     values = frame[column]
     if values.dtype.kind in "iufb" or holds_truth_values(values):
@@ -167,12 +167,12 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
     Args:
         frame: The table.
-        column: Of it.
-        key: Of the scenario, for the message.
+        column: Name of the column.
+        key: The scenario key, for the message.
         remedy: The end of the message.
 
     Raises:
-        BadInput: Names the first value that is none.
+        BadInput: There is such a column; the message gives the first value that is no number.
     """
     import pandas as pd
 
@@ -192,11 +192,11 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_kind(frame: Any, column: str, key: str) -> str:
-    """Returns what a column is as an input: `number`, or one of `TOLD`."""
+    """Returns the kind of a column as an input: `number`, or a key of `TOLD`."""
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"
-    if values.dtype.kind in "iuf":  # a whole number of its own in every row names patients, say
+    if values.dtype.kind in "iuf":  # different whole numbers in all rows may be the ids of patients, for example
         there = values.dropna()
         whole = len(there) >= MANY_ROWS and (there.dtype.kind != "f" or (there == np.floor(there)).all())
         return "id" if whole and there.is_unique else "number"
@@ -213,5 +213,5 @@ def _find_kind(frame: Any, column: str, key: str) -> str:
 
 
 def _has_many(column: Any) -> bool:
-    """Whether a text column has more different values than a category has, or too few rows of each."""
+    """Returns whether a text column has too many different values for a category, or too few rows of each."""
     return bool(column.nunique() > min(MOST_VALUES, max(2, column.count() // 4)))

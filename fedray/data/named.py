@@ -1,4 +1,4 @@
-"""Data sets by name whose files lie somewhere: pictures, tables, text."""
+"""Loaders of the data sets that are read from files: pictures, tables and text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100
 
 
 def load_digits(_root: Path | None) -> Dataset:
-    """1,797 handwritten digits of 8 x 8 pixels with levels 0 to 16; a fixed fifth of every class is the test part.
+    """Loads 1,797 handwritten digits of 8 x 8 pixels, levels 0 to 16; a fixed fifth of every class is the test part.
 
     Example:
         >>> load_digits(None).train.x.shape
@@ -49,7 +49,7 @@ def load_digits(_root: Path | None) -> Dataset:
 
 @cache
 def _read_digits() -> tuple[Any, Any]:
-    """Inputs `[n, 64]` and labels `[n]`. scikit-learn's file is read without importing scikit-learn for a second."""
+    """Returns inputs `[n, 64]` and labels `[n]` from scikit-learn's file, without the slow import of scikit-learn."""
     home = importlib.util.find_spec("sklearn")
     file = Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz" if home and home.origin else None
     if file is not None and file.is_file():
@@ -62,7 +62,7 @@ def _read_digits() -> tuple[Any, Any]:
 
 
 def find_torchvision_folder(name: str, root: Path | None) -> Path:
-    """Returns the folder of a torchvision set; raises BadInput if there is none."""
+    """Returns the folder of a torchvision data set; raises BadInput if there is none."""
     if name in IDX:
         return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
     if name == "svhn":
@@ -77,7 +77,7 @@ def find_torchvision_folder(name: str, root: Path | None) -> Path:
 
 
 def load_torchvision(name: str, root: Path | None) -> Dataset:
-    """MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN, read by torchvision's own classes."""
+    """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision's own classes."""
     folder = find_torchvision_folder(name, root)
     with scratch_folder() as space:
         try:
@@ -90,7 +90,7 @@ def load_torchvision(name: str, root: Path | None) -> Dataset:
 
 
 def _unpack(name: str, folder: Path, space: Path) -> Path:
-    """The root for torchvision: the user's own if it has unpacked files, else `space`, where they are unpacked."""
+    """Returns the root folder for torchvision: the user's if it has unpacked files, else `space`, and unpacks there."""
     if name == "svhn":
         return folder
     if name in IDX:
@@ -139,7 +139,7 @@ def find_femnist_folder(root: Path | None) -> Path:
 
 
 def load_femnist(root: Path | None) -> Dataset:
-    """LEAF's FEMNIST: handwriting `[n, 1, 28, 28]` in 62 classes (background 255, dark ink); a writer is a client."""
+    """Loads LEAF's FEMNIST: pictures `[n, 1, 28, 28]` in 62 classes, dark ink on 255; each writer is a client."""
     folder = find_femnist_folder(root)
     train, test = _read_leaf(folder / "train"), _read_leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
@@ -148,7 +148,7 @@ def load_femnist(root: Path | None) -> Dataset:
 
 
 def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
-    """Pictures `[n, 1, 28, 28]` uint8 and labels `[n]` by writer, from all JSON files of a folder."""
+    """Reads pictures `[n, 1, 28, 28]` uint8 and labels `[n]` of each writer from all JSON files of a folder."""
     found: dict[str, tuple[Any, IntArray]] = {}
     for path in sorted(folder.glob("*.json*")):
         try:
@@ -172,7 +172,7 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
 
 
 def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) -> Split:
-    """All rows, sorted by writer; one who has no training rows is no client (-1)."""
+    """Joins all samples, sorted by writer; a writer without training samples is no client (group -1)."""
     users = sorted(found)
     group = np.repeat([writers.get(u, -1) for u in users], [len(found[u][1]) for u in users]).astype(np.int64)
     return Split(np.concatenate([found[u][0] for u in users]), np.concatenate([found[u][1] for u in users]), group)
@@ -183,7 +183,7 @@ def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) 
 
 
 def load_uci(name: str, root: Path | None) -> Dataset:
-    """A regression set with its standard splits as folds; every fold is standardized by its own training rows."""
+    """Loads a UCI regression set; its standard splits are folds, each standardized by its own training samples."""
     inside = name.removeprefix("uci/")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
         raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
@@ -205,7 +205,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
 
 
 def _read_numbers(name: str, path: Path) -> FloatArray:
-    """Returns a file of numbers, `[rows, columns]`, all finite."""
+    """Reads a file of finite numbers, `[rows, columns]`."""
     if not path.exists():
         raise BadInput(f"data.name = {name}, but there is no {path}: run `fedray data get {name}`, or put it there")
     try:
@@ -219,7 +219,7 @@ def _read_numbers(name: str, path: Path) -> FloatArray:
 
 
 def _read_rows(name: str, path: Path, limit: int) -> IntArray:
-    """Indices below `limit`, `[n]`; the files hold them as floats."""
+    """Reads different indices below `limit`, `[n]`, which the file holds as floats."""
     index = _read_numbers(name, path).ravel().astype(np.int64)
     if index.min() < 0 or index.max() >= limit or np.bincount(index).max() > 1:
         raise explain_damage(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
@@ -229,15 +229,15 @@ def _read_rows(name: str, path: Path, limit: int) -> IntArray:
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
-    """Returns the vibration of 3D printers, `sqrt(rms_x^2 + rms_y^2)`, from print speed and printer (one-hot).
+    """Loads the vibration of 3D printers, `sqrt(rms_x^2 + rms_y^2)`, to predict from print speed and printer (one-hot).
 
-    Each printer is a client. Every CSV row (measured speed, rms_x, rms_y) is a sample: its two accelerations are root
-    mean squares over a stretch of printing. The test rows are those of one nominal speed, of all printers.
+    Each printer is a client. Every CSV row (measured speed, rms_x, rms_y) is a sample; the two accelerations are root
+    mean squares over a stretch of printing. The test samples are all samples of one nominal speed, of all printers.
 
     Args:
-        root: Folder of data files; None for the usual one.
-        speed: `nominal` (of the file name) or `measured` (column 0, which levels off near 43).
-        test_speed: Nominal speed of the test rows.
+        root: Folder of data files; None for the usual folder.
+        speed: Speed to use as input: `nominal` (in the file name) or `measured` (column 0, which levels off near 43).
+        test_speed: Nominal speed of the test samples.
     """
     folder = find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
     parts = []
@@ -257,17 +257,17 @@ def load_printers(
         raise BadInput(f"data.test_speed = {test_speed}: choose one of {np.unique(rows[:, 4]).astype(int).tolist()}")
     train, test = (Split(x[m], y[m], group[m].astype(np.int64)) for m in (~held, held))
     data = regression("printers", train, test)
-    data.shift[:, 1:], data.scale[:, 1:] = 0.0, 1.0  # the label stays one-hot
+    data.shift[:, 1:], data.scale[:, 1:] = 0.0, 1.0  # the printer stays one-hot
     return data
 
 
 def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """Any Parquet, CSV or Feather file with a sample in each row, or a folder with one for each client or each part.
+    """Loads any Parquet, CSV or Feather file with a sample in each row, or a folder with a file per client or part.
 
     Args:
-        root: Folder of data files, where the path does not begin.
-        reading: How it is read; `test` is another file with the test rows, or which file of a folder of parts has them.
-        path: The file, or the folder.
+        root: Folder of data files, which plays no role for this path.
+        reading: The options for reading; `test` is another file with the test samples, or the name of the test part.
+        path: Path of the file or the folder.
 
     Example:
         >>> import tempfile
@@ -284,10 +284,10 @@ def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shakespeare: the next character after 80; a role is a client (LEAF's task).
+# Shakespeare: predict the next character after 80 (LEAF's task); each role is a client.
 #
-# A role's text is cut into a training part and a test part. A window and its target lie in one part, so that no
-# character is in both. Windows are tokens `[n, 80]`, uint8.
+# The text of a role is cut into a training part and a test part. A window and its target lie in one part; no character
+# is in both parts. Windows are tokens `[n, 80]`, uint8.
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -303,7 +303,7 @@ _FOLDERS = {  # source -> folder, and pattern of its files
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    r"""Tokens of a text, one for each character; white space becomes one space, and so does an unknown character.
+    r"""Returns the tokens of a text, one per character; unknown characters and runs of white space become one space.
 
     Example:
         >>> ALPHABET[encode("na\u00efve")[2]]
@@ -322,13 +322,13 @@ def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: A
 
 
 def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
-    """Returns the windows of every role that has at least one training window.
+    """Loads the windows of every Shakespeare role that has at least one training window.
 
     Args:
-        root: Folder of data files; None for the usual one.
-        source: `mit_plays` (five plays, public domain), `tiny` (roles by name), or `complete` (LEAF's edition).
-        stride: Characters from one window to the next; 80 for windows that do not overlap.
-        train: Share of a role's text that is for training, between 0 and 1.
+        root: Folder of data files; None for the usual folder.
+        source: Edition: `mit_plays` (five plays, public domain), `tiny` (roles by name), or `complete` (LEAF's).
+        stride: Number of characters from one window to the next; 80 for windows that do not overlap.
+        train: Share of each role's text for training, between 0 and 1.
     """
     folder = find_shakespeare_folder(root, source)
     path = next(iter(sorted(folder.glob(_FOLDERS[source][1]))))
@@ -348,7 +348,7 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
 
 
 def _cut_windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
-    """All windows of all texts; a text is a group, and one of at most 80 characters has no windows."""
+    """Cuts texts into windows; each text is a natural group, and a text of at most 80 characters has no windows."""
     view = np.lib.stride_tricks.sliding_window_view
     cut = [view(t, LENGTH)[: len(t) - LENGTH : stride] if len(t) > LENGTH else t[:0] for t in texts]
     count = [len(c) for c in cut]
@@ -362,7 +362,7 @@ Roles = dict[str, list[str]]  # role -> its lines
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """Returns the roles `play_role` of all CSV files; stage directions belong to no role."""
+    """Returns the lines of the roles `play_role` of all CSV files; stage directions belong to no role."""
     roles: Roles = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -391,7 +391,7 @@ def _parse_complete(path: Path) -> Roles:
     with opener(path, "rt", encoding="utf-8") as file:
         lines = str(file.read()).splitlines()
     titles = [i for i, line in enumerate(lines) if "by William Shakespeare" in line][1:]  # the first: the sonnets
-    end = min(124196, len(lines))  # LEAF's last line: behind it are poems
+    end = min(124196, len(lines))  # LEAF's last line: poems follow
     roles: Roles = {}
     for start, stop in zip(titles, [*titles[1:], end], strict=True):
         title = next((t for t in (lines[start - k].strip() for k in range(2, 8)) if t), "")
@@ -425,16 +425,16 @@ def _parse_play(lines: list[str], flush: bool) -> Roles:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The data set `leaf` of scenarios: the rows of users in LEAF's JSON.
+# The data set `leaf` of scenarios: the samples of users in LEAF's JSON.
 
 
 def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """LEAF's JSON: a client for each user.
+    """Loads LEAF's JSON; each user is a client.
 
     Args:
-        root: Folder of data files; None for the usual one.
-        reading: How it is read; `test` is another file or folder with the test rows.
-        path: A file, a folder of files, or a folder with folders `train` and `test` of files.
+        root: Folder of data files; None for the usual folder.
+        reading: The options for reading; `test` is another file or folder with the test samples.
+        path: Path of a file, a folder of files, or a folder with folders `train` and `test` of files.
 
     Example:
         >>> load_leaf(None, ReadOptions())
@@ -447,7 +447,7 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
 
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """Returns the file or the folder of `data.path`; a relative path may begin in the folder of data files, too."""
+    """Returns the file or folder of `data.path`; a relative path may also start at the folder of data files."""
     home = find_data_root(root)
     if not path:
         raise BadInput(

@@ -20,15 +20,15 @@ from fedray.own_code.source_code import name_callable
 from fedray.own_code.user_code import describe_exception, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A cut of rows into clients, and the rows that are taken from them for the server and for validation.
+# A cut of rows into clients, and the samples taken from clients for the server and for validation.
 
 
 class Cut(NamedTuple):
     """A partition of rows: client i holds `rows[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
-        rows: Indices of the rows, client after client, `[n]`.
-        offsets: Where the rows of each client begin, and the end, `[N + 1]`.
+        rows: Indices of the samples, client after client, `[n]`.
+        offsets: Positions in `rows` where each client's samples begin, and the end of the last client, `[N + 1]`.
     """
 
     rows: IntArray
@@ -41,18 +41,18 @@ class Cut(NamedTuple):
 
     @property
     def owner(self) -> IntArray:
-        """Client of each entry of `rows`, `[n]`."""
+        """The client that holds each entry of `rows`, `[n]`."""
         return np.repeat(np.arange(self.clients), np.diff(self.offsets))
 
 
 class Dealt(NamedTuple):
-    """Who holds which rows, one entry for each world.
+    """The samples that clients and the server hold; each list has one entry per world.
 
     Attributes:
-        owned: All rows that were dealt, with their clients.
-        kept: What the clients train on.
-        held: What is withheld from them; empty without any.
-        server: The rows that the server holds in their place; empty without any.
+        owned: All samples that were dealt, with the clients that they were dealt to.
+        kept: The samples that clients train on.
+        held: The samples that are withheld from training; an empty list without any.
+        server: Indices of the samples that the server holds instead of the clients; an empty list without any.
     """
 
     owned: list[Cut]
@@ -65,8 +65,8 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
     """Returns the cut in which `owner[j]` holds `rows[j]`; the rows of a client keep their order.
 
     Args:
-        rows: Indices of rows, `[n]`.
-        owner: Client of each row, `[n]`.
+        rows: Indices of samples, `[n]`.
+        owner: Client that holds each sample, `[n]`.
         clients: Number of clients, N.
 
     Example:
@@ -81,7 +81,7 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
-    """How many rows are withheld from clients with these sizes: `size * fraction` rounded down, 29 for 0.29 of 100."""
+    """Returns how many of each client's rows are withheld: `size * fraction` rounded down (0.29 of 100: 29)."""
     count: IntArray = np.floor(size * fraction + 1e-9).astype(np.int64)
     return count
 
@@ -90,12 +90,12 @@ def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator)
     """Takes a share of all rows from the clients at random; each client keeps at least one row.
 
     Args:
-        cut: What the clients hold.
-        fraction: Share of all rows (rounded down).
-        generator: Draws the rows.
+        cut: The samples that the clients hold.
+        fraction: Share of all samples to take; their number is rounded down.
+        generator: Draws the samples.
 
     Returns:
-        What the clients keep, and the rows that were taken.
+        The cut of the samples that clients keep, and the indices of the samples taken.
     """
     first = np.zeros(len(cut.rows), dtype=bool)
     first[cut.offsets[:-1][np.diff(cut.offsets) > 0]] = True
@@ -110,12 +110,12 @@ def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple
     """Withholds a share of every client's rows, drawn at random.
 
     Args:
-        cut: What the clients hold.
-        fraction: Share of a client's rows, see `count_withheld`.
-        generator: Draws the rows.
+        cut: The samples that the clients hold.
+        fraction: Share of each client's samples to withhold, see `count_withheld`.
+        generator: Draws the samples.
 
     Returns:
-        What the clients keep, and what is withheld from them.
+        The cut of the samples that clients keep, and the cut of those withheld.
     """
     size, owner = np.diff(cut.offsets), cut.owner
     order = np.lexsort((generator.random(len(owner)), owner))
@@ -126,18 +126,18 @@ def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What partitions have in common: how many rows each client gets, and clients with too few rows filled up.
+# Functions for several partitions: how many rows each client gets, and more rows for clients with too few.
 
 Generator = np.random.Generator
 
 
 def check_rows(rows: int, clients: int, each: int = 1) -> None:
-    """Refuses so many clients that some would not get `each` rows.
+    """Checks that there are at least `each` rows for every client.
 
     Args:
-        rows: Rows of the data, n.
+        rows: Number of rows of the data, n.
         clients: Number of clients, N.
-        each: Rows that each client gets at least.
+        each: Least number of rows for each client.
     """
     if rows < clients * each:
         raise BadInput(f"clients.number = {clients}, but {rows} rows are too few for {each} each: use {rows // each}")
@@ -151,14 +151,14 @@ def check_labels(labels: Array, name: str) -> IntArray:
 
 
 def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
-    """Numbers of rows in proportion to weights, `[N]`, which add up to `rows`.
+    """Returns numbers of rows in proportion to weights, `[N]`; the numbers add up to `rows`.
 
     Client i gets `least + (rows - N least) w_i / sum(w)`, rounded by largest remainders.
 
     Args:
-        weights: Of the clients, `[N]`, positive.
-        rows: Number of rows, n.
-        least: Rows that each client gets in any case.
+        weights: Positive weight of each client, `[N]`.
+        rows: Number of rows to share, n.
+        least: Number of rows that each client gets in any case.
 
     Example:
         >>> share_rows(np.array([1.0, 3.0]), rows=10, least=1).tolist()
@@ -174,13 +174,13 @@ def deal_sizes(order: IntArray, size: IntArray) -> Cut:
 
 
 def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
-    """Gives rows to each client that has fewer than `least`.
+    """Moves rows to each client that has fewer than `least` rows, from the clients with the most rows.
 
-    If the rows of every client are piled up in random order, the given rows are the topmost ones of all piles.
+    Imagine the rows of each client as a pile in random order. The function takes the highest rows of all piles.
 
     Args:
-        cut: What the clients hold; it has at least `least` rows for each of them.
-        least: Rows that each client gets at least.
+        cut: The samples that the clients hold, at least `N * least` in all.
+        least: Least number of rows for each client.
         generator: Draws the order of the piles.
 
     Example:
@@ -194,7 +194,7 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
         return cut
     owner = cut.owner
     order = np.lexsort((generator.random(len(owner)), owner))
-    height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # of the order-th row
+    height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # in the pile of its client, of each row in `order`
     given = order[np.argsort(-height, kind="stable")[: int(lacking.sum())]]  # never below `least`, as n >= N least
     owner[given] = np.repeat(np.arange(cut.clients), lacking)
     return gather_cut(cut.rows, owner, cut.clients)
@@ -204,14 +204,14 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 # Partitions: which client holds which training rows.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions by what is known of the rows: natural clients, the values of a column, domains, and time.
+# Partitions by known values of the rows: natural clients, the values of a column, domains, and time.
 
 
 def natural(values: Array, clients: int | None, _generator: Generator | None = None) -> Cut:
-    """Each value (writer, role, printer) is a client, in sorted order.
+    """Makes a client of each natural group, such as a writer, a role or a printer, in sorted order of the groups.
 
     Args:
-        values: Of the rows, `[n]`.
+        values: Group of each row, `[n]`.
         clients: Number of different values; None accepts any number.
 
     Example:
@@ -224,7 +224,7 @@ def natural(values: Array, clients: int | None, _generator: Generator | None = N
 
 
 def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
-    """Each value is a client; `what` says where they come from, for the message."""
+    """Makes a client of each different value, in sorted order; `what` names the partition in the message."""
     found, owner = np.unique(values, return_inverse=True)
     if clients is not None and clients != len(found):
         raise BadInput(f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out, or set it so")
@@ -237,12 +237,12 @@ def column(
     _generator: Generator | None = None,
     column: str = "",
 ) -> Cut:
-    """Each value of a table's column is a client.
+    """Makes a client of each different value in a column of a table.
 
     Args:
         values: The column, `[n]`.
         clients: Number of different values; None accepts any number.
-        column: Name of the column, for messages: the caller has chosen the values.
+        column: Name of the column, for messages only.
     """
     return _take_owners(values, clients, f"the column {column}")
 
@@ -253,25 +253,26 @@ def domain(
     generator: Generator,
     column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Each value of a column is a domain with a group of clients, among whom its rows are dealt evenly.
+    """Deals the rows of each domain evenly to a group of clients; each value of a column is a domain.
 
-    Domain g of n_g rows gets `1 + (N - G) n_g / n` of the N clients, rounded by largest remainders; ids go by domain.
+    Domain g of n_g rows gets `1 + (N - G) n_g / n` of the N clients, rounded by largest remainders. Client ids rise
+    with the domain.
 
-    Source: Peng et al. 2020 (federated adversarial domain adaptation: a client has one domain), with several clients a
-    domain.
+    Source: Peng et al. 2020 (federated adversarial domain adaptation: a client has one domain), here with several
+    clients per domain.
 
     Args:
         values: Domain of each row, `[n]`, of G different values.
         clients: Number of clients, N >= G.
         generator: Shuffles the rows of each domain.
-        column: Name of the column; a data set that is made of several has the column `domain`.
+        column: Name of the column. A data set that joins several others has the column `domain`.
     """
     found, group, count = np.unique(values, return_inverse=True, return_counts=True)
     check_rows(len(values), clients)
     if clients < len(found):
         raise BadInput(f"clients.number = {clients}, but the column has {len(found)} domains: raise it to {len(found)}")
     number = np.minimum(share_rows(count.astype(np.float64), clients), count)
-    spare = np.repeat(np.arange(len(count)), count - number)  # places that domains still have
+    spare = np.repeat(np.arange(len(count)), count - number)  # one entry per client that a domain could still get
     more: IntArray = np.bincount(spare[: clients - int(number.sum())], minlength=len(count))
     number = number + more
     order = generator.permutation(len(values))
@@ -288,12 +289,12 @@ def time(
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """The rows are sorted by a column and cut into spans of equal numbers of rows, one a client, the earliest first.
+    """Sorts the rows by a column and gives each client a span of equal length, the earliest rows to client 0.
 
-    Rows of the same time keep their order. Client i has the rows from the quantile `i / N` to `(i + 1) / N`. Columns of
-    a table come as text: where all of it is numbers they are sorted as numbers, missing ones last.
+    Rows of the same time keep their order. Client i gets the rows from the quantile `i / N` to `(i + 1) / N`. Columns
+    of a table come as text. If every text is a number, rows are sorted by number, and missing numbers come last.
 
-    There is no paper to name: it is the plain split of a stream by its time.
+    There is no paper to cite: this is the plain split of a stream by time.
 
     Args:
         values: The column, `[n]`: numbers, dates, or texts that sort as the times do.
@@ -306,10 +307,10 @@ def time(
 
 
 def _read_numbers(values: Array) -> Array:
-    """Returns the numbers that texts say, `[n]`; the values as they are where some are no numbers."""
+    """Converts texts to numbers, `[n]`; returns the values unchanged if any text is no number."""
     if values.dtype.kind != "U":
         return values
-    for kind in (np.int64, np.float64):  # whole numbers first: nanoseconds since 1970 are more than float64 tells apart
+    for kind in (np.int64, np.float64):  # whole numbers first: float64 does not hold nanoseconds since 1970 exactly
         try:
             return np.where(values == "<NA>", "nan", values).astype(kind)
         except (ValueError, OverflowError):
@@ -320,36 +321,36 @@ def _read_numbers(values: Array) -> Array:
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitions of skewed sizes, and of skewed sizes and labels at the same time.
 
-FITTINGS = 60  # rounds of fitting both margins of the table client x class; the last bits never matter
+FITTINGS = 60  # rounds of fitting both margins of the table client x class; more would change the last bits only
 EQUAL = "equal"
 
 
 def lognormal(labels: Array, clients: int, generator: Generator, sigma: float = 1.0, *, min_rows: int = 1) -> Cut:
-    """Shuffled rows in lognormal sizes: `n_i ~ exp(sigma z_i)` with z_i standard normal.
+    """Deals shuffled rows in lognormal sizes: `n_i ~ exp(sigma z_i)` with z_i standard normal.
 
-    Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data); sizes as `share_rows` rounds them.
+    Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data). `share_rows` rounds the sizes.
 
     Args:
-        labels: Of the rows, `[n]`; only their number counts.
+        labels: Labels of the rows, `[n]`; only the number of rows matters.
         clients: Number of clients, N.
         generator: Draws the partition.
-        sigma: Standard deviation of the logarithm of a size; 0: equal sizes.
-        min_rows: Rows that each client gets at least.
+        sigma: Standard deviation of the logarithm of a size; 0 gives equal sizes.
+        min_rows: Least number of rows for each client.
     """
     return _deal_by_law("lognormal", sigma, labels, clients, generator, min_rows)
 
 
 def power_law(labels: Array, clients: int, generator: Generator, exponent: float = 1.5, *, min_rows: int = 1) -> Cut:
-    """Shuffled rows in sizes by a power law of their rank: `n_i ~ r_i^-exponent`, ranks 1 to N in random order.
+    """Deals shuffled rows in sizes by a power law: `n_i ~ r_i^-exponent`, with ranks r_i from 1 to N in random order.
 
     Source: Li et al. 2020 (FedProx, section 5.1: "the number of samples per device follows a power law").
 
     Args:
-        labels: Of the rows, `[n]`; only their number counts.
+        labels: Labels of the rows, `[n]`; only the number of rows matters.
         clients: Number of clients, N.
         generator: Draws the partition.
-        exponent: 0 and above; 0: equal sizes.
-        min_rows: Rows that each client gets at least.
+        exponent: Exponent of the power law, 0 or above; 0 gives equal sizes.
+        min_rows: Least number of rows for each client.
 
     Example:
         >>> from fedray.core import rng
@@ -362,29 +363,29 @@ def power_law(labels: Array, clients: int, generator: Generator, exponent: float
 
 
 def exponential(labels: Array, clients: int, generator: Generator, rate: float = 3.0, *, min_rows: int = 1) -> Cut:
-    """Shuffled rows in sizes that fall exponentially with their rank: `n_i ~ exp(-rate r_i / (N - 1))`, r_i from 0.
+    """Deals shuffled rows in exponentially falling sizes: `n_i ~ exp(-rate r_i / (N - 1))`, with ranks r_i from 0.
 
     The largest client has about `exp(rate)` times the rows of the smallest. Source: flwr_datasets'
     `ExponentialPartitioner` has `n_i ~ exp(i)`, which is `rate = N - 1` in a fixed order.
 
     Args:
-        labels: Of the rows, `[n]`; only their number counts.
+        labels: Labels of the rows, `[n]`; only the number of rows matters.
         clients: Number of clients, N.
         generator: Draws the partition.
-        rate: 0 and above; 0: equal sizes.
-        min_rows: Rows that each client gets at least.
+        rate: Rate of the fall, 0 or above; 0 gives equal sizes.
+        min_rows: Least number of rows for each client.
     """
     return _deal_by_law("exponential", rate, labels, clients, generator, min_rows)
 
 
 def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> Cut:
-    """Shuffled rows in exactly these sizes.
+    """Deals shuffled rows in exactly the given sizes.
 
     Args:
-        labels: Of the rows, `[n]`; only their number counts.
+        labels: Labels of the rows, `[n]`; only the number of rows matters.
         clients: Number of clients, N.
         generator: Draws the partition.
-        sizes: Rows of each client, N numbers that add up to n.
+        sizes: Number of rows of each client, N numbers that add up to n.
     """
     return deal_sizes(generator.permutation(len(labels)), _check_sizes(sizes, len(labels), clients))
 
@@ -399,23 +400,25 @@ def dirichlet_clients(
     skew: float = 1.0,
     min_rows: int = 1,
 ) -> Cut:
-    """Class shares of each client drawn from Dirichlet(alpha) over the classes, with sizes of a law of their own.
+    """Draws the class shares of each client from Dirichlet(alpha), and the number of rows of each client separately.
 
-    Client i has the shares `q_i ~ Dir(alpha, ..., alpha)` and n_i rows; `n_i q_ic` is fitted in turns to the sizes n_i
-    and to the rows of each class (iterative proportional fitting), so that every row is dealt and every size is exact.
-    `dirichlet` draws one vector over the clients for each class instead, and its sizes follow from that.
+    Client i has the shares `q_i ~ Dir(alpha, ..., alpha)` over the classes and n_i rows. The table `n_i q_ic` is fitted
+    in turns to the sizes n_i and to the rows of each class (iterative proportional fitting). As a result, every row is
+    dealt and every size is exact. `dirichlet` draws a vector over the clients for each class instead; there, the sizes
+    follow from these vectors.
 
     Source: Hsu et al. 2019 (shares of a client, there with the prior of the data); Acar et al. 2021 and flwr_datasets'
-    `InnerDirichletPartitioner` (sizes given beside them); Deming and Stephan 1940 (the fitting).
+    `InnerDirichletPartitioner` (sizes given besides the shares); Deming and Stephan 1940 (the fitting).
 
     Args:
-        labels: Of the rows, `[n]` integers.
+        labels: Labels of the rows, `[n]` integers.
         clients: Number of clients, N.
         generator: Draws the partition.
-        alpha: 0.0001 to 1e9; the smaller, the more the clients differ.
-        sizes: `equal`, `lognormal`, `power_law` or `exponential`, as those partitions draw them; or exact sizes.
-        skew: Sigma, exponent or rate of the sizes' law.
-        min_rows: Rows that each client gets at least, if the sizes follow a law.
+        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; clients differ more if it is smaller.
+        sizes: Law of the sizes: `equal`, or `lognormal`, `power_law` or `exponential` as in the partitions of these
+            names; or N exact sizes.
+        skew: Parameter of the law: sigma, exponent or rate.
+        min_rows: Least number of rows for each client, if the sizes follow a law.
     """
     y = check_labels(labels, "dirichlet_clients")
     check_rows(len(y), clients, max(1, min_rows))
@@ -437,7 +440,7 @@ def dirichlet_clients(
 
 
 def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
-    """Moves random rows of clients that have too many to those that have too few; rounding leaves a few of each."""
+    """Moves random rows from clients above the required size to clients below; rounding leaves a few of both."""
     owner, have = cut.owner, np.diff(cut.offsets)
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]
@@ -447,20 +450,20 @@ def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
 
 
 def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: Generator, least: int) -> Cut:  # noqa: PLR0917
-    """Shuffled rows in sizes that follow a law."""
+    """Deals shuffled rows in sizes that follow a law."""
     check_rows(len(labels), clients, max(1, least))
     size = _draw_sizes(law, skew, len(labels), clients, generator, least)
     return deal_sizes(generator.permutation(len(labels)), size)
 
 
 def _draw_sizes(law: str, skew: float, rows: int, clients: int, generator: Generator, least: int) -> IntArray:  # noqa: PLR0917
-    """Rows of each client by a law of sizes, `[N]`."""
+    """Draws the number of rows of each client by a law of sizes, `[N]`."""
     logs = LAWS[law](skew, clients, generator)
     return share_rows(np.exp(logs - logs.max()), rows, least)
 
 
 def _check_sizes(sizes: Sequence[int], rows: int, clients: int) -> IntArray:
-    """Exact sizes, `[N]`."""
+    """Checks that exact sizes fit the data, and returns them, `[N]`."""
     size = np.asarray(sizes, dtype=np.int64)
     if len(size) != clients or size.sum() != rows:
         raise BadInput(f"data.partition.sizes has {len(size)} of sum {size.sum()}: give {clients} of sum {rows}")
@@ -476,14 +479,14 @@ LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every row goes to exactly one client. No rejection sampling: empty clients, say, are filled directly.
+# Every row goes to exactly one client. There is no rejection sampling: clients with too few rows get more directly.
 
 
 def iid(labels: Array, clients: int, generator: Generator) -> Cut:
-    """Rows are shuffled and dealt evenly; the first clients get the remaining rows, one each.
+    """Shuffles the rows and deals them evenly; the first clients get the remaining rows, one each.
 
     Args:
-        labels: Of the rows, `[n]`; only their number counts.
+        labels: Labels of the rows, `[n]`; only the number of rows matters.
         clients: Number of clients, N.
         generator: Draws the partition.
 
@@ -497,15 +500,15 @@ def iid(labels: Array, clients: int, generator: Generator) -> Cut:
 
 
 def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -> Cut:
-    """Rows are sorted by label and cut into `clients * shards` shards, which are dealt at random.
+    """Sorts the rows by label, cuts them into `clients * shards` shards, and deals the shards at random.
 
-    Source: McMahan et al. 2017; the "path" partition of SHEFL with 4.
+    Source: McMahan et al. 2017. With 4 shards per client: the "path" partition of SHEFL.
 
     Args:
-        labels: Of the rows, `[n]`, or one target for each row.
+        labels: Labels of the rows, `[n]`, or one target for each row.
         clients: Number of clients, N.
         generator: Draws the partition.
-        shards: Shards of each client.
+        shards: Number of shards of each client.
     """
     flat = labels.reshape(len(labels), -1)
     if flat.shape[1] != 1:
@@ -519,17 +522,17 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 
 
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
-    """Every client holds the same number of classes; the rows of a class are dealt evenly to its holders.
+    """Gives every client the same number of classes; the rows of a class are dealt evenly to the clients that hold it.
 
-    All classes have the same number of holders (to within 1, unless a class has fewer rows than that). Each client
-    takes the classes with the most open places, ties at random: this fills all places whenever that is possible
-    (Gale, Ryser).
+    All classes are held by the same number of clients, to within 1, unless a class has too few rows. Client after
+    client takes the classes that still need the most clients, with ties broken at random. This works out whenever a
+    solution exists (Gale, Ryser).
 
     Args:
-        labels: Of the rows, `[n]` integers.
+        labels: Labels of the rows, `[n]` integers.
         clients: Number of clients, N.
         generator: Draws the partition.
-        classes: Classes of each client.
+        classes: Number of classes of each client.
     """
     y = check_labels(labels, "classes")
     check_rows(len(y), clients)
@@ -562,8 +565,8 @@ def _holders(count: IntArray, clients: int, classes: int, generator: Generator) 
     if need < len(count) or cap.sum() < need:
         what = "more, so that every row is dealt" if need < len(count) else "fewer, as there are not enough rows"
         raise BadInput(f"data.partition.classes = {classes}, but {clients} clients have to hold {what}: correct it")
-    filled = np.minimum(cap[:, None], np.arange(clients + 1)).sum(axis=0)  # places below each level
-    level = int(np.searchsorted(filled, need, side="right")) - 1  # the highest level that is not too much
+    filled = np.minimum(cap[:, None], np.arange(clients + 1)).sum(axis=0)  # places filled for each limit per class
+    level = int(np.searchsorted(filled, need, side="right")) - 1  # the highest limit that fills no more than needed
     places = np.minimum(cap, level)
     more = np.flatnonzero(cap > level)
     places[generator.permutation(more)[: need - int(places.sum())]] += 1
@@ -580,21 +583,22 @@ def dirichlet(
     min_rows: int | None = None,
     cap: bool = False,
 ) -> Cut:
-    """The rows of each class are dealt by proportions drawn from a symmetric Dirichlet(alpha) over the clients.
+    """Deals the rows of each class in proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
     `dirichlet_clients` draws one vector over the classes for each client instead.
 
-    Source: Yurochkin et al. 2019 (PFNM, section 4). With `cap` the code of Li et al. 2022 (NIID-Bench), which draws
-    everything again until each client has 10 rows; here clients with fewer than `min_rows` are filled up.
+    Source: Yurochkin et al. 2019 (PFNM, section 4). `cap` follows the code of Li et al. 2022 (NIID-Bench). That code
+    draws everything again until each client has 10 rows; here, clients below `min_rows` get rows of other clients.
 
     Args:
-        labels: Of the rows, `[n]` integers.
+        labels: Labels of the rows, `[n]` integers.
         clients: Number of clients, N.
         generator: Draws the partition.
-        alpha: 0.0001 to 1e9; the smaller, the more the clients differ.
+        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; clients differ more if it is smaller.
         allow_empty: Whether clients may have no rows.
-        min_rows: Rows that each client gets at least, of the largest clients; None: one, unless clients may be empty.
-        cap: Whether a client that has n / N rows or more gets none of further classes, in the order of their labels.
+        min_rows: Least number of rows for each client, taken from the largest clients. None: 1, or 0 with
+            `allow_empty`.
+        cap: Whether a client with n / N rows or more gets no rows of the classes that follow, in order of the labels.
     """
     y = check_labels(labels, "dirichlet")
     if allow_empty and min_rows:
@@ -614,13 +618,13 @@ def dirichlet(
 
 
 def _leave_out(share: FloatArray, full: NDArray[np.bool_]) -> FloatArray:
-    """Returns the shares `[N]` of clients that are not full, which sum to 1; equal ones where theirs are too small."""
+    """Sets the shares of full clients to 0 and scales the others to sum 1, `[N]`; equal shares if all others are 0."""
     left = np.where(full, 0.0, share)
     return left / left.sum() if left.sum() > 0 else ~full / np.count_nonzero(~full)
 
 
 def _owners(edges: Array, n: int) -> IntArray:
-    """Client of each of n rows, `[n]` and rising, for cumulated proportions `[N]`."""
+    """Returns the client of each of n rows, `[n]` and rising, for cumulated proportions `[N]`."""
     counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
     return np.repeat(np.arange(len(edges)), counts)
 
@@ -645,7 +649,7 @@ BY_COLUMN = ("column", "domain", "time")  # `data.partition.column` names the va
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own partition: a function that says which rows each client gets, called with a generator of its address.
+# A user's own partition: a function that returns the rows of each client. fedray calls it with a random generator.
 
 # (labels [n], clients N, generator, options, perhaps columns=) -> rows of each client, N arrays of row numbers
 OwnPartition = Callable[..., Sequence[Any]]
@@ -661,20 +665,20 @@ def deal_by_function(
     columns: Mapping[str, Array] | None = None,
     declares: bool = False,
 ) -> Cut:
-    """Cuts the rows by a user's function; rows that no client gets are not trained on.
+    """Deals the rows with a user's function; rows that no client gets are not trained on.
 
     Args:
-        function: The user's.
+        function: The user's function.
         labels: Labels `[n]` or targets `[n, q]` of the rows.
         clients: Number of clients, N.
-        generator: For its draws: the same in every process, another one for each seed.
-        options: What the scenario sets beside the partition's name.
-        columns: Further columns of the rows by name, `[n]` each, where the function wants them; None: it does not.
-        declares: Whether its options were declared, so that it may leave some unread.
+        generator: Random generator for the function: the same in every process, a different one for each seed.
+        options: The options that the scenario sets besides the partition's name.
+        columns: Further columns of the rows by name, `[n]` each; None if the function has no argument `columns`.
+        declares: Whether the options of the function were declared; if so, the function may leave some unused.
 
     Raises:
-        BadInput: It raised, what it returned is not rows of N clients, each row once, and the same ones again, or it
-            did not read an option.
+        BadInput: The function raised, did not use an option, did not return the rows of N clients with each row at
+            most once, or returned other rows when called again.
 
     Example:
         >>> def halves(labels, clients, generator, options):
@@ -703,21 +707,21 @@ def deal_by_function(
 
 
 def wants_columns(function: Callable[..., Any]) -> bool:
-    """Whether a function has a keyword-only argument `columns`."""
+    """Returns whether a function has a keyword-only argument `columns`."""
     try:
         found = inspect.signature(function).parameters.get("columns")
-    except (TypeError, ValueError):  # one without a signature
+    except (TypeError, ValueError):  # a callable without a signature
         return False
     return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
-    """Returns the cut of clients with these rows.
+    """Returns the cut in which each client holds the given rows.
 
     Args:
-        parts: Rows of each client.
-        rows: Rows of the data, n.
-        where: What dealt them, for messages.
+        parts: Indices of the rows of each client, N arrays.
+        rows: Number of rows of the data, n.
+        where: Name of the partition, for messages.
 
     Raises:
         BadInput: A row is dealt twice.
@@ -729,38 +733,38 @@ def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
     return Cut(every, np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64))
 
 
-_FUNCTIONS: dict[str, OwnPartition] = {}  # registered in this process, by name
-_DECLARING: set[str] = set()  # those whose options were declared
+_FUNCTIONS: dict[str, OwnPartition] = {}  # functions registered in this process, by name
+_DECLARING: set[str] = set()  # names of the functions whose options were declared
 
 
 def register_partition(name: str, function: OwnPartition, *, declares: bool = False) -> None:
-    """Gives a partition of your own a name for scenarios, in this process; the newest function counts.
+    """Registers a partition of your own for scenarios, in this process; the last function of a name is used.
 
     Args:
-        name: For scenarios.
-        function: The user's.
-        declares: Whether its options were declared.
+        name: Name of the partition in scenarios.
+        function: Your function.
+        declares: Whether the options of the function were declared.
     """
     _FUNCTIONS[name] = function
     (_DECLARING.add if declares else _DECLARING.discard)(name)
 
 
 def declares_options(name: str) -> bool:
-    """Whether a user's function of a name has declared its options."""
+    """Returns whether the options of the user's function with this name were declared."""
     return name in _DECLARING
 
 
 def find_partition(name: str) -> OwnPartition | None:
-    """Returns the user's function of a name; None where the name is not a user's."""
+    """Returns the user's function with this name; None if no such function is registered."""
     return _FUNCTIONS.get(name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions of `flwr_datasets`: a Flower user's split, with exactly its index lists.
+# Partitions of `flwr_datasets`: a Flower user gets exactly the index lists that Flower makes.
 #
-# The partitioner sees a table of the training rows without their inputs: the column `label`, every further column of
-# the data set, and `group` where the data has natural clients. It draws by a seed of its own (Flower's default is
-# 42), so all replicates have the same partition.
+# The partitioner gets a table of the training rows without the inputs: the column `label`, every further column of
+# the data set, and `group` where the data has natural clients. The partitioner has a seed of its own (Flower's default
+# is 42). All replicates therefore have the same partition.
 
 INSTALL = "pip install 'fedray[flower]'"
 ROW = "fedray_row"  # the column of row numbers, which a partition of the table keeps
@@ -770,9 +774,9 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
     """Returns a partitioner of `flwr_datasets` by its name.
 
     Args:
-        name: Of the class: `DirichletPartitioner`.
-        options: Its arguments; `num_partitions` may be left to `clients`, and `partition_by` to the labels.
-        clients: Number of clients, N, if the scenario says it.
+        name: Name of the class, such as `DirichletPartitioner`.
+        options: Arguments of the class. `num_partitions` defaults to `clients`, and `partition_by` to the labels.
+        clients: Number of clients, N; None if the scenario does not set it.
 
     Raises:
         BadInput: The package is missing, or has no such partitioner, or refuses the options.
@@ -795,15 +799,15 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
 
 
 def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int | None) -> Cut:
-    """Cuts the rows by a partitioner of `flwr_datasets`; rows that no client gets are not trained on.
+    """Deals the rows with a partitioner of `flwr_datasets`; rows that no client gets are not trained on.
 
     Args:
-        partitioner: It is copied; it has no data set yet.
-        columns: Of the rows, `[n]` each.
+        partitioner: A partitioner without a data set; the function uses a copy.
+        columns: Columns of the rows by name, `[n]` each.
         clients: Number of clients, N; None accepts any number.
 
     Raises:
-        BadInput: It raised, has a data set already, or makes another number of partitions.
+        BadInput: The partitioner raised, has a data set already, or makes another number of partitions.
 
     Example:
         >>> from flwr_datasets.partitioner import IidPartitioner  # doctest: +SKIP
@@ -820,7 +824,7 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
     own.dataset = datasets.Dataset.from_dict({**columns, ROW: np.arange(rows)})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of repeated draws; where it gives up it raises
+            warnings.simplefilter("ignore")  # warnings of repeated draws; a partitioner that gives up raises
             number = own.num_partitions
             parts = [np.asarray(own.load_partition(i)[ROW], dtype=np.int64) for i in range(number)]
     except Exception as error:
@@ -833,7 +837,7 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
 
 
 def list_columns(data: Dataset) -> dict[str, Array]:
-    """The columns by which the training rows of a data set can be dealt, `[n]` each; regressions have no `label`."""
+    """Returns columns by which training rows can be dealt, `[n]` each; regressions have `row` instead of `label`."""
     known: dict[str, Array] = (
         {"label": data.train.y} if data.train.y.ndim == 1 else {"row": np.arange(len(data.train.y))}
     )
@@ -843,5 +847,5 @@ def list_columns(data: Dataset) -> dict[str, Array]:
 
 
 def is_partitioner(thing: Any) -> bool:
-    """Whether an object is a partitioner of `flwr_datasets`; the package is not imported for this."""
+    """Returns whether an object is a partitioner of `flwr_datasets`, without importing that package."""
     return any(f"{one.__module__}.{one.__qualname__}".startswith("flwr_datasets.") for one in type(thing).__mro__)

@@ -1,4 +1,4 @@
-"""The rows that clients hold, in every world, and the views of them that methods train on."""
+"""The samples that clients hold in every world, and how they become inputs of networks."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from fedray.data.spool import read_pieces
 from fedray.data.types import Array, Dataset, Split
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What `Shards.fetch` returns, and how raw rows become network inputs: by the statistics of each world's fold.
+# What `Shards.fetch` returns, and how raw samples become network inputs by the statistics of each world's fold.
 
 
 class Fetched(NamedTuple):
-    """The rows of J jobs' clients.
+    """The training samples of the clients of J jobs.
 
     Attributes:
         x: Raw inputs `[n, ...]`, of the whole store or made for this call.
-        y: Raw labels `[n]` or targets `[n, q]`. Where the labels of worlds differ, those of one world follow another.
-        rows: Which rows of x the client of each job holds, `[J, n_max]` int64; 0 behind its size.
-        size: How many rows it holds, `[J]`.
-        first: Where the labels of each job's world begin in y, `[J]` int64; None means at 0.
+        y: Raw labels `[n]` or targets `[n, q]`. If worlds have different labels: the labels of all worlds in order.
+        rows: For each job, the indices in x of its client's samples, `[J, n_max]` int64; 0 after the last of them.
+        size: Number of samples for each job, `[J]`.
+        first: Position in y where the labels of each job's world begin, `[J]` int64; None means 0.
 
     Example:
         >>> import numpy as np
@@ -55,20 +55,20 @@ class Fetched(NamedTuple):
     first: Tensor | None = None
 
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
-        """The labels or targets of rows of x, `[...]`; `job` says whose rows they are and broadcasts to their shape."""
+        """Returns the labels or targets of samples `rows` of x, `[...]`; `job` is the job of each and broadcasts."""
         index = rows if self.first is None else rows + self.first[job]
         return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])
 
 
 class Standardization(NamedTuple):
-    """The statistics that `normalize` and `targets` use for some lanes, for kernels that standardize by themselves.
+    """The statistics that `normalize` and `targets` use for W lanes, for kernels that standardize by themselves.
 
     Attributes:
-        world: Which row of the statistics counts for each lane, `[W]` int64.
-        shift: Subtracted from the inputs, `[R, *s]` float32; None: they are used as they are.
-        scale: What the inputs are divided by then, in the same form.
-        y_shift: Subtracted from the targets, `[R, q]` float32; None: they are used as they are.
-        y_scale: What the targets are divided by then, in the same form.
+        world: Index of the statistics of each lane, `[W]` int64.
+        shift: Constants to subtract from the inputs, `[R, *s]` float32; None: inputs are used as they are.
+        scale: Divisors of the inputs after that, `[R, *s]` float32; None: inputs are used as they are.
+        y_shift: Constants to subtract from the targets, `[R, q]` float32; None: targets are used as they are.
+        y_scale: Divisors of the targets after that, `[R, q]` float32; None: targets are used as they are.
     """
 
     world: IntArray
@@ -79,17 +79,17 @@ class Standardization(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """The statistics that standardize the rows of each world; R is the number of worlds.
+    """The statistics that standardize the samples of each world; R is the number of worlds.
 
     Attributes:
-        kind: images, features or tokens.
+        kind: Kind of the inputs: `images`, `features` or `tokens`.
         classes: Number of classes; 0 for a regression.
         shift: Mean of the inputs, `[R, *s]` float32.
         scale: Standard deviation of the inputs, `[R, *s]` float32.
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Whether the inputs, and the targets, are used as they are.
+        plain: Two flags: whether the inputs are used as they are, and whether the targets are.
     """
 
     kind: str
@@ -111,17 +111,17 @@ class Scaling(NamedTuple):
         return Scaling(data.kind, data.classes, a, b, c, d, len(set(folds)) == 1, (plain[0], plain[1]))
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Network inputs of raw rows `[W, ..., *sample]` of worlds `[W]`: float32, or int64 for tokens."""
+        """Converts raw inputs `[W, ..., *sample]` of worlds `[W]` to network inputs: float32, or int64 for tokens."""
         if self.kind == "tokens":
             return x.long()
         return x.float() if self.plain[0] else self._standardize(x, self.shift, self.scale, world)
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Labels `[W, ...]` as they are, or standardized targets `[W, ..., q]` float32."""
+        """Returns labels `[W, ...]` as they are, or standardizes targets to `[W, ..., q]` float32."""
         return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns what `normalize` and `targets` do for lanes of these worlds, `[W]`."""
+        """Returns the statistics of `normalize` and `targets` for lanes of these worlds, `[W]`."""
         plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
         return Standardization(
             np.zeros_like(world) if self.same else world,
@@ -138,16 +138,15 @@ class Scaling(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rows that clients hold, in every world: the interface that the rest of fedray reads.
+# The samples that clients hold in every world: the interface that the rest of fedray uses.
 #
-# World `w = r * F + f` is replicate r of fold f of F; it has a seed and a partition of its own. `fedray.data.deal`
-# deals a data set to clients. `StoredShards` has the rows of a stored data set, `GeneratedShards` makes rows when
-# they are read; those of `fedray.features.stacking` show other shards in part, or as
-# features.
+# World `w = r * F + f` is replicate r of fold f of F. Each world has its own seed and partition. `fedray.data.deal`
+# deals a data set to clients. `StoredShards` has the samples of a stored data set. `GeneratedShards` makes samples when
+# they are needed. The shards of `fedray.features.stacking` show a part of other shards, or their samples as features.
 
 
 class Shards(Protocol):
-    """The rows of N clients in all worlds.
+    """The samples of N clients in all worlds.
 
     Attributes:
         data: The data set.
@@ -167,7 +166,7 @@ class Shards(Protocol):
     worlds: int
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Number of training rows of each job's client, `[J]`.
+        """Returns the number of training rows of each job's client, `[J]`.
 
         Args:
             world: World of each job, `[J]`.
@@ -185,20 +184,20 @@ class Shards(Protocol):
         ...
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Network inputs of raw rows: standardized float32, or int64 for tokens.
+        """Converts raw inputs to network inputs: standardized float32, or int64 for tokens.
 
         Args:
             x: Raw inputs, `[W, ..., *sample]`.
-            world: Their worlds, `[W]`.
+            world: World of each entry of x, `[W]`.
         """
         ...
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns what a network is trained to predict: labels as they are, or standardized targets.
+        """Returns the values that a network is trained to predict: labels as they are, or standardized targets.
 
         Args:
             y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
-            world: Their worlds, `[W]`.
+            world: World of each entry of y, `[W]`.
         """
         ...
 
@@ -207,47 +206,47 @@ class Shards(Protocol):
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Raw inputs `[n, *sample]` and labels or targets of a world's test rows."""
+        """Returns raw inputs `[n, *sample]` and labels or targets of a world's test rows."""
         ...
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Raw inputs and labels or targets of the rows withheld from training, client after client.
+        """Returns raw inputs and labels or targets of the rows withheld from training, client after client.
 
-        Of generated clients, only the first `EVALUATED_CLIENTS` count.
+        If clients are generated, only the first `EVALUATED_CLIENTS` clients are included.
         """
         ...
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Raw inputs and labels or targets of the rows that the server holds instead of the clients."""
+        """Returns raw inputs and labels or targets of the rows that the server holds instead of the clients."""
         ...
 
     def client_test(self, world: int, client: int) -> IntArray | None:
-        """Returns which rows of `test(world)` are this client's own, `[n]`; None unless the partition is natural."""
+        """Returns the indices in `test(world)` of this client's rows, `[n]`; None unless the partition is natural."""
         ...
 
     def clusters(self, world: int) -> IntArray | None:
-        """Returns the true cluster of each client, `[N]`; None where nobody knows any."""
+        """Returns the true cluster of each client, `[N]`; None if the clusters are not known."""
         ...
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns which rows of `test(world)` show what the rows of this client's cluster show, `[n]`; None: all."""
+        """Returns the indices in `test(world)` of the rows made for this client's cluster, `[n]`; None: all rows."""
         ...
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns which rows of `holdout(world)` were withheld from this client, `[n]`."""
+        """Returns the indices in `holdout(world)` of the rows withheld from this client, `[n]`."""
         ...
 
     def label_counts(self, world: int) -> IntArray:
-        """Training rows of each class, `[N, C]`, of the first `EVALUATED_CLIENTS` clients."""
+        """Counts the training rows of each class, `[N, C]`, for the first `EVALUATED_CLIENTS` clients."""
         ...
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shards whose rows lie in a stored data set.
+# Shards of a stored data set.
 
 
 class CutTable:
-    """The cuts of all worlds in one array of rows, so that the rows of many jobs are read at once."""
+    """The cuts of all worlds in one array of row indices, to look up many jobs at once."""
 
     def __init__(self, cuts: list[Cut]) -> None:
         self.number = cuts[0].clients
@@ -255,11 +254,11 @@ class CutTable:
         base = np.cumsum([0, *(len(cut.rows) for cut in cuts[:-1])])
         start = np.stack([cut.offsets[:-1] + b for cut, b in zip(cuts, base, strict=True)])
         self.size, self.start = size.ravel(), start.ravel()
-        tail = np.zeros(int(size.max(initial=0)), np.int64)  # so that a padded run never leaves the array
+        tail = np.zeros(int(size.max(initial=0)), np.int64)  # padding: the last run may be read beyond its end
         self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
 
     def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
-        """Rows of each job's client, `[J, n_max]`, 0 behind its size, and the sizes `[J]`."""
+        """Returns the row indices of each job's client, `[J, n_max]` with 0 after the last, and their numbers `[J]`."""
         entry = world * self.number + client
         size = self.size[entry]
         place = np.arange(size.max(initial=0))
@@ -269,18 +268,18 @@ class CutTable:
         return rows, size
 
     def of_world(self, world: int, clients: int | None = None) -> tuple[IntArray, IntArray]:
-        """Rows of a world, client after client, and their clients, `[n]` each; `clients` limits them to the first."""
+        """Returns the rows of a world, client after client, and the client of each, `[n]`; only the first `clients`."""
         first, number = world * self.number, self.number if clients is None else min(clients, self.number)
         size, start = self.size[first : first + number], int(self.start[first])
         return self.rows[start : start + int(size.sum())], np.repeat(np.arange(number), size)
 
 
 class StoredShards:
-    """The rows of a stored data set; the methods are described in `Shards`.
+    """Shards of a stored data set; see `Shards` for the methods.
 
     Attributes:
-        dealt: Who holds which rows in every world.
-        original: The data set as it was read; `data` may have several copies of its rows (`fedray.data.deal`).
+        dealt: The rows that clients and the server hold in every world.
+        original: The data set as it was read; `data` may hold several copies of each row (`fedray.data.deal`).
     """
 
     def __init__(
@@ -292,14 +291,14 @@ class StoredShards:
         groups: Array | None,
         original: Dataset | None = None,
     ) -> None:
-        """Takes one entry for each world.
+        """Makes the shards of all worlds.
 
         Args:
             data: The data set.
             folds: Fold of each world.
-            dealt: Who holds which rows.
+            dealt: The rows that clients and the server hold in each world.
             groups: Value of `group` of each client, `[N]`, if the partition is natural; else None.
-            original: The data set as it was read; None: `data`.
+            original: The data set as it was read; None means `data`.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original = original or data
@@ -309,19 +308,19 @@ class StoredShards:
         scaling = Scaling.of(data, folds)
         self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
         self._own_test = _own_test_rows(data.test.group, groups)
-        self._labels: Tensor | None = None  # what clients train on where some labels are wrong, `[R * n]`
-        self._strides = [0, 0]  # from the rows of one world to those of the next, in x and in y
-        self._clusters: list[IntArray] = []  # of each world, where they are known
-        self._copies: Shifts | None = None  # the groups that have a copy of all rows each
-        self._meanings: list[IntArray] = []  # of each world, what each of these groups calls each class
+        self._labels: Tensor | None = None  # training labels of all worlds, `[R * n]`, if some are wrong
+        self._strides = [0, 0]  # distance between the rows of two worlds in x and in y
+        self._clusters: list[IntArray] = []  # true clusters in each world, if known
+        self._copies: Shifts | None = None  # the groups, if each has a copy of all rows
+        self._meanings: list[IntArray] = []  # in each world, the label of each class in each group
 
     def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
-        """Shifts what the rows of clients show.
+        """Changes the inputs or labels of clients as `shifts` says.
 
         Args:
-            shifts: How clients differ.
-            seeds: One for each world.
-            cuts: Whose each row is, one for each world.
+            shifts: The differences between clients.
+            seeds: Seed of each world.
+            cuts: Cut of each world: the client that each row belongs to.
         """
         n, data = len(self.data.train.y), self.data
         if shifts.clusters > 1 and cuts[0].clients == self.number:
@@ -339,7 +338,7 @@ class StoredShards:
             self._strides[1] = n
 
     def cluster_by(self, values: Array) -> None:
-        """Takes the values that the clients' rows have, `[n]` and one value a client, as the true clusters."""
+        """Sets the true clusters: `values` has one value per row, `[n]`, which is the same for all rows of a client."""
         known = np.unique(values, return_inverse=True)[1]
         for cut in self.dealt.owned:
             first = np.minimum(cut.offsets[:-1], len(cut.rows) - 1)
@@ -349,10 +348,10 @@ class StoredShards:
         """Gives some clients wrong training labels.
 
         Args:
-            noise: How many clients have them.
-            seeds: One for each world.
-            cuts: Whose each row is, one for each world. They differ from the cuts of these shards where the rows of all
-                clients are pooled.
+            noise: The shares of clients that get wrong labels.
+            seeds: Seed of each world.
+            cuts: Cut of each world: the client that each row belongs to. If the rows of all clients are pooled, these
+                cuts differ from the cuts of the shards.
         """
         kinds = noise.kinds(seeds, cuts[0].clients)
         labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
@@ -364,18 +363,18 @@ class StoredShards:
         self._labels = torch.from_numpy(labels.ravel())
 
     def dealt_arrays(self) -> list[Array]:
-        """What decides who holds which rows, in all worlds: rows and sizes of clients, the server's rows, labels."""
+        """Returns arrays that describe all cuts: rows and sizes of clients, the server's rows, and wrong labels."""
         tables = [self._train, *([self._held] if self._held else [])]
         changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
         return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Number of entries in the cut, `[J]`."""
+        """Returns the number of training rows in the cut, `[J]`."""
         size: IntArray = self._train.size[world * self.number + client]
         return size
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Indices into the whole store, of which nothing is copied."""
+        """Returns indices into the whole store; no sample is copied."""
         rows, size = self._train.runs(world, client)
         in_x, in_y = self._strides
         labels, in_y = (self._y, in_y) if self._labels is None else (self._labels, len(self.data.train.y))
@@ -385,7 +384,7 @@ class StoredShards:
         return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """The test rows of the world's fold, or those of the data set; labels as the group of each copy has them."""
+        """Returns the test rows of the world's fold or of the data set; the labels of a copy are those of its group."""
         if self.data.folds:
             rows = self.data.folds[self._folds[world]][1]
             x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
@@ -397,11 +396,11 @@ class StoredShards:
         return x, y
 
     def clusters(self, world: int) -> IntArray | None:
-        """Those of clients that are shifted alike, or of one domain."""
+        """Returns the cluster of each client: clients in one cluster have the same shift or the same domain."""
         return self._clusters[world] if self._clusters else None
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the rows of the copy of the client's group."""
+        """Returns the test rows in the copy of the client's group; None without copies."""
         if self._copies is None or not self._clusters:
             return None
         rows = self.data.folds[self._folds[world]][1] if self.data.folds else self.data.test.y
@@ -410,25 +409,25 @@ class StoredShards:
         return np.arange(first, first + each)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Copies of the withheld rows."""
+        """Returns copies of the withheld rows."""
         rows = self._held.of_world(world)[0] if self._held else np.empty(0, np.int64)
         index, (in_x, in_y) = torch.from_numpy(rows), self._strides
         return self._x[index + world * in_x], self._y[index + world * in_y]
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Copies of the server's rows."""
+        """Returns copies of the server's rows."""
         rows = torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))
         in_x, in_y = self._strides
         return self._x[rows + world * in_x], self._y[rows + world * in_y]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
-        """Test rows of the client's group, the same in all worlds."""
+        """Returns the test rows of the client's natural group, the same in all worlds."""
         if self._own_test is None:
             return None
         return self._own_test.rows[self._own_test.offsets[client] : self._own_test.offsets[client + 1]]
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns a range, because withheld rows come client after client."""
+        """Returns a range of indices: withheld rows are in order of the clients."""
         if not self._held:
             return np.empty(0, np.int64)
         place = world * self.number
@@ -436,7 +435,7 @@ class StoredShards:
         return np.arange(first, first + int(self._held.size[place + client]))
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts of the true labels, even where clients have wrong ones; of copies those that the group gives."""
+        """Counts the true labels, even if clients train on wrong ones; with copies, the labels of the group."""
         rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
         number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
         if not classes:
@@ -447,7 +446,7 @@ class StoredShards:
 
 
 def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
-    """Returns the test rows of each client, which are those of its group; None unless the partition is natural."""
+    """Returns the test rows of each client's natural group; None unless the partition is natural."""
     if test_group is None or groups is None:
         return None
     client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
@@ -456,12 +455,12 @@ def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | N
 
 
 def _share_rows(split: Split) -> tuple[Tensor, Tensor]:
-    """Inputs and labels, the numbers of a row side by side; columns of a data frame, which lie so, are copied."""
+    """Returns inputs and labels as tensors in row-major order; only arrays in another order are copied."""
     return share_array(np.ascontiguousarray(split.x)), share_array(np.ascontiguousarray(split.y))
 
 
 def share_array(array: Array) -> Tensor:
-    """A tensor on the memory of an array, which nobody writes to: a read-only array, such as a mapped file, will do."""
+    """Returns a tensor on the memory of an array, which may be read-only; nobody may write to the tensor."""
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
@@ -470,19 +469,19 @@ def share_array(array: Array) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Digests of the data that a run trains on: the rows of a data set, and who holds which of them.
+# Digests of the data that a run trains on: the samples of a data set, and the partition.
 #
-# Rows are read in pieces, so that mapped files need no memory. Generated clients are described by their parameters.
+# Samples are read in pieces: mapped files need no memory. For generated clients, the digest is of their parameters.
 
 
 def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[str, str]:
-    """SHA-256 digests of what the clients, the server and the evaluation read, by what it is.
+    """Returns SHA-256 digests of the data of clients, server and evaluation; the keys name the data.
 
     Args:
-        shards: the clients' data.
-        folds: the folds that are run.
-        exact: whether every bit of real numbers counts. Otherwise four digits of sums do: data that are computed and
-            not read, such as the sine toy, differ in their last bits between types of CPU.
+        shards: The clients' data.
+        folds: The folds that are run.
+        exact: Whether the digests depend on every bit of real numbers. Otherwise they depend on four digits of sums:
+            computed data, such as the sine toy, differ in their last bits between types of CPU.
     """
     data = shards.data
     found = {
@@ -510,11 +509,11 @@ def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[st
 
 
 def hash_array(array: Array, exact: bool = True) -> str:
-    """SHA-256 of an array: its shape, and its numbers in little-endian order whatever the machine is.
+    """Returns the SHA-256 of an array: of its shape, and of its numbers in little-endian order on any machine.
 
     Args:
-        array: numbers or text, of any shape.
-        exact: whether every bit of real numbers counts; else `sum_up` stands for them.
+        array: Numbers or text, of any shape.
+        exact: Whether the digest depends on every bit of real numbers; otherwise it is that of `sum_up`.
 
     Example:
         >>> hash_array(np.arange(3)) == hash_array(np.arange(3, dtype=">i8"))
@@ -534,7 +533,7 @@ def hash_array(array: Array, exact: bool = True) -> str:
 
 
 def sum_up(array: Array) -> str:
-    """Shape and two weighted sums of squares with four digits, which rounding of single numbers does not change.
+    """Returns the shape and two weighted sums of squares with four digits, which hardly change by rounding errors.
 
     Example:
         >>> sum_up(np.array([3.0, 4.0]))
@@ -550,20 +549,20 @@ def _hash_text(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How many training rows of each class a client holds, by the labels that it trains on.
+# The number of training rows of each class, by the labels that clients train on.
 #
-# `Shards.label_counts` counts the true labels, of which a server knows nothing where clients have wrong ones.
+# `Shards.label_counts` counts the true labels. If clients have wrong labels, a server does not know the true ones.
 
 
 def count_held_labels(shards: Shards, world: int) -> IntArray:
-    """Training rows of each class, `[N, C]`, of the first `EVALUATED_CLIENTS` clients.
+    """Counts the training rows of each class, `[N, C]`, by the labels that the first `EVALUATED_CLIENTS` clients hold.
 
     Args:
-        shards: the clients' rows.
-        world: number of the world.
+        shards: The clients' data.
+        world: Number of the world.
 
     Raises:
-        BadInput: there are no classes.
+        BadInput: The data set is a regression, without classes.
 
     Example:
         >>> from fedray.data.catalogue import load_data
@@ -585,11 +584,11 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rows that the server holds, as shards in which client 0 stands for the server and nobody else has any.
+# The samples of the server as shards: client 0 stands for the server, and no other client has samples.
 
 
 class ServerShards:
-    """Shards whose training rows are the server's; everything else is the whole's.
+    """Shards whose training samples are the server's; everything else comes from the wrapped shards.
 
     Example:
         >>> from fedray.data.catalogue import load_data
@@ -603,7 +602,7 @@ class ServerShards:
         """Wraps other shards.
 
         Args:
-            whole: The shards with all rows.
+            whole: The shards with the samples of clients and server.
         """
         self.whole, self.data, self.number, self.worlds = whole, whole.data, whole.number, whole.worlds
         self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization
@@ -612,13 +611,13 @@ class ServerShards:
         self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Number of the server's rows at client 0, `[J]`; none elsewhere."""
+        """Returns the number of the server's rows for client 0, and 0 for every other client, `[J]`."""
         known = {w: len(self.whole.server(w)[1]) for w in np.unique(world).tolist()}
         held = np.array([known[w] for w in world.tolist()], dtype=np.int64)
         return np.where(client == 0, held, 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the server's rows."""
+        """Returns the server's rows for client 0, and no rows for every other client."""
         worlds, size = np.unique(world).tolist(), self.sizes(world, client)
         x, y = zip(*(self.whole.server(w) for w in worlds), strict=True)
         begins = dict(zip(worlds, np.cumsum([0, *map(len, y)]).tolist(), strict=False))

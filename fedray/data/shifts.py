@@ -1,4 +1,4 @@
-"""Clients whose rows differ from those of others in what they show, or whose labels are wrong."""
+"""Differences between clients: turned or noisy inputs, permuted labels and wrong labels; and augmentations."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from fedray.data.partition import Cut
 from fedray.data.types import Array, Dataset
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients whose rows differ from those of others in what they show, or whose labels are wrong.
+# Differences between the samples of clients.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients whose rows differ in what they show: turned images, noisy inputs, and labels with other meanings.
+# Shifts: clients with turned images, noisy inputs, or labels with other meanings.
 #
-# A shift acts on the training, withheld and server rows of a client, whatever the partition is; the test set stays as
-# it is, unless every group has a copy of all rows (`fedray.data.deal`). Who is shifted how is drawn by address,
-# from the world's seed, so that the true cluster of each client is known. A store of shifted inputs has the rows of
-# one world after those of another, so that R worlds take R times the memory.
+# A shift acts on the training, withheld and server rows of a client, whatever the partition is. The test set stays as
+# it is, unless every group has a copy of all rows (`fedray.data.deal`). The shift of each client is drawn from the
+# world's seed; the true cluster of each client is therefore known. Shifted inputs are stored world after world: R
+# worlds take R times the memory.
 
-PIECE_NUMBERS = 1 << 21  # numbers of noise that are drawn at once
+PIECE_NUMBERS = 1 << 21  # most random numbers drawn at once
 
 
 class Shifts(NamedTuple):
-    """How clients differ in what their rows show.
+    """The differences between the samples of clients.
 
     Attributes:
-        rotation: Clients turn their images by `360 g / rotation` degrees, g their group, 2 or 4 groups of equal size;
-            0: nobody does. Source: Ghosh et al. 2020 (IFCA, rotated MNIST).
-        feature_noise: The inputs of the client of rank r of N, ranks 1 to N in random order, get Gaussian noise of
-            `feature_noise r / N` standard deviations of the input; images stay whole numbers from 0 to 255. Source: Li
-            et al. 2022 (NIID-Bench, section 4.2, noise-based feature imbalance).
-        permute_labels: Clients are in so many groups of equal size, and group g > 0 has a permutation of the classes of
-            its own; 0: nobody has. Source: Sattler et al. 2020 (clustered federated learning, permuted labels).
-        copies: Whether each of these groups has every row of the data, training and test, as it shows it. Source: Ghosh
-            et al. 2020 (IFCA: 4 x 60,000 rows of rotated MNIST).
+        rotation: Number of groups with turned images: 2 or 4 groups of equal size. Clients of group g turn their images
+            by `360 g / rotation` degrees. 0: no images are turned. Source: Ghosh et al. 2020 (IFCA, rotated MNIST).
+        feature_noise: Strength of Gaussian noise on the inputs. The clients get ranks r from 1 to N in random order;
+            the noise of rank r has `feature_noise r / N` standard deviations of the input. Images stay whole numbers
+            from 0 to 255. Source: Li et al. 2022 (NIID-Bench, section 4.2, noise-based feature imbalance).
+        permute_labels: Number of groups with permuted labels, of equal size. Each group but the first has its own
+            permutation of the classes. 0: no labels are permuted. Source: Sattler et al. 2020 (clustered federated
+            learning, permuted labels).
+        copies: Whether each of these groups has its own shifted copy of all training and test rows. Source: Ghosh et
+            al. 2020 (IFCA: 4 x 60,000 rows of rotated MNIST).
     """
 
     rotation: int = 0
@@ -52,15 +53,15 @@ class Shifts(NamedTuple):
 
     @property
     def clusters(self) -> int:
-        """How many clusters of clients there can be: those whose rows show the same; 1 without groups."""
+        """Largest number of clusters; clients in one cluster have the same rotation and labels. 1 without groups."""
         return max(1, self.rotation) * max(1, self.permute_labels)
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """Returns the options of a partition without those of shifts, and the shifts (None without any).
+    """Splits the options into those of the partition and the shifts; the shifts are None if no option asks for one.
 
     Raises:
-        BadInput: The data cannot be shifted so.
+        BadInput: The data cannot be shifted in this way.
     """
     rest = {key: value for key, value in options.items() if key not in Shifts._fields}
     given = {key: options[key] for key in Shifts._fields if options.get(key)}
@@ -84,11 +85,11 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 
 
 def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
-    """Returns the group of each client, `[N]`, 0 to `groups` - 1: their sizes differ by at most 1.
+    """Draws the group of each client, `[N]`, 0 to `groups` - 1; the sizes of groups differ by at most 1.
 
     Args:
-        seed: Of the world.
-        purpose: What the groups are for.
+        seed: Seed of the world.
+        purpose: Purpose of the groups; each purpose has its own random numbers.
         clients: Number of clients, N.
         groups: Number of groups.
     """
@@ -97,12 +98,12 @@ def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
 
 
 def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
-    """The true cluster of each client, `[N]`, 0 to `shifts.clusters` - 1: who turns images and reads labels alike.
+    """Draws the true cluster of each client, `[N]`, 0 to `shifts.clusters` - 1, by groups of rotation and of labels.
 
     Args:
-        seed: Of the world.
+        seed: Seed of the world.
         clients: Number of clients, N.
-        shifts: How clients differ.
+        shifts: The differences between clients.
 
     Example:
         >>> draw_clusters(0, 4, Shifts(rotation=2, permute_labels=2)).tolist()
@@ -113,11 +114,11 @@ def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
 
 
 def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
-    """Returns what each group of clients calls each class, `[groups, C]`; the first group calls them as they are.
+    """Draws the label that each group of clients gives to each class, `[groups, C]`; group 0 keeps the true labels.
 
     Args:
-        seed: Of the world.
-        shifts: How clients differ.
+        seed: Seed of the world.
+        shifts: The differences between clients.
         classes: Number of classes, C.
     """
     meaning: IntArray = rng.permutations(rng.keys(seed, "permuted labels", np.arange(shifts.permute_labels)), classes)
@@ -126,14 +127,14 @@ def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
 
 
 def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
-    """Returns the inputs of all worlds, `[R * n, ...]`: those of world w begin at `w * n`.
+    """Returns the shifted inputs of all worlds, `[R * n, ...]`; the inputs of world w begin at `w * n`.
 
     Args:
-        x: Raw inputs, `[n, ...]`; they are copied.
+        x: Raw inputs, `[n, ...]`; the function copies them.
         scales: Standard deviation of the inputs in each world, `[*s]`, which broadcasts to a sample.
-        cuts: Whose each row is, one for each world.
-        seeds: One for each world.
-        shifts: How clients differ.
+        cuts: Cut of each world: the client that each row belongs to.
+        seeds: Seed of each world.
+        shifts: The differences between clients.
 
     Example:
         >>> x = np.arange(4.0).reshape(1, 1, 2, 2)
@@ -157,7 +158,7 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int
 
 
 def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) -> None:
-    """Adds noise of a level `[n]` each to some rows, in place; bytes are rounded and stay bytes."""
+    """Adds noise to some rows in place; `level` is the noise level of each, `[n]`. Bytes are rounded and stay bytes."""
     numbers = int(np.prod(x.shape[1:]))
     each = max(1, PIECE_NUMBERS // numbers)
     for start in range(0, len(rows), each):
@@ -169,13 +170,13 @@ def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) 
 
 
 def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
-    """Returns the labels of all worlds, `[R * n]`: those of world w begin at `w * n`.
+    """Returns the permuted labels of all worlds, `[R * n]`; the labels of world w begin at `w * n`.
 
     Args:
-        y: Labels, `[n]`.
-        cuts: Whose each row is, one for each world.
-        seeds: One for each world.
-        shifts: How clients differ.
+        y: True labels, `[n]`.
+        cuts: Cut of each world: the client that each row belongs to.
+        seeds: Seed of each world.
+        shifts: The differences between clients.
         classes: Number of classes, C.
     """
     out = np.concatenate([y] * len(cuts))
@@ -189,15 +190,15 @@ def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shift
 # ---------------------------------------------------------------------------------------------------------------------
 # Clients whose training labels are wrong, to compare robust servers with others.
 #
-# A share `flipped` of the clients, rounded, has label `(c + 1) mod C` instead of c, and a share `noisy` has labels
-# drawn uniformly. The clients and the labels are drawn by address, from the world's seed. Test and withheld rows, and
-# the label counts that describe a client's distribution, stay true.
+# A share `flipped` of the clients, rounded, has label `(c + 1) mod C` instead of c. A share `noisy` has labels drawn
+# uniformly. The clients and the labels are drawn from the world's seed. Labels of test and withheld rows stay true, and
+# so do the label counts that describe a client's distribution.
 
-FLIPPED, NOISY = 1, 2  # kinds of clients; the others are 0
+FLIPPED, NOISY = 1, 2  # kinds of clients; clients with true labels are of kind 0
 
 
 class LabelNoise(NamedTuple):
-    """How many clients have wrong labels.
+    """The shares of clients with wrong labels.
 
     Attributes:
         flipped: Share of the clients whose labels are flipped.
@@ -211,11 +212,11 @@ class LabelNoise(NamedTuple):
         """Returns the kind of each client in each world, `[R, N]`: 0, `FLIPPED` or `NOISY`.
 
         Args:
-            seeds: One for each world.
+            seeds: Seed of each world.
             clients: Number of clients, N.
 
         Raises:
-            BadInput: A share of them rounds to none.
+            BadInput: A share above 0 rounds to no client.
         """
         for key, share in zip(self._fields, self, strict=True):
             if share and not round(share * clients):
@@ -230,7 +231,7 @@ class LabelNoise(NamedTuple):
 
 
 def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any], LabelNoise | None]:
-    """Returns the options of a partition without those of wrong labels, and the wrong labels (None without any)."""
+    """Splits the options into those of the partition and the shares of wrong labels; None if no client has any."""
     rest = {key: value for key, value in options.items() if key not in LabelNoise._fields}
     noise = LabelNoise(*(float(options.get(key, 0.0)) for key in LabelNoise._fields))
     if noise == LabelNoise():
@@ -245,12 +246,12 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
 
 
 def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
-    """Returns the labels that clients hold, `[n]`.
+    """Returns the labels that clients train on, `[n]`.
 
     Args:
         y: True labels, `[n]`.
-        kind: Kind of the client of each row, `[n]`.
-        key: Address of each row, `[n]`.
+        kind: Kind of the client that holds each row, `[n]`: 0, `FLIPPED` or `NOISY`.
+        key: Key from which the random label of each row is computed, `[n]`.
         classes: Number of classes.
 
     Example:
@@ -262,19 +263,19 @@ def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArr
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# fedray's own augmentations: what is usual for small pictures.
+# fedray's own augmentations, which are usual for small pictures.
 
-PADDED = 8  # a picture is padded by an eighth of its side: 4 pixels of 32, as is usual for CIFAR-10
+PADDED = 8  # pictures are padded by 1 / PADDED of their side: by 4 pixels of 32, as is usual for CIFAR-10
 
 
 def crop(x: Tensor, numbers: FloatArray) -> Tensor:
-    """Moves each picture by up to an eighth of its side, up or down and left or right; what comes in is 0.
+    """Moves each picture by up to an eighth of its side, up or down and left or right; new pixels are 0.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*, CVPR 2016, section 4.2.
 
     Args:
         x: Pictures, `[n, C, H, W]`.
-        numbers: Two uniform numbers for each, `[n, 2]`.
+        numbers: Two uniform random numbers for each picture, `[n, 2]`.
     """
     height, width = x.shape[-2:]
     most = height // PADDED, width // PADDED
@@ -292,7 +293,7 @@ def flip(x: Tensor, numbers: FloatArray) -> Tensor:
 
     Args:
         x: Pictures, `[n, C, H, W]`.
-        numbers: A uniform number for each, `[n, 1]`.
+        numbers: A uniform random number for each picture, `[n, 1]`.
 
     Example:
         >>> x = torch.arange(4.0).view(1, 1, 1, 4)

@@ -1,7 +1,7 @@
-"""Rows that arrive in pieces, and arrays that may be larger than a comfortable share of the memory.
+"""Samples that arrive in pieces, and arrays that may be too large to keep in memory.
 
-Small arrays stay in memory. Large ones go to a file without a name in the temporary directory and are mapped from
-there; the disk has its room back when nobody uses them any more.
+Small arrays stay in memory. Large arrays are written to a file without a name in the temporary directory, and mapped
+from there. The space on the disk is free again when nobody uses the array any more.
 
 Example:
     >>> spool = Spool()
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedray.core.errors import Unwritable
 from fedray.core.types import IntArray
 
-LARGE_BYTES = 1 << 26  # from which on rows go to a file
+LARGE_BYTES = 1 << 26  # arrays of this size and above go to a file
 PIECE_BYTES = 1 << 24
 
 
@@ -33,16 +33,16 @@ class Spool:
     """Collects pieces of rows of one shape and type."""
 
     def __init__(self) -> None:
-        """Begins without rows."""
+        """Makes an empty spool."""
         self._pieces: list[NDArray[Any]] = []
         self._file: IO[bytes] | None = None
         self._bytes = self.rows = 0
 
     def append(self, piece: NDArray[Any]) -> None:
-        """Adds rows `[n, ...]`.
+        """Adds a piece of rows, `[n, ...]`.
 
         Raises:
-            ValueError: They have another shape or type than those before.
+            ValueError: The rows have another shape or type than earlier ones.
         """
         if not len(piece):
             return
@@ -57,7 +57,7 @@ class Spool:
             self._write(piece)
 
     def finish(self) -> NDArray[Any]:
-        """All rows, `[n, ...]`; without any piece an array without rows."""
+        """Returns all rows, `[n, ...]`; an empty array if there was no piece."""
         if self._file is None:
             return np.concatenate(self._pieces) if self._pieces else np.empty((0, 1), np.float32)
         self._file.flush()
@@ -67,7 +67,7 @@ class Spool:
         return np.frombuffer(mapped, form.dtype).reshape(self.rows, *form.shape[1:])
 
     def _move_to_file(self) -> None:
-        """From now on in a file; of the pieces one row is kept, which says shape and type."""
+        """Moves all pieces to a file; one row stays in memory to keep shape and type."""
         pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
         self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
         for piece in pieces:
@@ -84,11 +84,11 @@ class Spool:
 
 
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
-    """Returns an array in pieces of at most 16 MB; what was mapped from a file for a piece is let go after it.
+    """Yields an array in pieces of at most 16 MB; memory that a mapped file took for a piece is freed after it.
 
     Args:
-        array: In memory, or a view of a mapped file.
-        mapped: The file, if nobody has written to its pages; None: it is looked for where the array cannot be written.
+        array: An array in memory, or a view of a mapped file.
+        mapped: The mapped file, if nobody has written to its pages. None: find it, if the array is read-only.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:
@@ -103,7 +103,7 @@ def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterato
 
 
 def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
-    """Returns some rows of an array by rising indices, `array[rows]`; what is large is not copied into memory.
+    """Returns the rows `array[rows]` for rising indices; a large array is not copied into memory.
 
     Example:
         >>> take_rows(np.arange(4) * 10, np.array([0, 3])).tolist()
@@ -122,6 +122,6 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
 
 
 def release(mapped: mmap.mmap) -> None:
-    """Takes the pages of a mapped file, which nobody has written to, out of the memory of this process."""
+    """Frees the memory that this process uses for a mapped file; nobody may have written to its pages."""
     with suppress(AttributeError, OSError, ValueError):  # a system without this advice
         mapped.madvise(mmap.MADV_DONTNEED)

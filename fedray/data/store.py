@@ -1,8 +1,8 @@
-"""The store of data sets: a file of arrays for each, memory-mapped and shared by all processes of a node.
+"""The store of data sets: one file of arrays per data set, memory-mapped and shared by all processes of a node.
 
-The name of a file has a hash of the data set's name, its options, and the sizes and times of its source files. A file
-replaces an older one when it is complete, so that several writers and a crash do no harm. It begins with the length of
-a text of JSON (8 bytes) and this text, which has notes, and type, shape and place of each array behind it.
+The file name has a hash of the data set's name, its options, and the sizes and times of its source files. A complete
+file replaces an older one at once; several writers or a crash do no harm. A file begins with the length of a JSON text
+(8 bytes). The JSON text holds notes, and the type, shape and offset of each array. The arrays follow.
 
 Example:
     >>> import tempfile
@@ -36,23 +36,23 @@ from fedray.data.spool import read_pieces
 from fedray.data.types import Array, Dataset, Split
 from fedray.files.plain import expand_user_path, open_replacement
 
-FORMAT = 6  # a part of the hash: raise it when a loader or the layout changes
-UNUSED_DAYS = 30  # after which a file makes room when another one is written
-ALIGNED = 64  # bytes: a multiple of it is where an array begins
+FORMAT = 6  # enters the hash: raise this number when a loader or the layout of files changes
+UNUSED_DAYS = 30  # files unused for longer are deleted when another file is written
+ALIGNED = 64  # bytes: each array begins at a multiple of this
 STATISTICS = ("shift", "scale", "y_shift", "y_scale", "means", "origin")
 WORDS = ("class_names", "remarks", "features")
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
-    """Opens a data set from the store; if it is not there, it is loaded and, where that is a gain, stored.
+    """Opens a data set from the store; a data set that is not in the store is loaded, and stored if that saves time.
 
-    Arrays of a stored set are views of mapped files. They are copied on write, so that nothing changes the store. The
-    data set's remarks are given as warnings.
+    The arrays of a stored data set are views of mapped files. Writing to an array makes a copy and leaves the store
+    unchanged. The remarks of the data set are issued as warnings.
 
     Args:
-        name: As in the scenario.
-        root: Folder of data files; None for the usual one.
-        options: Of the data set.
+        name: Name of the data set, as in the scenario.
+        root: Folder of data files; None for the usual folder.
+        options: Options of the data set.
     """
     options, where = options or {}, find_source(name).where
     if where is None:
@@ -68,12 +68,12 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
-    """Returns a data set from the store, where it is put if it is not there.
+    """Returns a data set from the store; a data set that is not in the store is loaded and stored first.
 
     Args:
-        name: Of the data set.
-        key: Whatever tells its rows from others, such as options and the times of its files.
-        load: Reads or makes it.
+        name: Name of the data set.
+        key: Facts that distinguish the data set from others of this name, such as options and the times of files.
+        load: Function that reads or makes the data set.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
     file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
@@ -82,9 +82,9 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
         with suppress(OSError):  # a file of another user stays as it is
             os.utime(file)
         return data
-    except (OSError, ValueError, KeyError, TypeError):  # not there yet, or not readable
+    except (OSError, ValueError, KeyError, TypeError):  # no such file yet, or an unreadable one
         data = load()
-    oldest = time.time() - UNUSED_DAYS * 24 * 3600  # a process that has an older one mapped keeps its rows
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600  # a process that has mapped an older file keeps its arrays
     for old in file.parent.glob("*.store"):
         with suppress(OSError):  # another process removed it
             if max(old.stat().st_mtime, old.stat().st_atime) < oldest:
@@ -95,7 +95,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Returns the arrays of a data set by name, and what is known of it beside them."""
+    """Returns the arrays of a data set by name, and its other facts as notes."""
     parts = (("train", data.train), ("test", data.test))
     rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
     found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}
@@ -105,7 +105,7 @@ def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Dataset:
-    """Returns the data set that `_pack` was given."""
+    """Returns the data set that `_pack` took apart."""
     train, test = (Split(arrays[f"{of} x"], arrays[f"{of} y"], arrays.get(f"{of} group")) for of in ("train", "test"))
     columns = {key.removeprefix("column "): values for key, values in arrays.items() if key.startswith("column ")}
     table = {key: None if values is None else tuple(values) for key, values in notes["table"].items()}
@@ -114,12 +114,12 @@ def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Datas
 
 
 def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) -> None:
-    """Writes arrays of numbers and text as one file; readers see all of it or nothing.
+    """Writes arrays of numbers and text as one file; readers see the whole file or none.
 
     Args:
         path: The file.
-        arrays: By name.
-        notes: Whatever JSON can hold, to be written beside them.
+        arrays: The arrays by name.
+        notes: Further facts that JSON can hold, written into the same file.
 
     Raises:
         FedrayError: The file cannot be written.
@@ -145,11 +145,11 @@ def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) 
 
 
 def map_store(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Maps a file: its arrays, whose numbers are read from the disk when they are used, and its notes.
+    """Maps a file of the store and returns its arrays and notes; numbers are read from the disk when they are used.
 
     Raises:
-        OSError: The file is not there or cannot be mapped.
-        ValueError: The file is damaged. `KeyError` and `TypeError`, too.
+        OSError: The file is missing or cannot be mapped.
+        ValueError: The file is damaged; `KeyError` and `TypeError` mean the same.
     """
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -1,4 +1,4 @@
-"""Data sets that are drawn by address: the papers' toys, and clients whose rows are generated when they are read."""
+"""Data sets drawn at random from a seed: the papers' toys, and clients whose samples are generated when needed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedray.data.shifts import LabelNoise, mislabel
 from fedray.data.types import Dataset, Float32, Population, Split, add_back, classification, regression
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets that are drawn by address: the papers' toys, and populations of generated clients.
+# Data sets drawn at random from a seed: the papers' toys, and populations of generated clients.
 #
-# A toy has one input, one target and a known mean E[y|x], and every client is a group of its own. A population stores
-# no training rows: they are made when they are read. All loaders take the folder of data files first, like those of
-# other data sets, and do not use it.
+# A toy has one input, one target and a known mean E[y|x], and every client is a natural group. A population stores no
+# training samples: they are generated when they are needed. The first argument of all loaders is the folder of data
+# files, as for other data sets; these loaders do not use it.
 
 SINE_SD = 0.2  # standard deviation of the sine's amplitudes, and of its noise
 
@@ -31,7 +31,7 @@ SINE_SD = 0.2  # standard deviation of the sine's amplitudes, and of its noise
 def _toy(
     name: str, x: FloatArray, y: FloatArray, *, grid: FloatArray, mean: FloatArray, standardize: bool, noise: float
 ) -> Dataset:
-    """A toy from inputs x and targets y `[clients, points]`; the test rows are `grid` with the noiseless mean."""
+    """Makes a toy from inputs x and targets y, `[clients, samples]`; the test samples are `grid` with E[y|x]."""
     group = np.repeat(np.arange(x.shape[0], dtype=np.int64), x.shape[1])
     train = Split(x.reshape(-1, 1).astype(np.float32), y.reshape(-1, 1).astype(np.float32), group)
     test = Split(grid[:, None].astype(np.float32), mean[:, None].astype(np.float32))
@@ -45,9 +45,9 @@ def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int
     E[y|x] = sin(2 pi x). Nothing is standardized. Source: Fed-ensemble, section V-A.
 
     Args:
-        seed: Address of the rows.
+        seed: Seed of the random samples.
         clients: Number of clients.
-        samples: Rows of each client.
+        samples: Number of samples of each client.
 
     Example:
         >>> make_sine(None).train.x.shape
@@ -60,9 +60,9 @@ def make_interval(_root: Path | None, seed: int = 0, clients: int = 50, samples:
     """Returns the sine toy with training x in [-1, -0.5] and [0.5, 1]; the test rows still cover all of [-1, 1].
 
     Args:
-        seed: Address of the rows.
+        seed: Seed of the random samples.
         clients: Number of clients.
-        samples: Rows of each client.
+        samples: Number of samples of each client.
     """
     return _draw_sine("interval", seed, clients, samples, has_gap=True)
 
@@ -87,11 +87,11 @@ def make_cubic(
     The test rows are 241 even points of [-6, 6] with x^3. Source: FedAG, toy example.
 
     Args:
-        seed: Address of the rows.
+        seed: Seed of the random samples.
         clients: Number of clients.
-        samples: Rows of each client.
-        standardise: Whether inputs and targets are standardized, as all of FedAG's data are; targets reach 64, and
-            plain SGD would diverge on them.
+        samples: Number of samples of each client.
+        standardise: Whether inputs and targets are standardized, as all data are in FedAG. Raw targets reach 64, and
+            plain SGD would diverge.
     """
     draw = rng.stream(seed, "cubic")
     x = draw.uniform(-4.0, 4.0, (clients, samples))
@@ -115,14 +115,14 @@ def make_population(
     """Returns a population of generated clients, without training rows.
 
     Args:
-        samples: Rows of a client; the median, if `spread` is above 0.
+        samples: Number of samples of a client; the median number, if `spread` is above 0.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the classes' means; that of the noise is 1.
-        spread: Standard deviation of the logarithm of a client's number of rows.
-        per_client: Different classes that a client holds; 0 means all.
-        test: Number of test rows.
-        seed: Address of the rows.
+        separation: Standard deviation of the classes' means; the noise has standard deviation 1.
+        spread: Standard deviation of the logarithm of a client's number of samples.
+        per_client: Number of different classes that a client holds; 0 means all.
+        test: Number of test samples.
+        seed: Seed of the random samples.
     """
     if per_client > classes:
         raise BadInput(f"data.per_client = {per_client}, but data.classes is {classes}: lower it")
@@ -146,17 +146,17 @@ def draw_class_means(population: Population) -> Float32:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients whose rows are generated when they are read, so that a million clients need no storage.
+# Clients whose samples are generated when they are needed. A million clients need no storage.
 #
-# A client's rows follow from its address. A row is the mean of its class plus the sum of two rows of a pool of noise.
-# Rows of the pool are N(0, 1/2) and chosen by address: a pool of 2^16 rows gives 2^32 different noises, all standard
-# normal, at the price of two look-ups.
+# The samples of a client follow from the seed and the client's id. A sample is the mean of its class plus the sum of
+# two rows of a table of noise. The rows of this table are N(0, 1/2) and chosen at random. A table of 2^16 rows gives
+# 2^32 different noises, all standard normal, at the price of two look-ups.
 
-POOL_NUMBERS = 1 << 22  # float32 numbers in the pool of noise: 16 MB
+POOL_NUMBERS = 1 << 22  # float32 numbers in the table of noise: 16 MB
 
 
 class GeneratedShards:
-    """The rows of a population; the methods are described in `fedray.data.shards.Shards`.
+    """Shards of a population of generated clients; see `fedray.data.shards.Shards` for the methods.
 
     Example:
         >>> from fedray.data.synthetic import make_population
@@ -178,18 +178,18 @@ class GeneratedShards:
         label_noise: LabelNoise | None = None,
         owners: int | None = None,
     ) -> None:
-        """Draws the pool of noise.
+        """Draws the table of noise.
 
         Args:
-            data: The data set, with the test rows.
-            population: How rows are generated.
+            data: The data set, with the test samples.
+            population: The parameters of the generated clients.
             clients: Number of clients, N.
-            seeds: One for each world.
-            hold_out: Share of every client's rows that is withheld.
-            server: Rows of the server, as a share of the clients' rows.
-            label_noise: Which clients have wrong labels; None for none.
-            owners: How many clients have wrong labels or right ones; it differs from N where one client has the rows of
-                all, the same number each. None means N.
+            seeds: Seed of each world.
+            hold_out: Share of every client's samples that is withheld from training.
+            server: Number of samples of the server, as a share of the clients' samples.
+            label_noise: The shares of clients with wrong labels; None if all labels are true.
+            owners: Number of clients before pooling, each of which has true or wrong labels. One of the N clients
+                pools the samples of `owners / N` of them. None means N: no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self._population, self._hold_out, self._server = population, hold_out, server
@@ -203,10 +203,10 @@ class GeneratedShards:
         self._table = torch.from_numpy(table)  # [classes + pool, features]
         self._owners = owners or clients
         self._kinds = None if label_noise is None else label_noise.kinds(seeds, self._owners)
-        self._held: dict[int, IntArray] = {}  # of a world: where the withheld rows of each known client begin
+        self._held: dict[int, IntArray] = {}  # world -> begin of the withheld rows of each known client
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
-        """Rows of each client before any are withheld, `[J]`."""
+        """Returns the number of samples of each client before any are withheld, `[J]`."""
         p = self._population
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)
@@ -215,39 +215,39 @@ class GeneratedShards:
         return size
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Drawn by address where the population has a spread."""
+        """Returns the number of training samples of each client, `[J]`; random if the population has a spread."""
         total = self._total(world, client)
         kept: IntArray = total - count_withheld(total, self._hold_out)
         return kept
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Rows that are made for this call."""
+        """Generates the training samples of each job's client."""
         drawn = self._draw(world, client, np.zeros(len(client), np.int64), self.sizes(world, client))
         if self._kinds is None:
             return drawn
-        owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # row by row, as drawn
+        owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # in the order of `drawn.y`
         key = rng.fresh(rng.keys(self._seeds[world], "noisy labels", client)[owner], place)
-        share = self._owners // self.number  # owners that one client pools
+        share = self._owners // self.number  # number of owners that one client pools
         first = client[owner] * share
         kind = self._kinds[world[owner], first + place * share // drawn.size[owner]]
         y = mislabel(drawn.y.numpy(), kind, key, self._population.classes)
         return drawn._replace(y=torch.from_numpy(y))
 
     def _draw(self, world: IntArray, client: IntArray, first: IntArray, size: IntArray) -> Fetched:
-        """Rows `first .. first + size` of each client; row r depends on the world's seed, the client and r alone."""
+        """Generates samples `first .. first + size` of each client; sample r depends on r, client and world's seed."""
         n = int(size.max(initial=0))
         mask = np.arange(n) < size[:, None]  # [J, n]
         label, pick = self._words(world, client, first, n)
         y, noise = label[mask], pick[mask]
         pool = self._population.classes + np.stack([noise & (self._rows - 1), (noise >> 32) & (self._rows - 1)])
-        parts = torch.from_numpy(np.stack([y, *pool], axis=1))  # [n, 3]: rows of the table that add up to a sample
+        parts = torch.from_numpy(np.stack([y, *pool], axis=1))  # [n, 3]: the rows of the table whose sum is a sample
         x = torch.nn.functional.embedding_bag(parts, self._table, mode="sum")
         rows = np.zeros(mask.shape, dtype=np.int64)
         rows[mask] = np.arange(len(y))
         return Fetched(x, torch.from_numpy(y), torch.from_numpy(rows), size)
 
     def _words(self, world: IntArray, client: IntArray, first: IntArray, n: int) -> tuple[IntArray, IntArray]:
-        """Label and noise address of n rows a client, `[J, n]` each."""
+        """Draws for n samples of each client the label, and the random bits that choose the noise, `[J, n]` each."""
         key = rng.keys(self._seeds[world], "synthetic", client)
         row = rng.fresh(key[:, None], first[:, None] + np.arange(n))  # [J, n]
         words = (rng.bits(row, 2) >> np.uint64(1)).astype(np.int64)  # 63 bits
@@ -259,11 +259,11 @@ class GeneratedShards:
         return label, words[..., 1]
 
     def test(self, _world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test rows of the data set, the same in all worlds."""
+        """Returns the test samples of the data set, the same in all worlds."""
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the last rows of each of the first clients."""
+        """Returns the withheld samples, which are the last ones of each of the first clients."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
@@ -271,7 +271,7 @@ class GeneratedShards:
         return held.x, held.y
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the rows of further generated clients, as many as the server's share says."""
+        """Returns the samples of further generated clients, as many as the server's share says."""
         number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
@@ -279,19 +279,19 @@ class GeneratedShards:
         return drawn.x, drawn.y
 
     def client_test(self, _world: int, _client: int) -> IntArray | None:
-        """None: no test row belongs to a client."""
+        """Returns None: no test sample belongs to a client."""
         return None
 
     def clusters(self, _world: int) -> IntArray | None:
-        """None: all clients draw from the same classes."""
+        """Returns None: there are no clusters of clients."""
         return None
 
     def cluster_test(self, _world: int, _client: int) -> IntArray | None:
-        """None: every test row is everybody's."""
+        """Returns None: all test samples are for all clients."""
         return None
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns a range, because withheld rows come client after client."""
+        """Returns a range of indices: withheld samples are in order of the clients."""
         if world not in self._held:
             known = np.arange(min(self.number, EVALUATED_CLIENTS))
             size = count_withheld(self._total(np.full_like(known, world), known), self._hold_out)
@@ -299,7 +299,7 @@ class GeneratedShards:
         return np.arange(*self._held[world][client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts of the true labels, even where clients have wrong ones."""
+        """Counts the true labels, even if clients train on wrong ones."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)
@@ -311,18 +311,18 @@ class GeneratedShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Several data sets as one, whose column `domain` says which of them a row is of.
+# Several data sets joined to one; the column `domain` names the original data set of each sample.
 
 
 def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
-    """One data set of the rows of several, in their order; inputs are standardized together.
+    """Joins several data sets to one, with the samples in order; inputs are standardized together.
 
     Args:
-        parts: With classes, stored rows, and inputs of one shape and type.
-        apart: Whether each has classes of its own; otherwise class c of each is the same class.
+        parts: The data sets, with classes, stored samples, and inputs of one shape and type.
+        apart: Whether each data set has classes of its own; otherwise class c of all of them is the same class.
 
     Raises:
-        BadInput: They cannot be joined.
+        BadInput: The data sets cannot be joined.
 
     Example:
         >>> from fedray.data.types import Split, classification

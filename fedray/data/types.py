@@ -1,4 +1,4 @@
-"""Data sets: their rows, what the rows mean, the statistics that standardize a network's input, and their checks."""
+"""The type of data sets, with checks of the samples and the statistics that standardize a network's input."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from fedray.data.spool import LARGE_BYTES, Spool, read_pieces
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Inputs as float32, without the constant that would take away what tells them apart.
+# Inputs as float32: ranges, scales, and constants to subtract first.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The ranges of inputs, and whether rows lie on another scale than the training rows.
 
-FAR = 10.0  # times the training rows' range, beyond which rows are on another scale
-NARROW = 100.0  # parts of it, of which all pictures lie in one where they are on another scale
-FEW = 10  # rows, below which those of a table may lie close together
+FAR = 10.0  # rows farther out than this many times the range of the training rows are on another scale
+NARROW = 100.0  # pictures whose range is below the training range / NARROW are on another scale
+FEW = 10  # fewer table rows than this may lie close together by chance
 
 
 class Range(NamedTuple):
-    """The least and the largest value of each column, `[*s]` float64; of images that of each channel, `[C, 1, 1]`.
+    """The least and the largest value of each input column; for images, of each channel.
 
     Attributes:
-        low: NaN where a column has no value.
-        high: The same.
+        low: The least values, `[*s]` float64, or `[C, 1, 1]` for images; NaN where a column has no value.
+        high: The largest values, in the same form.
     """
 
     low: NDArray[np.float64]
@@ -47,7 +47,7 @@ class Range(NamedTuple):
 
 
 def find_range(x: NDArray[Any]) -> Range:
-    """Returns the range of each column of inputs `[n, *s]`, n above 0; what is missing is NaN and does not count.
+    """Returns the range of each column of inputs `[n, *s]`, n above 0; missing values are NaN and do not count.
 
     Example:
         >>> train = find_range(np.array([[0.0], [255.0]]))
@@ -65,21 +65,22 @@ def find_range(x: NDArray[Any]) -> Range:
 
 
 def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
-    """Returns what is said of rows that lie far outside the training rows, or all in a hundredth of their range.
+    """Returns a warning in a list if rows are on another scale than the training rows; otherwise an empty list.
 
-    So do those of pictures from 0 to 1 where training had 0 to 255.
+    Such rows lie far outside the range of the training rows, or all in a hundredth of that range. An example of the
+    second case: pictures with levels from 0 to 1, after training with levels from 0 to 255.
 
     Args:
         train: The range of the training rows.
-        x: Inputs `[n, *s]` that are no tokens.
-        what: They are called.
-        names: Of the columns, where they have some.
+        x: The inputs to check, `[n, *s]`; they are not tokens.
+        what: The name of these inputs in the warning.
+        names: The names of the columns; empty where they have none.
     """
     if not len(x):
         return []
     found, width = find_range(x), train.high - train.low
     far = (found.high > train.high + FAR * width) | (found.low < train.low - FAR * width)
-    far &= width > 0  # of a column that is the same everywhere nothing is known
+    far &= width > 0  # a constant training column has no scale
     if far.any():
         place = tuple(np.argwhere(far)[0])
         which = f"column {names[place[0]] if names else place[0]} has " if x.ndim == 2 else "they have "
@@ -96,13 +97,13 @@ def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = 
 
 
 def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Returns what is said of test inputs on another scale than the training inputs; nothing of tokens.
+    """Returns a warning in a list if test inputs are on another scale than the training inputs; never for tokens.
 
     Args:
-        kind: What the inputs are.
-        train: The training inputs; none where they are generated.
+        kind: The kind of the inputs: `images`, `features` or `tokens`.
+        train: The training inputs; empty where they are generated.
         test: The test inputs.
-        names: Of the inputs, where they have some.
+        names: The names of the input columns; empty where they have none.
     """
     if kind == "tokens" or not len(train) or not len(test):
         return []
@@ -110,7 +111,7 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 
 
 def _share(found: Range, train: Range) -> float:
-    """Which part of the training rows' range rows have: the median over the columns that vary; 1 for a lone one."""
+    """Returns the median of range / training range over the columns that vary; 1 where fewer than two vary."""
     width, whole = found.high - found.low, train.high - train.low
     vary = (width > 0) & (whole > 0)
     return float(np.median(width[vary] / whole[vary])) if vary.sum() > 1 else 1.0
@@ -122,10 +123,9 @@ def _ends(found: Range) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# float32 has 24 bits: of times near 1.7e12 it keeps every 131,072nd. Where it takes different values of a column for
-# one, and they lie far from 0, a constant of the column is subtracted in float64 before they become float32.
-# Standardization subtracts the mean anyway, so that networks get what they would get in float64. Elsewhere the
-# constant is 0.
+# float32 has 24 bits: near 1.7e12, such numbers are 131,072 apart. Different values of a column that lies far from 0
+# may therefore become equal in float32. For such a column, a constant is subtracted in float64 first. Standardization
+# subtracts the mean anyway: networks get what they would get in float64. For all other columns the constant is 0.
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
@@ -135,14 +135,14 @@ FAR_FROM_ZERO = (
 
 
 def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
-    """Returns the inputs of all parts in the type in which networks read them, and what was subtracted from them.
+    """Returns the inputs of all parts in the type that networks take, and the constants subtracted from them.
 
     Args:
-        parts: Of the training rows first, `[n, *s]`: tokens, bytes and float32 stay as they are.
+        parts: The inputs of each part, `[n, *s]`, training rows first. Tokens, bytes and float32 stay as they are.
 
     Returns:
-        Images of whole numbers as bytes, where the levels of all parts are bytes; all other numbers as float32. And
-        the constants `[*s]`, of images one a channel `[C, 1, 1]`; None: they are 0.
+        The inputs: images of whole numbers as bytes if the levels of all parts fit, all other numbers as float32.
+        The subtracted constants `[*s]`, or one for each channel `[C, 1, 1]` of images; None if all are 0.
 
     Example:
         >>> one, other = np.zeros((1, 1, 2, 2), np.int64), np.full((1, 1, 2, 2), 256)
@@ -166,8 +166,8 @@ def find_origin(x: Array) -> Float64 | None:
     """Returns the constant of each column that is subtracted before the column becomes float32; None where all are 0.
 
     Args:
-        x: Inputs `[n, ...]`; what is missing is NaN. Only real numbers finer than float32, and images of whole numbers,
-            have values that float32 takes for one.
+        x: Inputs `[n, ...]`; missing values are NaN. Different values can become equal in float32 only for real
+            numbers finer than float32 and for images of whole numbers.
     """
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
@@ -185,17 +185,17 @@ def find_origin(x: Array) -> Float64 | None:
 
 
 def subtract(x: Array, origin: Float64 | None) -> Array:
-    """Inputs less their constants, in float64; as they are where there are none."""
+    """Returns the inputs less the constants of their columns, in float64; unchanged where `origin` is None."""
     return x if origin is None else x.astype(np.float64) - origin
 
 
 def add_back(x: Array, origin: Float64 | None) -> Array:
-    """What `subtract` was given, in float64, up to rounding; the inputs as they are where there are no constants."""
+    """Undoes `subtract` up to rounding, in float64; returns the inputs unchanged where `origin` is None."""
     return x if origin is None else x.astype(np.float64) + origin
 
 
 def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
-    """Inputs less their constants in another type; rows of a mapped file in pieces."""
+    """Subtracts the constants and converts the inputs to `kind`; converts a mapped file piece by piece."""
     if x.dtype == kind and origin is None:
         return x
 
@@ -212,7 +212,7 @@ def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets: their rows, what the rows mean, the statistics that standardize a network's input, and their checks.
+# Statistics and types of data sets.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Means and standard deviations of rows, by which the inputs and targets of a network are standardized.
@@ -221,7 +221,7 @@ Moments = tuple[NDArray[np.float32], NDArray[np.float32]]  # mean and standard d
 
 
 def column_moments(values: NDArray[Any]) -> Moments:
-    """Mean and standard deviation (of a population) of each column of `[n, f]`; it is 1 for a constant column.
+    """Returns mean and standard deviation (of a population; 1 for a constant column) of each column of `[n, f]`.
 
     Example:
         >>> column_moments(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -230,7 +230,7 @@ def column_moments(values: NDArray[Any]) -> Moments:
     if values.nbytes < LARGE_BYTES:
         mean = values.mean(axis=0, dtype=np.float64)
         sd = values.std(axis=0, dtype=np.float64)
-    else:  # in pieces, so that there is no copy in float64
+    else:  # in pieces: no copy of all rows in float64
         mean = sum(piece.sum(axis=0, dtype=np.float64) for piece in read_pieces(values)) / len(values)
         squares = sum(((piece - mean) ** 2).sum(axis=0) for piece in read_pieces(values))
         sd = np.sqrt(squares / len(values))
@@ -238,9 +238,9 @@ def column_moments(values: NDArray[Any]) -> Moments:
 
 
 def pixel_moments(x: NDArray[Any]) -> Moments:
-    """Mean and standard deviation of each channel of `[n, C, H, W]`, `[C, 1, 1]` each.
+    """Returns mean and standard deviation of each channel of images `[n, C, H, W]`, `[C, 1, 1]` each.
 
-    The values of bytes are counted, so that no copy as floats is made.
+    For bytes, the function counts how often each level occurs, and makes no copy as floats.
     """
     if x.dtype != np.uint8:
         mean, sd = column_moments(x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]))
@@ -256,18 +256,18 @@ def pixel_moments(x: NDArray[Any]) -> Moments:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets: their rows, what the rows mean, and the statistics that standardize a network's input.
+# The types `Split`, `Population` and `Dataset`, and functions that make data sets.
 
 Float32 = NDArray[np.float32]
 InputKind = Literal["images", "features", "tokens"]
 
 
 class Split(NamedTuple):
-    """n rows.
+    """The n samples of one part of a data set, such as its training or test rows.
 
     Attributes:
-        x: Images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of any integer type.
-        y: Labels `[n]` int64, or targets `[n, q]` float32 in their original units.
+        x: The inputs: images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of integers.
+        y: The labels `[n]` int64, or the targets `[n, q]` float32 in their original units.
         group: The natural client of each row (writer, role, printer), `[n]` int64; None without natural clients.
 
     Example:
@@ -282,21 +282,21 @@ class Split(NamedTuple):
     group: IntArray | None = None
 
     def take(self, rows: IntArray) -> Split:
-        """Returns some of the rows, by their indices."""
+        """Returns the samples with these indices."""
         return Split(self.x[rows], self.y[rows], None if self.group is None else self.group[rows])
 
 
 class Population(NamedTuple):
-    """Clients whose rows are generated when they are needed, from a Gaussian mixture with a component for each class.
+    """Clients whose samples are generated when they are needed, from a Gaussian mixture with a component per class.
 
     Attributes:
-        samples: Rows of a client; the median, if `spread` is above 0.
+        samples: Number of samples of a client; the median number, if `spread` is above 0.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the classes' means; that of the noise is 1.
-        spread: Standard deviation of the logarithm of a client's number of rows.
-        per_client: Different classes that a client holds; 0 means all.
-        seed: Address of the means and of the noise.
+        separation: Standard deviation of the classes' means; the noise has standard deviation 1.
+        spread: Standard deviation of the logarithm of a client's number of samples.
+        per_client: Number of different classes that a client holds; 0 means all.
+        seed: Seed of the random numbers for the means and the noise.
     """
 
     samples: int = 20
@@ -309,33 +309,33 @@ class Population(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A data set: rows, what they mean, and the statistics of its training rows.
+    """A data set: samples, what they mean, and the statistics of its training rows.
 
     The network's input is `(x - shift[f]) / scale[f]` for fold f of F; tokens are not changed.
 
     Attributes:
-        name: As in the scenario.
+        name: Name of the data set, as in the scenario.
         train: Training rows; empty where clients are generated.
         test: Test rows; empty where there are folds.
         classes: Number of classes; 0 for a regression.
-        class_names: Names of the classes.
+        class_names: Names of the classes, `classes` of them; empty for a regression.
         shift: Mean of the inputs, `[F, *s]` float32, which broadcasts to a sample.
         scale: Standard deviation of the inputs, `[F, *s]` float32.
         y_shift: Mean of the targets, `[F, q]` float32; 0 where they are not standardized.
         y_scale: Standard deviation of the targets, `[F, q]` float32; 1 where they are not standardized.
-        folds: Training rows and test rows of each fold, both as indices of `train`; empty where `test` is used.
-        columns: Further columns of the training rows by name, `[n]` each, by which rows can be dealt to clients.
-        population: How clients are generated; None for stored rows.
-        noise: Mean variance of y around E[y|x], in original units, if the test targets are E[y|x]; else None.
-        remarks: What was done to the rows that the user should know, a sentence each.
-        features: Names of the inputs, `f` of them; empty where they have none.
-        table: Columns of the table that they are of, inputs first and in order: None for a number, the values of a
-            category, nothing for a column that is no input. Empty where there is no table.
-        means: What replaces missing inputs, `[*s]` float32; None where they are refused.
-        ood: Inputs of things that no class is for, `[m, *s]`, which `evaluate.ood` adds; None where there are none.
-        standardized: Whether networks get the inputs standardized, and not as they are.
-        origin: What was subtracted from all inputs in float64 (`fedray.data.types`), `[*s]`; None: nothing. Means,
-            standard deviations and `ood` are of what is left.
+        folds: Indices into `train` of the training rows and of the test rows of each fold; empty where `test` is used.
+        columns: Further columns of the training rows by name, `[n]` each; a partition can deal rows by them.
+        population: Parameters of the generated clients; None for stored samples.
+        noise: Mean variance of y around E[y|x], in original squared units, if the test targets are E[y|x]; else None.
+        remarks: Sentences for the user about changes made to the samples.
+        features: Names of the input columns, f of them; empty where they have none.
+        table: Columns of the user's table by name, inputs first and in order. The value is None for a column of
+            numbers, the tuple of categories for text, and `()` for a column that is no input. Empty without a table.
+        means: Values that replace missing inputs, `[*s]` float32; None where missing inputs are refused.
+        ood: Inputs that belong to none of the classes, `[m, *s]`, added by `evaluate.ood`; None where there are none.
+        standardized: Whether networks get standardized inputs; otherwise they get the inputs as they are.
+        origin: Constants that were subtracted from all inputs in float64, `[*s]`; None if nothing was. Means,
+            standard deviations and `ood` refer to the inputs after the subtraction.
     """
 
     name: str
@@ -361,7 +361,7 @@ class Dataset(NamedTuple):
 
     @property
     def kind(self) -> InputKind:
-        """What the inputs are."""
+        """Kind of the inputs: `images`, `features` or `tokens`."""
         return find_kind(self._inputs)
 
     @property
@@ -371,17 +371,17 @@ class Dataset(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Length of a network's output: the number of classes, or of targets q."""
+        """Length of a network's output: the number of classes, or the number q of targets."""
         return self.classes or int(self.y_scale.shape[1])
 
     @property
     def _inputs(self) -> Array:
-        """Inputs of which there is at least an array: those of the test rows where clients are generated."""
+        """The training inputs, or the test inputs where clients are generated."""
         return self.test.x if self.population else self.train.x
 
 
 def find_kind(x: Array) -> InputKind:
-    """Returns what inputs `[n, ...]` are, by their type and axes."""
+    """Returns the kind of inputs `[n, ...]`, judged by their type and axes."""
     if x.ndim == 4:
         return "images"
     return "tokens" if np.issubdtype(x.dtype, np.integer) else "features"
@@ -391,14 +391,14 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     """Returns a data set with classes.
 
     Args:
-        name: For messages and records.
-        train: Training rows, as NumPy arrays or tensors; their labels are 0 to len(names) - 1. Labels 1 to len(names),
-            one-hot rows and text that is one of the names are numbered so.
+        name: Name of the data set in messages and records.
+        train: Training rows, as NumPy arrays or tensors, with labels 0 to len(names) - 1. Labels 1 to len(names),
+            one-hot rows and class names as text are converted to these numbers.
         test: Test rows.
         names: Names of the classes.
 
     Raises:
-        BadInput: The parts are not what `check_parts` wants, or labels are none of the classes.
+        BadInput: `check_parts` refuses the parts, or a label is none of the classes.
     """
     train, test, origin = _convert_types(name, train, test, "labels")
     if not all(_are_numbered(part.y, len(names)) for part in (train, test)):
@@ -421,13 +421,13 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
     """Returns a data set with real targets, which are kept in float32.
 
     Args:
-        name: For messages and records.
-        train: Training rows, as NumPy arrays or tensors; their targets are `[n, q]`, or `[n]`, which is one column.
+        name: Name of the data set in messages and records.
+        train: Training rows, as NumPy arrays or tensors, with targets `[n, q]`, or `[n]` for a single target.
         test: Test rows.
         standardize: Whether inputs and targets are standardized by the training rows.
 
     Raises:
-        BadInput: The parts are not what `check_parts` wants, or float32 is too coarse for the targets.
+        BadInput: `check_parts` refuses the parts, or float32 is too coarse for the targets.
     """
     train, test, origin = _convert_types(name, train, test, "targets")
     if origin is not None and not standardize:
@@ -447,7 +447,7 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
 
 
 def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, Split, NDArray[np.float64] | None]:
-    """Parts whose tensors and lists are arrays, and whose real inputs are float32, and what was taken from them."""
+    """Returns both parts as arrays, with real inputs in float32, and the constants subtracted from the inputs."""
     parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
         given = split if isinstance(split, Split) else ()
@@ -462,23 +462,23 @@ def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, 
 
 
 def _as_columns(split: Split) -> Split:
-    """Returns a part of a regression whose targets are `[n, q]` float32."""
+    """Returns the part of a regression with its targets as `[n, q]` float32."""
     y = split.y[:, None] if split.y.ndim == 1 else split.y
     return split._replace(y=as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
 
 
 def _are_numbered(y: Array, classes: int) -> bool:
-    """Whether labels are 0 to C - 1 already."""
+    """Returns whether the labels are whole numbers from 0 to C - 1 already."""
     if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
         return not len(y)
     return not len(y) or bool(y.min() >= 0 and y.max() < classes)
 
 
 def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """Rows of a training and of a test part, drawn at random.
+    """Splits rows at random into a training and a test part, class by class.
 
     Args:
-        labels: `[n]`.
+        labels: Labels of the rows, `[n]`.
         fraction: Share of every class that goes to the test part (rounded).
         generator: Draws the rows.
 
@@ -494,7 +494,7 @@ def split_stratified(labels: IntArray, fraction: float, generator: np.random.Gen
 
 
 def limit_rows(data: Dataset, rows: int) -> Dataset:
-    """Returns the same data set with at most `rows` training and `rows` test samples, drawn by address."""
+    """Returns the data set with at most `rows` training and `rows` test samples; each call draws the same ones."""
 
     def draw(split: Split, purpose: str) -> Split:
         return split.take(np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows]))
@@ -507,22 +507,22 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What rows have to be, of whatever form they are: data that would train, but mean something else than the user thinks,
-# are refused. Forms and the functions above ask `check_parts`; `check_dataset` asks about whole data sets, which users
-# may have made by hand.
+# Checks of samples, whatever form they came in. They refuse data on which training would run, but which mean something
+# else than the user thinks. The readers of forms and the functions above call `check_parts`. `check_dataset` checks a
+# whole data set, which a user may have made by hand.
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
-    """Refuses parts that are no arrays of numbers of one shape, with as many labels and groups as inputs.
+    """Checks that all parts are arrays of numbers of one shape, with as many labels and groups as inputs.
 
     Args:
-        name: Of the data set, for messages.
+        name: Name of the data set, for messages.
         parts: The training rows and perhaps the test rows, a `Split` each.
-        what: What y is called: `labels` or `targets`.
-        generated: Whether training rows are made when they are read, so that there are none.
+        what: The name of y in messages: `labels` or `targets`.
+        generated: Whether training rows are generated when needed; `train` may then be empty.
 
     Raises:
-        BadInput: Names the part, says what it is, and what to give.
+        BadInput: A part fails a check; the message names the part and what to give instead.
 
     Example:
         >>> check_parts("mine", Split(np.zeros((500, 3)), np.zeros(490)))
@@ -539,12 +539,12 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
 
 
 def check_rows(where: str, split: Any, what: str = "labels") -> None:
-    """Refuses rows that are no arrays of numbers, with as many labels and groups as inputs.
+    """Checks that the rows of one part are arrays of numbers, with as many labels and groups as inputs.
 
     Args:
-        where: What messages call the rows.
-        split: The rows.
-        what: What y is called: `labels` or `targets`.
+        where: The name of the part in messages.
+        split: The rows of the part.
+        what: The name of y in messages: `labels` or `targets`.
     """
     if not isinstance(split, Split):
         raise BadInput(f"{where} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
@@ -563,10 +563,10 @@ def check_rows(where: str, split: Any, what: str = "labels") -> None:
 
 
 def check_dataset(data: Dataset) -> Dataset:
-    """Returns the data set, whose labels are int64 from here on.
+    """Checks a data set and returns it with int64 labels.
 
     Raises:
-        BadInput: Its rows, labels or images are not what `Dataset` describes.
+        BadInput: The samples, labels or images are not what `Dataset` describes.
     """
     name, train, test = f"data {data.name}", data.train, data.test
     what = "labels" if data.classes else "targets"
@@ -601,7 +601,7 @@ def check_dataset(data: Dataset) -> Dataset:
     if not all(np.isfinite(part).all() for part in (data.shift, data.scale, data.y_shift, data.y_scale)):
         raise BadInput(f"{name}: a mean or a standard deviation is infinite: look for huge inputs or targets")
     for remark in tell_test_scale(data.kind, train.x, test.x, data.features):
-        if remark not in data.remarks:  # else it is said already
+        if remark not in data.remarks:  # otherwise the user was warned already
             warn_user(remark, FedrayWarning)
     if data.classes:
         train, test = (split._replace(y=split.y.astype(np.int64, copy=False)) for split in (train, test))

@@ -1,1 +1,1 @@
-"""Files that somebody else may have written or may be reading: writers, bounded readers, and what vouches for them."""
+"""Writers and bounded readers of files that other people or processes may write or read, and their checksums."""

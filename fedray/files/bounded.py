@@ -1,4 +1,4 @@
-"""Readers of files of a run directory: what is wrong is one line with the file's name."""
+"""Readers of the files of a run directory; each error is one line with the name of the file."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# JSON files that carry a digest of themselves, so that a flipped bit or a swapped file is noticed.
+# JSON files that carry a digest of their entries. A flipped bit or a swapped file is therefore noticed.
 
 SEAL = "seal"
 REMEDY = "`fedray resume` makes it again"
-MOST_BYTES = 10**9  # of a file that is read whole: a forged one may have any size
+MOST_BYTES = 10**9  # largest file that is read whole: a forged file may have any size
 
 
 def seal_entries(entries: Mapping[str, Any]) -> str:
-    """SHA-256 of the entries of a JSON object, in hexadecimal digits."""
+    """Returns the SHA-256 of the entries of a JSON object, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
-    """Writes a JSON object atomically, with a digest of its entries and of its name; NaN and infinity become null.
+    """Writes a JSON object atomically, with a digest of its entries and file name; NaN and infinity become null.
 
     Example:
         >>> import tempfile
@@ -52,15 +52,15 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
-    """Returns a JSON object without its digest; one that was written before there were digests is taken as it is.
+    """Reads a JSON object, checks its digest, and returns the other entries; an old file without a digest is accepted.
 
     Args:
         path: The file.
-        remedy: What the message advises where the file is missing or damaged.
+        remedy: The advice in the message if the file is missing or damaged.
 
     Raises:
-        Damaged: It is missing, is no JSON object, or was changed.
-        FedrayError: It cannot be read for another reason, which is named.
+        Damaged: The file is missing, holds no JSON object, or was changed.
+        FedrayError: The file cannot be read for another reason, which the message names.
     """
     try:
         found = json.loads(read_or_explain(path, remedy).decode())
@@ -79,12 +79,12 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 
     Args:
         path: The file.
-        remedy: What the message advises where the file is missing or no plain file.
+        remedy: The advice in the message if the file is missing or no plain file.
 
     Raises:
-        Damaged: It is missing, is no plain file but a link or a folder, say, or has more than 1 GB.
-        BadInput: This user may not read it.
-        FedrayError: It cannot be read for another reason, such as a fault of the disk.
+        Damaged: The file is missing, is no plain file (a link, for example), or has more than 1 GB.
+        BadInput: This user may not read the file.
+        FedrayError: The file cannot be read for another reason, such as a fault of the disk.
     """
     try:
         found = path.lstat()
@@ -98,14 +98,15 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 
 
 def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
-    """Returns the error of an unreadable file: `Damaged` if it is missing or no file, else the true cause.
+    """Returns the error to raise for an unreadable file.
 
-    A path that this user may not read is bad input, and a fault of the disk is none.
+    The error is `Damaged` for a path that is missing or is a directory, `BadInput` for a path that this user may not
+    read, and `FedrayError` for a fault of the disk.
 
     Args:
         path: The file or the directory.
-        error: What the system said.
-        remedy: What to do where it is missing.
+        error: The error of the operating system.
+        remedy: The advice in the message if the file is missing.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Damaged(f"{path} is missing", remedy)
@@ -117,19 +118,19 @@ def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# There is one reader for each format: Parquet and NumPy archives. (JSON has its own in `files.sealed`, YAML in
-# `scenario.yaml_text`.) None of them runs code.
+# One reader for each format: Parquet and NumPy archives. (JSON is read above, YAML in `scenario.yaml_text`.) No reader
+# runs code from a file.
 
 RESTORE = "restore it, or run again"
 
 
 def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
-    """Returns the error of a file that cannot be what it should be.
+    """Returns the error to raise for a damaged file.
 
     Args:
-        path: the file.
-        why: what is wrong, in a few words.
-        remedy: what to do.
+        path: The file.
+        why: What is wrong with the file, in a few words.
+        remedy: The advice in the message.
     """
     return Damaged(f"{path} is damaged ({show_line(why, 160)})", remedy)
 
@@ -137,16 +138,16 @@ def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
 def read_parquet_files(
     paths: Iterable[Path], wanted: Collection[str] | None = None, remedy: str = RESTORE
 ) -> list[pa.Table]:
-    """Returns the tables of Parquet files.
+    """Returns the table of each Parquet file.
 
     Args:
-        paths: the files.
-        wanted: names of the columns to read, where they are there; None means all.
-        remedy: what to do where one is damaged.
+        paths: The files.
+        wanted: Names of the columns to read; a name that a file lacks is skipped. None means all columns.
+        remedy: The advice in the message if a file is damaged.
 
     Raises:
-        Damaged: a file is missing, or is no such file.
-        FedrayError: one cannot be read.
+        Damaged: A file is missing, or is no Parquet file.
+        FedrayError: A file cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -157,7 +158,7 @@ def read_parquet_files(
         try:
             file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, pre_buffer=False)
             names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
-            # a thread that still has the bytes when Python ends would abort the process
+            # a thread that still holds the bytes when Python ends would abort the process
             tables.append(file.read(columns=names, use_threads=False))
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
             raise say_damaged(path, error, remedy) from None
@@ -165,16 +166,16 @@ def read_parquet_files(
 
 
 def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTORE) -> dict[str, NDArray[Any]]:
-    """Arrays of a `.npz` file; nothing in it is unpickled.
+    """Returns arrays of a `.npz` file by name; nothing in the file is unpickled.
 
     Args:
-        path: the file.
-        wanted: names of the arrays to read, where they are there.
-        remedy: what to do where it is damaged.
+        path: The file.
+        wanted: Names of the arrays to read; a name that the file lacks is skipped.
+        remedy: The advice in the message if the file is damaged.
 
     Raises:
-        Damaged: it is no such file.
-        FedrayError: it cannot be read.
+        Damaged: The file is missing, or is no `.npz` file.
+        FedrayError: The file cannot be read.
 
     Example:
         >>> import tempfile, numpy as np
@@ -195,43 +196,43 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The list of files that a checkpoint holds: how many bytes each had, and a digest of them. Which there are, and whether
-# they are whole.
+# A checkpoint holds a list of files, with the number of bytes and a digest of each. The list tells which files a run
+# directory must have, and whether they are whole.
 #
-# `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts. The list of a checkpoint has
-# each part up to its round, and the checkpoint's own state; that of the summary has the files of the run's end. JSON
-# files are sealed instead, those with a list too. Run directories of earlier versions have no such list in their
-# checkpoints, and are read as they are.
+# `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts. The list in a checkpoint names
+# each part up to the checkpoint's round, and the state of the checkpoint. The list in the summary names the files that
+# are written at the end of a run. JSON files carry digests of their own. In run directories of earlier versions the
+# checkpoints have no such list; their files are read unchecked.
 
 FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
-FILES_KEY = "files"  # of a checkpoint's `progress.json` and of the summary: the list
-STATE_FILE = "state.safetensors"  # of a checkpoint
+FILES_KEY = "files"  # the key of this list in a checkpoint's `progress.json` and in the summary
+STATE_FILE = "state.safetensors"  # in the folder of a checkpoint
 TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
-BEST_FOLDER = "best"  # of a run directory: the checkpoint of its best round
-FileSums = dict[str, list[Any]]  # path in the run directory -> how many bytes, and 32 hexadecimal digits of BLAKE2b
+BEST_FOLDER = "best"  # in a run directory: the checkpoint of the best round
+FileSums = dict[str, list[Any]]  # path in the run directory -> number of bytes, and 32 hexadecimal digits of BLAKE2b
 _PART = re.compile(r"part-(\d{1,18})\.parquet")
 
 
 def find_checkpoints(folder: Path) -> list[int]:
-    """Rounds that have a checkpoint, rising.
+    """Returns the rounds that have a checkpoint, in rising order.
 
     Args:
-        folder: `checkpoints` of a run directory.
+        folder: The folder `checkpoints` of a run directory.
     """
     found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
     return sorted(int(name) for name in found if name.isdecimal())  # not a copy that somebody made
 
 
 def read_totals(path: Path, remedy: str) -> dict[str, Any]:
-    """`progress.json` of a checkpoint, whole and at its place.
+    """Reads `progress.json` of a checkpoint, and checks its digest and its round.
 
     Args:
         path: The folder of the checkpoint.
-        remedy: What the message advises.
+        remedy: The advice in the message if the file is damaged.
 
     Raises:
-        Damaged: It is missing or was changed.
-        FedrayError: It cannot be read for another reason.
+        Damaged: The file is missing or was changed.
+        FedrayError: The file cannot be read for another reason.
     """
     file = path / "progress.json"
     data = read_or_explain(file, remedy)
@@ -247,11 +248,11 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_vouched(out: Path, remedy: str) -> FileSums:
-    """Returns the list of the newest checkpoint of a run directory; empty where there is none.
+    """Returns the list of files in the newest checkpoint of a run directory; empty where there is none.
 
     Raises:
         Damaged: The newest checkpoint is damaged.
-        FedrayError: It cannot be read for another reason.
+        FedrayError: The newest checkpoint cannot be read for another reason.
     """
     known = find_checkpoints(out / "checkpoints")
     totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
@@ -260,12 +261,12 @@ def read_vouched(out: Path, remedy: str) -> FileSums:
 
 
 def name_part(round: int) -> str:
-    """Returns the file name of the part that ends with a round."""
+    """Returns the file name of the part of a table that ends with this round."""
     return f"part-{round:09d}.parquet"
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the parts of a table by their rounds, rising; whatever else lies there is left out.
+    """Returns the parts of a table by the last round of each, in rising order; other files there are ignored.
 
     Args:
         out: The run directory.
@@ -278,10 +279,10 @@ def list_parts(out: Path, table: str) -> dict[int, Path]:
 
 
 def sum_file(path: Path) -> list[Any]:
-    """Returns what a list keeps of a file.
+    """Returns the number of bytes and the digest of a file, as the list of files keeps them.
 
     Raises:
-        OSError: It is missing or cannot be read.
+        OSError: The file is missing or cannot be read.
     """
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
@@ -289,11 +290,11 @@ def sum_file(path: Path) -> list[Any]:
 
 
 def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
-    """Compares a file with what a list has of it.
+    """Checks that a file still has the number of bytes and the digest in `wanted`.
 
     Raises:
-        Damaged: It is missing or was changed.
-        FedrayError: It cannot be read for another reason.
+        Damaged: The file is missing or was changed.
+        FedrayError: The file cannot be read for another reason.
     """
     try:
         found = sum_file(path)
@@ -305,7 +306,7 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
 
 
 def check_parts(out: Path, table: str) -> list[Path]:
-    """The parts of a table in order, after each was compared with its checksum; those after the checkpoint have none.
+    """Checks the parts of a table and returns their paths in order; parts after the checkpoint have no digest yet.
 
     Args:
         out: The run directory.
@@ -330,7 +331,7 @@ def check_parts(out: Path, table: str) -> list[Path]:
 
 
 def check_files(out: Path, files: FileSums) -> None:
-    """Compares files of a run directory with a list.
+    """Checks that files of a run directory still match a list of files.
 
     Raises:
         Damaged: A file is missing or was changed.
@@ -341,36 +342,36 @@ def check_files(out: Path, files: FileSums) -> None:
 
 
 def sum_final_files(out: Path) -> FileSums:
-    """Returns the list of the files that a run writes at its end, as its summary keeps it."""
+    """Returns the list of the files that a run writes at its end; the summary keeps this list."""
     return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
 
 
 def check_final_file(out: Path, name: str, summary: Mapping[str, Any]) -> None:
-    """Compares a file of a finished run with the list of its summary; an older summary has none.
+    """Checks a file of a finished run against the list in the summary; an older summary has no list.
 
     Args:
         out: The run directory.
         name: One of `FINAL_FILES`.
-        summary: What `summary.json` holds; empty where the run is not finished.
+        summary: Content of `summary.json`; empty where the run is not finished.
 
     Raises:
-        Damaged: It is missing or was changed.
-        FedrayError: It cannot be read for another reason.
+        Damaged: The file is missing or was changed.
+        FedrayError: The file cannot be read for another reason.
     """
     check_files(out, {key: sums for key, sums in summary.get(FILES_KEY, {}).items() if key == name})
 
 
 def sum_parts(out: Path) -> FileSums:
-    """Returns the list of all parts that are there, for a run directory whose checkpoints have none yet."""
+    """Returns the list of all parts in a run directory, for directories whose checkpoints have no list yet."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Whether a directory holds a plain file of this name, which may be a link to one.
+    """Returns whether a directory holds a plain file of this name, or a link to one.
 
     Args:
-        folder: What a user names as a directory; it may be missing.
-        name: Of the file, such as `scenario.yaml`.
+        folder: The directory as the user names it; it may be missing.
+        name: Name of the file, such as `scenario.yaml`.
 
     Raises:
         BadInput: This user may not look into the directory.

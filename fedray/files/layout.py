@@ -1,4 +1,4 @@
-"""What a user's folders and files are by their names: parts, clients, or classes. Hidden ones are nothing."""
+"""Finds parts, clients and classes by the names of a user's folders and files; hidden files are ignored."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedray.core.errors import BadInput
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Names that say part (`PARTS`, in capitals too) are parts wherever all names do: keys of a mapping, files of tables,
-# folders. A folder that holds pictures is a class; one that holds only folders is a part or a client.
+# The names in `PARTS`, in capitals too, mean parts wherever all names are such names: keys of a mapping, files of
+# tables, folders. A folder that holds pictures is a class. A folder that holds only folders is a part or a client.
 
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -29,12 +29,12 @@ NOTICES = ("README", "LICENSE", "LICENCE", "CHANGELOG", "NOTICE", "CITATION")  #
 
 
 class Parts(NamedTuple):
-    """Which of several names are the parts of a data set.
+    """The names of the training part and the test part of a data set.
 
     Attributes:
-        train: The name of the training rows.
-        test: That of the test rows: a validation part, where no part is called test; None: they are drawn.
-        remarks: What is said of the other ones.
+        train: The name of the training part.
+        test: The name of the test part: a validation part, if no part is called test. None: test rows are drawn.
+        remarks: Sentences for the user about parts that are left out.
     """
 
     train: str
@@ -47,9 +47,9 @@ class ClassFolder(NamedTuple):
 
     Attributes:
         part: `train` or `test`.
-        client: Whose pictures they are; empty where the folders name no clients.
-        name: Of the class.
-        path: The folder.
+        client: Name of the client that holds these pictures; empty where the folders name no clients.
+        name: Name of the class.
+        path: Path of the folder.
     """
 
     part: str
@@ -62,8 +62,8 @@ class PictureFolders(NamedTuple):
     """The folders of a data set of pictures.
 
     Attributes:
-        classes: Those of classes: training part first, client after client.
-        remarks: What the user should know of them, a sentence each.
+        classes: The folders of single classes: training part first, client after client.
+        remarks: Sentences for the user about folders that are left out.
     """
 
     classes: list[ClassFolder]
@@ -71,18 +71,17 @@ class PictureFolders(NamedTuple):
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
-    """Returns the parts, where names say so: all of them, or one that says train and one that says test or validation.
+    """Returns the training part and the test part among names; None where no name means a part.
+
+    Either all names mean parts, or one means train and another means test or validation.
 
     Args:
-        names: Of keys, splits, files or folders.
-        where: What has them, for messages.
-        test: The one that the user names for the test rows; None: the names say it.
-
-    Returns:
-        None where no name says part.
+        names: Names of keys, splits, files or folders.
+        where: What has these names, for messages.
+        test: The name that the user gives for the test part; None: find the test part by its name.
 
     Raises:
-        BadInput: Only some names do, there is no training part, or there are two of a kind.
+        BadInput: Only some names mean parts, there is no training part, or two names mean the same part.
     """
     names = list(names)
     kinds = {name: find_part(name) for name in names}
@@ -104,17 +103,17 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
 
 
 def list_folders(folder: Path) -> list[Path]:
-    """Returns the folders in a folder, sorted by name."""
+    """Returns the folders in a folder, sorted by name, without hidden ones."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
-    """Returns the files of a folder, sorted by path; `inside` takes those of its folders, too."""
+    """Returns the files of a folder, sorted by path; with `inside` also the files of all folders in it."""
     return sorted(_walk_files(folder, inside=inside))
 
 
 def list_tables(folder: Path) -> list[Path]:
-    """The tables in a folder, sorted by name; none where it has folders of pictures, beside which tables only tell."""
+    """Returns the tables in a folder, sorted by name; none beside folders of pictures, which tables only describe."""
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
     files = [path for path in list_files(folder, inside=False) if path.suffix.lower() in TABLES]
@@ -122,16 +121,16 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
-    """The parts of a folder of tables, by the names of its files without their endings; None: each is a client's."""
+    """Returns the parts in a folder of tables, by file names without endings; None: each table is of one client."""
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
 
 def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
-    """Returns what is said of files that are not read: how many there are of each ending.
+    """Returns a remark in a list that counts the unread files of each ending; an empty list if there are none.
 
     Args:
-        folder: That has them.
-        files: Not read.
+        folder: The folder that has these files.
+        files: The files that are not read.
     """
     counts = Counter(path.suffix.lower() or "without an ending" for path in files)
     if not counts:
@@ -141,11 +140,11 @@ def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
 
 
 def holds_clients(name: str, path: object) -> bool:
-    """Whether a folder of tables or of pictures holds the data of each client by itself.
+    """Returns whether a folder has a table, or a folder of pictures, for each client.
 
     Args:
-        name: Of the data set: `table` or `folder`; all others hold none.
-        path: The folder, as the user writes it.
+        name: Name of the data set: `table` or `folder`. For any other name the result is False.
+        path: Path of the folder, as the user writes it.
     """
     if name not in ("table", "folder") or not isinstance(path, str) or not path:
         return False
@@ -156,19 +155,19 @@ def holds_clients(name: str, path: object) -> bool:
         if name == "table":
             return find_table_parts(list_tables(folder)) is None
         return any(one.client for one in find_classes(folder).classes)
-    except (BadInput, OSError):  # whoever reads the folder says so
+    except (BadInput, OSError):  # the reader of the folder reports this error
         return False
 
 
 def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
-    """Finds the folders of classes: in the folder, in those of parts or clients, or one level deeper.
+    """Finds the folders of classes: in a folder, in its folders of parts or clients, or one level deeper.
 
     Args:
-        folder: Has them.
-        test: The folder of the test part, in it or a path; None: the names say it.
+        folder: The folder of the data set.
+        test: The folder of the test part: a name in `folder` or a path. None: find it by its name.
 
     Raises:
-        BadInput: The folders are of several kinds, or there are none.
+        BadInput: The folders are of several kinds, or no folder holds pictures.
 
     Example:
         >>> import tempfile
@@ -201,7 +200,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
 
 
 def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
-    """Adds the folders of classes of a folder, which is the whole, or a part or a client of it."""
+    """Adds the folders of classes that lie in one folder: that of the data set, of a part, or of a client."""
     full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if direct:
@@ -223,31 +222,31 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
 
 
 def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
-    """Whether a folder holds pictures itself, or `inside` it."""
+    """Returns whether a folder holds pictures; with `inside` also those in its folders count."""
     return any(path.suffix.lower() in PICTURES for path in _walk_files(folder, inside=inside))
 
 
 def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
-    """Returns the files of a folder in no order, but hidden ones and those of hidden folders."""
+    """Yields the files of a folder in any order, without hidden files and files in hidden folders."""
     for path in folder.rglob("*") if inside else folder.iterdir():
         if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
             yield path
 
 
 def find_part(name: str) -> str:
-    """The part that a name says, also that of a file of several (`train-00000-of-00002`); empty where it says none."""
+    """Returns the part that a name means, also for a numbered file (`train-00000-of-00002`); empty for other names."""
     return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Files of LEAF's JSON, the data of users, as LEAF and FedProx write them: which they are, and what they hold.
+# Files of LEAF's JSON, which hold the samples of each user, as LEAF and FedProx write them.
 
 ENDINGS = (".json", ".json.gz")
-BEGIN = 4096  # bytes of a file in which its first keys stand
+BEGIN = 4096  # bytes at the start of a file in which its first keys are looked for
 
 
 def is_leaf(thing: Any) -> bool:
-    """Whether a thing is what such a file holds.
+    """Returns whether an object is the content of a file of LEAF's JSON.
 
     Example:
         >>> import tempfile
@@ -261,10 +260,10 @@ def is_leaf(thing: Any) -> bool:
 
 
 def list_leaf_files(place: Path) -> dict[str, list[Path]]:
-    """Returns the files of each part of a file or a folder, by the part's name; none where there is no such file.
+    """Returns the files of LEAF's JSON in a file or a folder, by the name of their part; empty where there are none.
 
     Args:
-        place: A file, a folder of files, or one with folders of parts that have them.
+        place: A file, a folder of files, or a folder with one folder of files for each part.
     """
     if place.is_file():
         return {"train": [place]} if _is_leaf_file(place) else {}
@@ -274,10 +273,10 @@ def list_leaf_files(place: Path) -> dict[str, list[Path]]:
 
 
 def load_json(file: Path) -> Any:
-    """Returns what a JSON file of users holds.
+    """Returns the content of a file of LEAF's JSON.
 
     Raises:
-        BadInput: It is no JSON, or other JSON.
+        BadInput: The file is no JSON, or is JSON of another kind.
     """
     try:
         with gzip.open(file, "rb") if file.suffix.lower() == ".gz" else file.open("rb") as opened:
@@ -290,12 +289,12 @@ def load_json(file: Path) -> Any:
 
 
 def _list_json(folder: Path) -> list[Path]:
-    """Returns the files of users in a folder."""
+    """Returns the files of LEAF's JSON in a folder."""
     return [file for file in list_files(folder, inside=False) if _is_leaf_file(file)]
 
 
 def _is_leaf_file(file: Path) -> bool:
-    """Whether a file is JSON whose first keys are those of LEAF."""
+    """Returns whether a file is named as JSON and begins with the keys of LEAF."""
     if not file.name.lower().endswith(ENDINGS):
         return False
     try:

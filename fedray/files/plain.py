@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file that belongs to a run; readers see the old file or the new one.
+    """Writes a file of a run; readers see the old file or the new one, never half of it.
 
-    The directory is not made: that of a run may have been moved away, and must not begin again at its old place.
+    The directory is not made: a run directory that was moved away must not begin again at its old path.
 
     Raises:
         Unwritable: The file cannot be written.
@@ -41,10 +41,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file like `write_atomically`, for callers with messages of their own.
+    """Writes a file like `write_atomically`, but raises `OSError`, for callers with messages of their own.
 
     Raises:
-        OSError: The file cannot be written; the old one, if any, is as it was.
+        OSError: The file cannot be written; an old file of this name is unchanged.
     """
     with open_replacement(path) as file:
         file.write(data)
@@ -52,14 +52,14 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_replacement(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file that replaces `path` when the block ends without an error; its directory is there already.
+    """Opens a new file that replaces `path` when the block ends without an error; the directory must exist.
 
-    The file has a temporary name until it is complete and on the disk itself. So a crash leaves the old file, and
-    several processes may write the same path at once.
+    The file has a temporary name until it is complete and on the disk itself. A crash therefore leaves the old file,
+    and several processes may write the same path at once.
 
     Raises:
-        OSError: The file cannot be written, or something else than a file has this name; what was there before is as
-            it was.
+        OSError: The file cannot be written, or a directory or device has this name. Whatever had the name before is
+            unchanged.
     """
     part = path.with_name(f".{secrets.token_hex(12)}.part")
     try:
@@ -75,16 +75,16 @@ def open_replacement(path: Path) -> Iterator[IO[bytes]]:
 
 
 def refuse_special(path: Path) -> None:
-    """Raises `OSError` where no file can be written under a name, because a directory or a device has it already."""
+    """Raises `OSError` if a directory or a device has this path already, where no file can be written."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EEXIST, "it is no file", str(path))
 
 
 def make_parent(path: Path) -> None:
-    """Makes the directory that a file given by the user goes to, and those above it.
+    """Makes the directory of a file that the user names, and all directories above it.
 
     Raises:
-        Unwritable: It cannot be made.
+        Unwritable: The directory cannot be made.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,10 +93,10 @@ def make_parent(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder of a run directory, which is there itself.
+    """Makes a folder in a run directory; the run directory itself must exist.
 
     Raises:
-        Unwritable: It cannot be made.
+        Unwritable: The folder cannot be made.
     """
     try:
         path.mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Waits until a file, or the list of the names in a folder, is on the disk itself (fsync)."""
+    """Waits until a file, or a folder's list of names, is on the disk itself (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -119,8 +119,8 @@ def expand_user_path(key: str, text: str) -> Path:
     """Returns the path that a user wrote, with `~` expanded.
 
     Args:
-        key: Of the scenario, for the message.
-        text: The path.
+        key: The scenario key, for the message.
+        text: The path as the user wrote it.
 
     Raises:
         BadInput: No file can have this path.
@@ -129,20 +129,20 @@ def expand_user_path(key: str, text: str) -> Path:
         path = Path(text).expanduser()
         path.exists()
         str(path.absolute()).encode()
-    except UnicodeEncodeError:  # JSON, YAML and the page could not hold it, and safetensors does not find it
+    except UnicodeEncodeError:  # JSON, YAML and the page could not hold such a name, and safetensors does not find it
         raise BadInput(f"{key} = {quote_value(text, 200)}: its name is not UTF-8 text: rename it") from None
-    except (OSError, RuntimeError, ValueError) as error:  # too long a name; a home of nobody
+    except (OSError, RuntimeError, ValueError) as error:  # the name is too long, or names the home of an unknown user
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"{key} = {text[:100]}: no such path ({why}): correct it") from None
     return path
 
 
 def explain_missing_path(path: Path, what: str) -> str:
-    """Returns what to do about a path of a scenario where nothing is: a relative one counts from the working directory.
+    """Returns advice for a path in a scenario that does not exist; relative paths start at the working directory.
 
     Args:
         path: The path.
-        what: Should be there.
+        what: What should be there, such as `file`.
 
     Example:
         >>> explain_missing_path(Path("/data/mine.csv"), "file")
@@ -154,14 +154,14 @@ def explain_missing_path(path: Path, what: str) -> str:
 
 
 def confirm_writable(key: str, folder: Path) -> None:
-    """Writes and removes a small file where a directory is, or where it will be made: said before hours of training.
+    """Checks, before hours of training, that a directory can be written: writes and removes a small file there.
 
     Args:
         key: The option or argument, for the message.
-        folder: The directory; it need not exist.
+        folder: The directory; if it does not exist, the nearest directory above it is tested.
 
     Raises:
-        BadInput: Nothing can be written there.
+        BadInput: The directory cannot be written.
     """
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     try:
@@ -202,7 +202,7 @@ def replace_infinite(value: Any) -> Any:
 
 
 def hash_tensors(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over the tensors' names and their little-endian bytes, in the order of the dict."""
+    """Returns the SHA-256 of the names and the little-endian bytes of tensors, in the order of the dict."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         array = tensor.detach().cpu().numpy()
@@ -212,7 +212,7 @@ def hash_tensors(tensors: dict[str, Tensor]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A lock that ends with the process that holds it, however that ends.
+# A lock that ends when its process ends, however the process ends.
 
 log = logging.getLogger("fedray")
 LOCK_SECONDS = 30.0  # to wait for the process that holds the lock
@@ -220,18 +220,18 @@ LOCK_SECONDS = 30.0  # to wait for the process that holds the lock
 
 @contextmanager
 def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -> Iterator[int]:
-    """Holds the lock of a file, which is made if it is not there.
+    """Holds the lock of a file, and makes the file if it is missing.
 
     Args:
-        path: the file.
-        taken: raised where another process holds the lock for longer than `LOCK_SECONDS`.
-        wait: whether it may be held so long; else `taken` is raised at once.
+        path: The file.
+        taken: The error to raise if another process holds the lock.
+        wait: Whether to wait up to `LOCK_SECONDS` for the other process; otherwise `taken` is raised at once.
 
     Yields:
-        The descriptor of the file: a child process that has it keeps the lock too.
+        The descriptor of the file. A child process that inherits the descriptor keeps the lock, too.
 
     Raises:
-        Unwritable: the file cannot be written.
+        Unwritable: The file cannot be written.
 
     Example:
         >>> import tempfile
@@ -256,7 +256,7 @@ def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file now; False where there is no such file.
+    """Returns whether a process holds the lock of a file now; False where there is no such file.
 
     Example:
         >>> is_locked(Path("no such file"))
@@ -274,27 +274,29 @@ def _try_lock(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: nothing can be promised
+    except OSError:  # a file system without locks: go on without one
         return True
     return True
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The directory into which a call from Python writes: the one that it names, or one in a temporary folder.
+# The directory into which a call from Python writes: the directory that the call names, or one in a temporary folder.
 #
-# A temporary folder says which process made it, so that `fedray clean` knows which of them nobody uses any more.
+# A file in each temporary folder names the process that made the folder. From it, `fedray clean` knows which folders
+# nobody uses any more.
 
-PREFIX = "fedray-out-"  # of the temporary folders
-OWNER = "process.json"
+PREFIX = "fedray-out-"  # beginning of the names of temporary folders
+OWNER = "process.json"  # the file that names the process
 
 
 @contextmanager
 def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
-    """Gives the directory, which is made by whoever writes it.
+    """Yields the path of the output directory, which does not have to exist yet.
 
     Args:
-        out: What the user gave; None: a directory in a fresh temporary folder, which goes again where it stays empty.
-        name: Of the directory in the temporary folder.
+        out: The path that the user gave. None: a path in a new temporary folder; the folder is removed at the end of
+            the block if nothing was written.
+        name: Name of the directory in the temporary folder.
 
     Raises:
         BadInput: No directory can have this path.
@@ -321,10 +323,10 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
 
 
 def find_temporary(places: Sequence[Path]) -> list[Path]:
-    """Returns the temporary folders of this user, those of processes that go on among them.
+    """Returns the temporary folders of this user, also those whose process is still running.
 
     Args:
-        places: The directories in which they may be.
+        places: The directories in which to look.
     """
     found = []
     for path in sorted(path for place in places for path in place.glob(f"{PREFIX}*")):
@@ -335,7 +337,7 @@ def find_temporary(places: Sequence[Path]) -> list[Path]:
 
 
 def is_in_use(folder: Path) -> bool:
-    """Whether the process goes on that made a temporary folder; also where that cannot be known."""
+    """Returns whether the process that made a temporary folder is still running; True if that cannot be known."""
     try:
         owner = json.loads((folder / OWNER).read_bytes())
         if owner["host"] == socket.gethostname():

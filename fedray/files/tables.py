@@ -1,4 +1,4 @@
-"""The tables of a run directory and the columns of every table, and their readers."""
+"""The columns of every table that fedray writes, and the readers of the tables of a run directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The columns of every table, with their units: whoever writes a table takes their types from here.
+# The columns of every table, with their types and units. All writers of tables take the types from here.
 #
 # `fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
 # `metrics/scores.py`.
@@ -32,12 +32,13 @@ ColumnKind = Literal["whole", "number", "text", "flag", "numbers", "record"]
 
 
 class Column(NamedTuple):
-    """One column.
+    """The description of one column of a table.
 
     Attributes:
-        kind: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), `record` (a struct).
-        unit: of its values; empty where they have none.
-        text: what it is, in a few words.
+        kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
+            `record` (a struct).
+        unit: Unit of the values; empty where they have none.
+        text: Meaning of the values, in a few words.
     """
 
     kind: ColumnKind
@@ -164,14 +165,14 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns a table whose columns have the types of the catalogue; NaN is an empty cell.
+    """Returns a table whose columns have the types in `COLUMNS`; NaN becomes an empty cell.
 
     Args:
-        name: of the table.
-        columns: its values by column.
+        name: Name of the table, a key of `COLUMNS`.
+        columns: Values by name of the column.
 
     Raises:
-        KeyError: a column is not in the catalogue.
+        KeyError: A column is not in `COLUMNS`.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names
@@ -188,8 +189,8 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
     """Returns the schema of a table.
 
     Args:
-        name: of the table.
-        records: the types of its structs, which are known where it is written.
+        name: Name of the table, a key of `COLUMNS`.
+        records: Types of the columns of kind `record`, which only the writer of the table knows.
     """
     import pyarrow as pa
 
@@ -197,13 +198,13 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the files of a run directory hold, and their readers: summary, tables of jobs and rounds, arrays of pictures.
+# The files of a run directory and their readers: summary, tables of jobs and rounds, arrays of pictures.
 #
-# Whoever reads a run directory reads it here, so that a file of the wrong kind or with ids out of range is one line
-# with its name, whichever command meets it.
+# All commands read run directories with these functions. A file of the wrong kind, or with ids out of range, therefore
+# gives the same line with the file's name in every command.
 
 SUMMARY_FILE = "summary.json"
-FAILURE_FILE = "failure.json"  # what ended the run, until it goes on
+FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the run is resumed
 SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
 RESUME = "restore it, or let `fedray resume` make it again"
 
@@ -216,10 +217,10 @@ PICTURES = (
 
 
 def read_summary(out: Path) -> dict[str, Any]:
-    """`summary.json` of a finished run.
+    """Returns the content of `summary.json` of a finished run.
 
     Raises:
-        Damaged: it cannot be read, or a key is missing.
+        Damaged: The file cannot be read, or a key is missing.
 
     Example:
         >>> import tempfile
@@ -238,10 +239,10 @@ def read_summary(out: Path) -> dict[str, Any]:
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
-    """`rounds`, `clients` or `client_scores` of a run directory, all parts as one table, in the order of writing.
+    """Returns all parts of `rounds`, `clients` or `client_scores` as one table, in the order of writing; None if empty.
 
     Raises:
-        Damaged: a part cannot be read.
+        Damaged: A part cannot be read.
     """
     import pyarrow as pa
 
@@ -258,10 +259,10 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of `pictures.npz` that are not empty; none where there is no file.
+    """Returns the arrays of `pictures.npz` that are not empty, by name; an empty dict where there is no file.
 
     Raises:
-        Damaged: it cannot be read.
+        Damaged: The file cannot be read.
     """
     found = read_array_archive(path, PICTURES, RESUME) if path.exists() else {}
     return {name: array for name, array in found.items() if array.size}
@@ -275,13 +276,13 @@ def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple
     r"""Returns the columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
 
     Args:
-        key: Of the scenario, for messages.
+        key: The scenario key that names the file, for messages.
         path: The file.
-        needed: Columns that must be there.
-        more: Columns that may be there.
+        needed: Names of the required columns.
+        more: Names of the optional columns.
 
     Returns:
-        Columns `[n]` by name.
+        The columns by name, `[n]` float64 each.
 
     Raises:
         BadInput: The file cannot be read, lacks a column, has an unknown one, or has no rows.

@@ -1,1 +1,1 @@
-"""The forms in which people have their data, each read into a `Dataset`."""
+"""Readers of the forms in which people have their data; each returns a `Dataset`."""

@@ -1,4 +1,4 @@
-"""Arrays and tensors as people have them, as the NumPy arrays that a `Split` holds."""
+"""Conversion of people's arrays, tensors and labels to the NumPy arrays of a `Split`, with checks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fedray.data.spool import read_pieces
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the cells of a table's column hold where its type does not say it: numbers, numbers as text, truth values.
+# Tests of the cells of a table's column, where the type of the column says little: numbers, text, truth values.
 
-NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")  # what pandas calls objects that are numbers
+NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")  # pandas' names for objects that are numbers
 PLAIN = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 MARKED = re.compile(r"\s*[+-]?\d[\d.,' ]*")
 MARKS = "numbers with commas or other marks: read it with pandas.read_csv(..., thousands=..., decimal=...)"
 
 
 def is_text(column: Any) -> bool:
-    """Whether a pandas series holds text, or categories of anything."""
+    """Returns whether a pandas series holds text, or is of the type `category`."""
     if column.dtype.name == "category":
         return True
     return column.dtype.kind in "OU" and not holds_truth_values(column)
 
 
 def holds_truth_values(column: Any) -> bool:
-    """Whether a column holds True and False alone, apart from gaps."""
+    """Returns whether a column holds only True and False, apart from gaps."""
     if column.dtype.kind == "b":
         return True
     found = column.dropna() if column.dtype.name == "object" else ()
@@ -39,12 +39,12 @@ def holds_truth_values(column: Any) -> bool:
 
 
 def holds_words(column: Any) -> bool:
-    """Whether the values of a column are text or numbers, and no lists, dates or the like."""
+    """Returns whether all values of a column are text or numbers, rather than lists, dates or the like."""
     return column.dtype.name != "object" or all(isinstance(v, str | int | float | bool) for v in column.dropna())
 
 
 def unbox(column: Any) -> Any:
-    """Turns a pandas series of objects into numbers, if all of them are numbers or gaps.
+    """Converts a pandas series of objects to numbers, if all objects are numbers or gaps.
 
     Example:
         >>> import pandas as pd
@@ -61,13 +61,13 @@ def unbox(column: Any) -> Any:
 
 
 def is_number_text(column: Any) -> bool:
-    """Whether a column is text of which each value is a number, with a point or a whole one."""
+    """Returns whether each text of a column is a number, whole or with a decimal point."""
     there = column.dropna()
     return bool(len(there)) and all(isinstance(value, str) and PLAIN.fullmatch(value) for value in there)
 
 
 def holds_marked_numbers(column: Any) -> bool:
-    """Whether all values of a text column are numbers, and some have other marks than a point, such as `1,234`."""
+    """Returns whether all texts of a column are numbers, some with marks other than a point, such as `1,234`."""
     there = column.dropna()
     if not len(there) or not all(isinstance(value, str) and MARKED.fullmatch(value) for value in there):
         return False
@@ -75,15 +75,15 @@ def holds_marked_numbers(column: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Arrays and tensors as people have them, as the NumPy arrays that a `Split` holds.
+# Conversion of arrays and tensors.
 
 CHANNELS = (1, 3, 4)  # gray, colors, and colors with transparency
-COARSE = 1e-3  # of the targets' standard deviation: the largest rounding error
+COARSE = 1e-3  # largest rounding error allowed, as a share of the targets' standard deviation
 MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def list_classes(thing: Any) -> set[str]:
-    """Returns the package and name of a thing's class and of those it derives from, without importing any of them.
+    """Returns package and name of an object's class and of all its base classes, without importing any package.
 
     Example:
         >>> "numpy.ndarray" in list_classes(np.zeros(2))
@@ -93,20 +93,20 @@ def list_classes(thing: Any) -> set[str]:
 
 
 def is_array(thing: Any) -> bool:
-    """Whether a thing holds numbers or labels that `as_array` reads: an array, a tensor, a column of a table."""
+    """Returns whether `as_array` can convert an object: an array, a tensor or a column of a table."""
     kinds = {"numpy.ndarray", "torch.Tensor", "pandas.Series", "polars.Series", "pyarrow.Array", "pyarrow.ChunkedArray"}
     return bool(list_classes(thing) & {*kinds, "pandas.Index", "datasets.Column", "jaxlib.Array", "tensorflow.Tensor"})
 
 
 def as_array(values: Any, where: str) -> NDArray[Any]:
-    """Returns an array, a tensor, a column of a table or a list as a NumPy array in the byte order of this machine.
+    """Converts an array, a tensor, a column of a table or a list to a NumPy array in this machine's byte order.
 
     Args:
-        values: What the user has.
-        where: What messages call it.
+        values: The user's values.
+        where: Name of the values in messages.
 
     Raises:
-        BadInput: It is masked, ragged or no array at all.
+        BadInput: The values are masked, ragged or no array at all.
     """
     classes = list_classes(values)
     if isinstance(values, np.ma.MaskedArray):
@@ -127,7 +127,7 @@ def as_array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _stack(values: Any, where: str) -> NDArray[Any]:
-    """Returns a list of rows, or of values, as one array."""
+    """Converts a list of rows or of values to one array."""
     try:
         return np.asarray([as_array(v, where) if is_array(v) else v for v in values])
     except ValueError as error:
@@ -135,16 +135,16 @@ def _stack(values: Any, where: str) -> NDArray[Any]:
 
 
 def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Inputs as `RawRows` hold them: real numbers, whole numbers of tokens, or images with their channels first.
+    """Converts inputs to the form of `RawRows`: real numbers, whole numbers of tokens, or images with channels first.
 
-    They are not yet float32: what is subtracted before is known when all rows are there (`fedray.data.types`).
+    The conversion to float32 comes later, when all samples are known (`narrow` of `fedray.data.types`).
 
     Args:
         x: Inputs `[n]`, `[n, f]`, `[n, L]`, `[n, H, W]`, `[n, C, H, W]` or `[n, H, W, C]`.
-        where: What messages call it.
+        where: Name of the inputs in messages.
 
     Raises:
-        BadInput: They are no numbers, or numbers that float32 does not hold.
+        BadInput: The inputs are no numbers, or are too large for float32.
 
     Example:
         >>> as_inputs(as_array([1, 2], "x"), "x").tolist()
@@ -178,7 +178,7 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def as_float32(x: NDArray[Any]) -> NDArray[Any]:
-    """Real numbers as float32, unless it does not hold them; whole numbers and all else as they are."""
+    """Converts real numbers to float32, unless some are too large; returns all other arrays unchanged."""
     if x.dtype.kind != "f" or x.dtype == np.float32 or isinstance(x, np.ma.MaskedArray):
         return x
     with np.errstate(over="ignore"):
@@ -187,16 +187,18 @@ def as_float32(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
-    """Refuses targets that float32, in which they are kept, rounds by more than a thousandth of their deviation.
+    """Refuses targets that float32 rounds by more than a thousandth of their standard deviation.
 
-    Targets that are the same everywhere may be rounded. Only where the largest could be too large are all looked at.
+    fedray keeps targets in float32, and would measure errors against the rounded numbers. Constant targets may be
+    rounded. All targets of a column are compared only if the largest one may be too large.
 
     Args:
-        parts: Targets `[n, q]` or `[n]`; the deviation is that of the part, or of the first one if that is larger.
-        where: What messages call them.
+        parts: Targets of each part, `[n, q]` or `[n]`. The standard deviation is that of the part or of the first part,
+            whichever is larger.
+        where: Name of the targets in messages.
 
     Raises:
-        BadInput: Such targets; errors would be measured against other numbers than the user's.
+        BadInput: The rounding of some target is too large.
 
     Example:
         >>> refuse_coarse_targets([np.array([0.5, 1e9])], "data: the targets")
@@ -205,7 +207,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
         fedray.core.errors.BadInput: data: the targets are near 1e+09 with a standard deviation of 0.75, and float32 ...
     """
     for y in parts:
-        fine = y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and y.dtype.itemsize <= 4)  # nothing is rounded
+        fine = y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and y.dtype.itemsize <= 4)  # float32 rounds nothing
         if fine or y.shape[1:] != parts[0].shape[1:] or not y.size or not parts[0].size:
             continue
         first, given = (part.reshape(len(part), -1) for part in (parts[0], y))
@@ -224,7 +226,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
 
 
 def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Returns what an array of objects holds: rows as arrays, numbers, or text."""
+    """Converts an array of objects to numbers or text; rows that are arrays are stacked."""
     if len(x) and x.ndim == 1 and (is_array(x[0]) or isinstance(x[0], list | tuple)):
         return _stack(list(x), where)
     if all(isinstance(value, str) for value in x.ravel().tolist()):
@@ -236,7 +238,7 @@ def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
-    """Images `[n, C, H, W]`."""
+    """Returns images with their channels first, `[n, C, H, W]`."""
     if x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     elif x.shape[1] not in CHANNELS and x.shape[1] == x.shape[2] > x.shape[3]:
@@ -250,11 +252,11 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which rows lack a number or a label, what replaces what is missing, and the line about rows that are wrong.
+# Rows that lack a number or a label, means to fill gaps, and the message about wrong rows.
 
 
 def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
-    """Tells which rows have a number that is NaN, or an object that stands for nothing, `[n]`.
+    """Returns for each row whether a number is NaN or an object is missing, `[n]` bool.
 
     Example:
         >>> find_gaps(np.array([[1.0, np.nan], [2.0, 3.0]])).tolist()
@@ -267,14 +269,14 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Returns which rows have a real number that is wrong, `[n]`; those of other types have none."""
+    """Returns for each row whether a real number is wrong, `[n]` bool; False for all other types."""
     if values.dtype.kind != "f" or not len(values):
         return np.zeros(len(values), bool)
     return np.concatenate([wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)])
 
 
 def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
-    """Mean of each input over the rows that have it, `[...]`; 0 of an input that none has."""
+    """Returns the mean of each input over the rows that have it, `[...]` float32; 0 for an input that no row has."""
     total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     for piece in read_pieces(x):
         total += np.nansum(piece, axis=0, dtype=np.float64)
@@ -283,14 +285,14 @@ def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
-    """Refuses rows that are wrong; the line says how many they are, and which is the first.
+    """Raises an error if there are wrong rows; the message gives the number of wrong rows and the index of the first.
 
     Args:
-        wrong: Which ones are, `[n]`.
-        where: What messages call the data.
-        what: The rows have that is wrong.
+        wrong: Flags of the wrong rows, `[n]` bool.
+        where: Name of the data in the message.
+        what: The fault of the wrong rows, such as `no label`.
         remedy: The end of the message.
-        kind: Of rows, where there are several: `test `, with a space behind it.
+        kind: Kind of the rows if there are several, with a space at the end, such as `test `.
 
     Example:
         >>> refuse_rows(np.array([False, True]), "data", "no label", "fill them")
@@ -303,25 +305,25 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is to be predicted, in the forms that people have: numbers of classes 0 to C - 1 with their names, or targets.
+# Conversion of labels: to numbers of classes 0 to C - 1 with their names, or to targets.
 #
-# Text, truth values, whole numbers of any kind and one-hot rows are classes; real numbers are targets, also of one
-# dimension. A name is kept for each class.
+# Text, truth values, whole numbers of any kind and one-hot rows are classes. Real numbers are targets, also in one
+# dimension. Each class keeps a name.
 
-Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # each part's classes, their names, remarks
-FEW_CLASSES = 20  # beyond which whole numbers may be quantities
-MOST_RARE = 10  # rows a value, up to which real numbers that are whole are no classes
-MOST_CLASSES = 1000  # of whole numbers, beyond which they are classes only if most of them occur twice
+Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # classes of each part, their names, remarks
+FEW_CLASSES = 20  # more different whole numbers may be quantities
+MOST_RARE = 10  # many different real numbers are no classes, if each occurs in so few rows on average
+MOST_CLASSES = 1000  # more different labels are classes only if they are at most half as many as the rows
 
 
 class Labels(NamedTuple):
-    """Labels of both parts.
+    """The labels of the training and the test part.
 
     Attributes:
-        train: Classes `[n]` int64, or targets `[n, q]` float32.
-        test: The same of the test rows; None without any.
-        names: Of the classes; empty for a regression.
-        remarks: What was done that the user should know, a sentence each.
+        train: Classes `[n]` int64, or targets `[n, q]` float32, of the training rows.
+        test: Classes or targets of the test rows, in the same form; None without test rows.
+        names: Names of the classes; empty for a regression.
+        remarks: Sentences for the user about the conversion.
     """
 
     train: NDArray[Any]
@@ -331,16 +333,16 @@ class Labels(NamedTuple):
 
 
 def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names: Sequence[str] = ()) -> Labels:
-    """Labels as training needs them.
+    """Converts labels to numbers of classes or to targets.
 
     Args:
         train: Labels of the training rows, `[n]` or `[n, q]`, of any type, without gaps.
-        test: The same of the test rows; None without any.
-        task: `auto`, `classification` or `regression`.
-        names: Of the classes, where they are known; whole numbers are then 0 to C - 1, or 1 to C.
+        test: Labels of the test rows, in the same form; None without test rows.
+        task: Kind of the task: `auto`, `classification` or `regression`.
+        names: Names of the C classes, if known; whole numbers must then be 0 to C - 1, or 1 to C.
 
     Raises:
-        BadInput: They are no labels; one line with the remedy.
+        BadInput: The values cannot be labels; the message is one line with a remedy.
 
     Example:
         >>> read_labels(np.array(["cat", "dog", "cat"]), None, "auto")[0].tolist()
@@ -377,7 +379,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
 
 
 def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
-    """Returns an array of truth values, numbers or text; objects become what they hold."""
+    """Converts an array of objects to truth values, numbers or text; returns other arrays unchanged."""
     if values.dtype.kind != "O":
         return values
     kinds = {type(value) for value in values.ravel().tolist()}
@@ -394,7 +396,7 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
-    """Text of numbers as numbers, where these are targets or not all whole; and whether that has to be said."""
+    """Converts text of numbers to targets if they must be or are real; the flag asks for a remark on this."""
     if task == "classification" or any(part.dtype.kind != "U" or part.ndim != 1 for part in parts):
         return parts, False
     values = [str(value) for part in parts for value in part.tolist()]
@@ -405,7 +407,7 @@ def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArra
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
-    """Returns what labels are: `targets`, `one-hot` or `classes`."""
+    """Returns the kind of labels: `targets`, `one-hot` or `classes`."""
     first, shape = parts[0], list(parts[0].shape)
     if first.ndim > 2 or any(part.shape[1:] != first.shape[1:] for part in parts):
         other = "" if first.ndim > 2 else f", those of the test rows {list(parts[-1].shape)}"
@@ -438,18 +440,18 @@ def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
 
 
 def _is_one_hot(rows: NDArray[Any]) -> bool:
-    """Whether every row is 0 but for a single 1."""
+    """Returns whether every row has a single 1 and is 0 elsewhere."""
     if rows.dtype.kind not in "iufb":
         return False
     return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a word about real numbers that may be meant as classes: a sentence, or nothing.
+    """Returns a remark if targets may be meant as classes: whole real numbers that repeat; else an empty tuple.
 
     Args:
-        values: The targets of a regression, `[n]` or `[n, q]`; other types than real numbers are no doubt.
-        task: `auto`, `classification` or `regression`, as the user wrote it.
+        values: The targets of a regression, `[n]` or `[n, q]`; types other than real numbers give no remark.
+        task: Kind of the task as the user wrote it: `auto`, `classification` or `regression`.
     """
     if task != "auto" or values.dtype.kind != "f" or not len(values) or values.reshape(len(values), -1).shape[1] > 1:
         return ()
@@ -465,7 +467,7 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
 
 
 def is_whole_with_gaps(values: NDArray[Any]) -> bool:
-    """Whether labels are whole numbers of which some are missing, which makes real numbers of them."""
+    """Returns whether labels are whole numbers that became real numbers because some are missing."""
     if values.dtype.kind != "f" or values.ndim != 1:
         return False
     there = values[~np.isnan(values)]
@@ -473,11 +475,11 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 
 
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a word about many whole numbers, which may be meant as targets: a sentence, or nothing.
+    """Returns a remark if labels may be meant as targets: many different numbers; else an empty tuple.
 
     Args:
         values: The labels of a classification, `[n]`.
-        task: `auto`, `classification` or `regression`, as the user wrote it.
+        task: Kind of the task as the user wrote it: `auto`, `classification` or `regression`.
     """
     different = len(np.unique(values)) if task == "auto" and values.dtype.kind in "iuf" else 0
     if different <= FEW_CLASSES:
@@ -489,7 +491,7 @@ def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
 
 
 def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
-    """Classes 0 to C - 1 of each part, the names, and what is said of them."""
+    """Numbers the classes of each part from 0 to C - 1; returns the numbers, the names, and remarks."""
     if parts[0].dtype.kind == "f":
         parts = [part.astype(np.int64) for part in parts]
     different = np.unique(np.concatenate([np.unique(part) for part in parts]))
@@ -511,7 +513,7 @@ def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
 
 
 def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str, ...]) -> Numbered:
-    """Classes of labels whose names are known: text is one of them, whole numbers begin at 0 or at 1."""
+    """Numbers classes whose names are known: text must be one of the names, whole numbers begin at 0 or 1."""
     if parts[0].dtype.kind not in "iub":
         place = {name: code for code, name in enumerate(names)}
         if unknown := [str(value) for value in different.tolist() if str(value) not in place]:

@@ -1,4 +1,4 @@
-"""Data of which every client has its own: a mapping from clients to data, or a folder with a table for each client.
+"""Readers of data given client by client: a mapping from clients to data, a folder of tables, or LEAF's JSON.
 
 Example:
     >>> from fedray.data.adaptation import adapt
@@ -47,19 +47,19 @@ from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients are numbered in the order of the mapping, or of the names of the files. Their rows stand one client
-# after the other, and the partition `natural` gives them back.
+# The clients are numbered in the order of the mapping, or of the names of the files. The samples are joined client
+# after client. The partition `natural` gives each client its own samples back.
 
 
 def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
-    """A folder of Parquet, CSV or Feather files: one for each client, which is named after its file, or one a part.
+    """Reads a folder of Parquet, CSV or Feather files: a file for each client, named after it, or for each part.
 
     Args:
-        folder: Of the files.
-        reading: How they are read; `reading.test` names the file of the test part.
+        folder: The folder of the files.
+        reading: The options for reading; `reading.test` names the file of the test part.
 
     Raises:
-        BadInput: There are none, two have one name, or an option cannot act.
+        BadInput: There are no such files, two files have one name, or an option has no effect.
     """
     files = list_tables(folder)
     if not files:
@@ -81,15 +81,15 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
 
 
 def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
-    """Returns the tables of clients by the names of their files."""
+    """Reads the tables of clients; the name of a client is that of the file."""
     if twice := [name for name, number in Counter(file.stem for file in files).items() if number > 1]:
         raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
     return {file.stem: read_frame(file) for file in files}
 
 
 def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """A mapping from clients to data: tables, their files, Hugging Face data sets, pairs, or torch data sets."""
-    texts = all(isinstance(value, str) for value in things.values())  # paths, say
+    """Reads a mapping from clients to tables, files of tables, Hugging Face data sets, pairs, or torch data sets."""
+    texts = all(isinstance(value, str) for value in things.values())  # such as paths
     if not texts and not any(_is_readable(value) for value in things.values()):
         each = [f"{key} ({name_type(v) if is_array(v) else describe_thing(v)})" for key, v in things.items()]
         has = ", ".join(each[:MOST_NAMED] + ["..."] * (len(each) > MOST_NAMED))
@@ -114,7 +114,7 @@ def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 
 def _read_client_folders(things: Mapping[Any, Any], folders: Mapping[Any, Path], reading: ReadOptions) -> Dataset:
-    """Returns a mapping from clients to folders of pictures."""
+    """Reads a mapping from clients to folders of pictures."""
     places = {str(client): expand_user_path("data", str(folder)) for client, folder in folders.items()}
     for client, place in places.items():
         if list_tables(place):
@@ -127,7 +127,7 @@ def _read_client_folders(things: Mapping[Any, Any], folders: Mapping[Any, Path],
 
 
 def _is_readable(value: Any) -> bool:
-    """Whether a value of a mapping may be the data of a client."""
+    """Returns whether a value of a mapping may be the data of a client."""
     known = isinstance(value, Path | Dataset) or is_frame(value) or is_torch_set(value)
     return known or is_pair(value) or hugging_face.is_hugging_face(value) or isinstance(value, Mapping)
 
@@ -137,15 +137,15 @@ def read_clients(
     reading: ReadOptions,
     name: str = "clients",
 ) -> Dataset:
-    """Returns the data of several clients as one data set.
+    """Joins the data of several clients to one data set.
 
     Args:
-        clients: The data of each, all of one form.
-        reading: How they are read.
-        name: Of the data set.
+        clients: The data of each client by name, all in the same form.
+        reading: The options for reading.
+        name: Name of the data set.
 
     Raises:
-        BadInput: The clients' data do not fit each other; the line names the client.
+        BadInput: The data of a client do not fit those of the others; the message names the client.
 
     Example:
         >>> import pandas as pd
@@ -177,21 +177,21 @@ def read_clients(
 
 
 def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
-    """Refuses a client without rows, of which the data set would know nothing.
+    """Refuses clients without samples, because the data set would not contain such a client.
 
     Args:
-        sizes: Rows of each client.
-        names: Of the clients.
+        sizes: Number of samples of each client.
+        names: Names of the clients.
 
     Raises:
-        BadInput: Names the first one.
+        BadInput: A client has no samples, but another has some; the message names the first such client.
     """
     if 0 in sizes and any(sizes):
         raise BadInput(f"data: client {names[sizes.index(0)]} has no rows: leave it out")
 
 
 def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, name: str) -> Dataset:
-    """Tables below each other, with a column that says whose each row is."""
+    """Joins the tables of clients to one with a column that names the client; converts that table to a data set."""
     import pandas as pd
 
     refuse_empty([len(frame) for frame in frames], names)
@@ -211,14 +211,14 @@ def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, 
 
 
 def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
-    """Rows of all clients, one after the other.
+    """Joins the samples of all clients, client after client.
 
     Args:
-        parts: Rows of each.
-        names: Of the clients.
+        parts: The samples of each client.
+        names: Names of the clients.
 
     Raises:
-        BadInput: They are not of one shape and type.
+        BadInput: The samples of the clients differ in shape or type.
     """
     spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
     alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
@@ -239,19 +239,19 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# LEAF's JSON, the data of users: as a dict, a file, or a folder with `train` and `test`; a client is a user.
+# LEAF's JSON with the samples of users: a dict, a file, or a folder with `train` and `test`. Each user is a client.
 
 
 def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
-    """Returns the rows of all users; a client is a user who has training rows.
+    """Converts the samples of all users to a data set; each user with training samples is a client.
 
     Args:
-        train: What files of the training part hold.
-        test: What files of the test part hold; its users may be others, whose rows are then no known client's.
-        reading: How the rows are read.
+        train: Contents of the files of the training part.
+        test: Contents of the files of the test part. Test samples of users without training samples have group -1.
+        reading: The options for reading.
 
     Raises:
-        BadInput: A user has no rows, or rows that do not fit those of others.
+        BadInput: A user has no training samples, or the samples of a user do not fit those of others.
     """
     names, rows = _read_users(train, reading)
     refuse_empty([len(part.x) for part in rows], names)
@@ -265,7 +265,7 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
 
 
 def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
-    """The data set of a file or a folder that `list_leaf_files` finds; `reading.test` is another one, or None."""
+    """Reads LEAF's JSON from a file or folder; `reading.test` is None or another file, folder or dict for testing."""
     parts = list_leaf_files(place)
     tests = [files for part, files in parts.items() if part != "train"]
     test = [load_json(file) for file in (tests[0] if tests else [])]
@@ -280,14 +280,14 @@ def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
 
 
 def holds_users(thing: Any) -> bool:
-    """Whether a thing is LEAF's JSON: a dict, two of them (train, test), or a file or a folder of such files."""
+    """Returns whether an object is LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
     if isinstance(thing, Path):
         return bool(list_leaf_files(thing))
     return is_leaf(thing) or (is_pair(thing) and all(is_leaf(part) for part in thing))
 
 
 def read_users(thing: Any, reading: ReadOptions) -> Dataset:
-    """Returns the data set of what `holds_users` finds."""
+    """Reads an object for which `holds_users` is True."""
     if isinstance(thing, Path):
         return read_leaf_files(thing, reading)
     train, test = thing if is_pair(thing) else (thing, reading.test)
@@ -297,7 +297,7 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:
-    """Returns the users of some files in their order, and the rows of each."""
+    """Returns the names of the users in some files, in order, and the samples of each user."""
     found: dict[str, RawRows] = {}
     for data in files:
         if not is_leaf(data):

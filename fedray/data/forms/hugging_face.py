@@ -1,4 +1,4 @@
-"""Hugging Face data sets: which columns of a `datasets.Dataset` are read, and how."""
+"""Reader of Hugging Face data sets: choice of splits and columns, and conversion of the columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from fedray.files.layout import find_part
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A column of pictures, of lists or of text is the input by itself; without one, all columns of numbers and categories
-# are, as those of a table. Rows are read in pieces from the mapped files.
+# If there is a column of pictures, lists or text, this column alone is the input. Otherwise all columns of numbers and
+# categories are inputs, as in a table. Samples are read in pieces from the mapped files.
 
 PIECE_ROWS = 10_000
 _DATASET, _DICT = "datasets.Dataset", "datasets.DatasetDict"
 
 
 def is_hugging_face(thing: Any) -> bool:
-    """Whether a thing is a data set of `datasets`, of any kind.
+    """Returns whether an object is a data set of the package `datasets`, of any kind.
 
     Example:
         >>> is_hugging_face({"train": [1, 2]})
@@ -41,7 +41,7 @@ def is_hugging_face(thing: Any) -> bool:
 
 
 def tell_transform(thing: Any) -> list[str]:
-    """What is said of a data set whose rows are transformed when they are asked for; nothing of any other thing."""
+    """Returns a remark in a list if a data set transforms samples when they are fetched; else an empty list."""
     parts = list(thing.values()) if _DICT in list_classes(thing) else [thing]
     if not any(_DATASET in list_classes(part) and part.format["type"] == "custom" for part in parts):
         return []
@@ -52,13 +52,13 @@ def tell_transform(thing: Any) -> list[str]:
 
 
 def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None, name: str = "hf") -> Dataset:
-    """Returns a `datasets.Dataset` or `DatasetDict`.
+    """Converts a `datasets.Dataset` or `DatasetDict` to a data set.
 
     Args:
-        thing: The data set, or several by their splits.
-        reading: How it is read; `reading.test` names the split of the test rows, or is another `Dataset`.
-        split: The split of the training rows; None: `train`, or the only one.
-        name: Of the data set.
+        thing: The `Dataset`, or the `DatasetDict` of several splits.
+        reading: The options for reading; `reading.test` names the split of the test samples, or is another `Dataset`.
+        split: Name of the training split. None: the split `train`, or the only split.
+        name: Name of the data set.
 
     Raises:
         BadInput: A split or a column is missing, or cannot be read.
@@ -86,7 +86,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
 
 
 def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:
-    """Returns the training part, the test part or None, and what is said of other splits."""
+    """Returns the training part, the test part or None, and remarks on splits that are left out."""
     classes = list_classes(thing)
     if any(name.endswith(("IterableDataset", "IterableDatasetDict")) for name in classes):
         raise BadInput("data is read as a stream: load it without streaming=True")
@@ -115,7 +115,7 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
 
 
 def _kind_of(feature: Any) -> str:
-    """Returns what a column holds: picture, classes, list, text, number, or other."""
+    """Returns the kind of a column: picture, classes, list, text, number, or other."""
     name = type(feature).__name__
     if name in ("Image", "ClassLabel"):
         return {"Image": "picture", "ClassLabel": "classes"}[name]
@@ -132,7 +132,7 @@ def _kind_of(feature: Any) -> str:
 
 
 def _find_target(dataset: Any) -> str:
-    """Returns the column to predict: the only one of classes, or one that is called so."""
+    """Finds the column to predict: the only column of classes, or one with a name such as `label`."""
     kinds = {column: _kind_of(feature) for column, feature in dataset.features.items()}
     found = [column for column, kind in kinds.items() if kind == "classes"]
     if len(found) != 1:
@@ -144,7 +144,7 @@ def _find_target(dataset: Any) -> str:
 
 
 def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
-    """Returns the one column of pictures, lists or text that is the input; none where the columns of numbers are."""
+    """Finds the one input column of pictures, lists or text; an empty list if columns of numbers are the inputs."""
     kinds = {c: _kind_of(f) for c, f in dataset.features.items() if c != target and c != reading.group}
     for kind in ("picture", "text" if reading.tokenizer is not None else "list", "list"):
         found = [column for column, one in kinds.items() if one == kind]
@@ -157,7 +157,7 @@ def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
 
 
 def _class_names(dataset: Any, target: Any) -> tuple[str, ...]:
-    """Returns the names of the classes, where the target has some."""
+    """Returns the names of the classes, if the target column has them; else an empty tuple."""
     feature = dataset.features.get(target) if isinstance(target, str) else None
     return tuple(feature.names) if feature is not None and _kind_of(feature) == "classes" else ()
 
@@ -171,7 +171,7 @@ def _scalar_frame(dataset: Any, name: str) -> ArrowFrame:
 
 
 def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[list[Array], tuple[str, ...]]:
-    """The inputs of splits that are one column, and what was done to them; pictures of all splits become alike."""
+    """Reads one input column of each split; returns the inputs and remarks. All pictures get the same channels."""
     kind = _kind_of(parts[0].features[column])
     each = [part.select_columns([column]).with_format("arrow").iter(batch_size=PIECE_ROWS) for part in parts]
     for key, value, needs in (("tokenizer", reading.tokenizer, "text"), ("size", reading.size, "picture")):
@@ -192,7 +192,7 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
 def _read_part(  # noqa: PLR0917
     dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
 ) -> RawRows:
-    """Returns the rows of a split whose inputs `x` are one column; `clients` says whose the training rows are."""
+    """Makes the raw samples of a split with inputs `x`; `clients` is the group column of the training split."""
     frame = _scalar_frame(dataset, name)
     if isinstance(target, str) and target not in list(frame):
         y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
@@ -207,7 +207,7 @@ def _read_part(  # noqa: PLR0917
 
 
 def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
-    """Returns the encoded pictures of a column, with what messages call them."""
+    """Yields the encoded pictures of a column, each with its name for messages."""
     row = 0
     for piece in pieces:
         for entry in piece.column(column).to_pylist():
@@ -221,7 +221,7 @@ def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
 
 
 def _stack_lists(pieces: Any, column: str) -> Array:
-    """Returns the lists of a column as one array `[n, ...]`."""
+    """Converts the lists of a column to one array, `[n, ...]`."""
     spool = Spool()
     for piece in pieces:
         for chunk in piece.column(column).chunks:
@@ -233,7 +233,7 @@ def _stack_lists(pieces: Any, column: str) -> Array:
 
 
 def _unnest(chunk: Any, column: str) -> Array:
-    """Returns the numbers of nested lists of one length."""
+    """Converts nested lists of equal lengths to an array."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -252,7 +252,7 @@ def _unnest(chunk: Any, column: str) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Hugging Face data sets on disk and in the user's cache; nothing is downloaded unless asked.
+# Hugging Face data sets on disk and in the user's cache; nothing is downloaded unless the user requests it.
 
 BUILDERS = {
     ".parquet": "parquet",
@@ -273,14 +273,14 @@ def load_hf(
     split: str | None = None,
     download: bool = False,
 ) -> Dataset:
-    """Returns a data set of the user's disk or of their Hugging Face cache.
+    """Loads a Hugging Face data set from the user's disk or cache.
 
     Args:
-        reading: How it is read; `test` is the split of the test rows, and `input` and `target` may be None where there
-            is one candidate.
+        reading: The options for reading; `test` names the test split. `input` and `target` may be None if there is only
+            one candidate.
         path: A folder that `save_to_disk` wrote, a folder or file that `load_dataset` reads, or a name in the cache.
         config: Configuration of a named data set.
-        split: The split of the training rows; None: `train`, or the only one.
+        split: Name of the training split. None: the split `train`, or the only split.
         download: Whether a named data set may be downloaded.
     """
     return read_hugging_face(_open(path, config, download=download), reading, split)
@@ -289,7 +289,7 @@ def load_hf(
 def find_hf_files(
     _root: Path | None, path: str | None = None, config: str | None = None, download: bool = False, **_: Any
 ) -> Path:
-    """Returns where the files of a data set are: its folder or file, or its folder in the cache.
+    """Returns the folder or file of a data set, or its folder in the cache.
 
     Example:
         >>> find_hf_files(None, path="no_such_data_set")  # doctest: +ELLIPSIS
@@ -313,17 +313,17 @@ def find_hf_files(
 
 
 def is_saved(thing: Any) -> bool:
-    """Whether a thing is the path of a folder that `save_to_disk` wrote."""
+    """Returns whether an object is the path of a folder that `save_to_disk` wrote."""
     return isinstance(thing, Path) and any((thing / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def read_saved(place: Path, reading: ReadOptions) -> Dataset:
-    """Returns the data set of such a folder."""
+    """Reads the data set of a folder that `save_to_disk` wrote."""
     return read_hugging_face(_open(str(place), None, download=False), reading)
 
 
 def _find_cache() -> Path:
-    """Returns where `datasets` keeps what it has prepared; asked without importing it, which takes a second."""
+    """Returns the cache folder of the package `datasets`, without the slow import of that package."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets").expanduser()
 
@@ -350,7 +350,7 @@ def _open(path: str | None, config: str | None, *, download: bool) -> Any:
         if isinstance(error, ConnectionError) and not download:
             raise BadInput(f"data.path = {path} is not in the cache: write data.download: true") from error
         why: BaseException = error
-        while why.__cause__ is not None:  # the outer ones say that something went wrong
+        while why.__cause__ is not None:  # the outer errors say only that something went wrong
             why = why.__cause__
         raise BadInput(
             f"data.path = {files or place}: datasets cannot read it ({show_line(f'{type(why).__name__}: {why}')}): "
@@ -360,7 +360,7 @@ def _open(path: str | None, config: str | None, *, download: bool) -> Any:
 
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
-    """Keeps `datasets` from the network while the block runs."""
+    """Keeps `datasets` off the network while the block runs, if `wanted`."""
     modules: list[Any] = [sys.modules[name] for name in ("datasets.config", "huggingface_hub.constants")]
     before = [getattr(module, "HF_HUB_OFFLINE", False) for module in modules]
     try:

@@ -1,4 +1,4 @@
-"""Pairs of inputs and labels: arrays, tensors and texts, and the map-style data sets of torch, whose items are pairs.
+"""Reader of pairs of inputs and labels: arrays, tensors, texts, and map-style data sets of torch.
 
 Example:
     >>> train, held = read_raw_parts((np.eye(2), ["no", "yes"]), ReadOptions())
@@ -32,7 +32,7 @@ MOST_NAMED = 4
 
 
 def describe_thing(thing: Any) -> str:
-    """Returns what a thing is that no form is."""
+    """Describes an object of unknown form, for messages."""
     if isinstance(thing, tuple | list):
         inner = ", ".join(name_type(part) for part in thing[:MOST_NAMED])
         return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > MOST_NAMED else ''})"
@@ -42,21 +42,21 @@ def describe_thing(thing: Any) -> str:
 
 
 def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
-    """Returns the data set of whatever `read_raw_parts` reads."""
+    """Converts any object that `read_raw_parts` can read to a data set."""
     train, held = read_raw_parts(thing, reading)
     name = "torch" if is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
     return make_dataset(name, train, held, reading)
 
 
 def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows | None]:
-    """Returns the training rows and the test rows, or None, of arrays, tensors, texts and torch's data sets.
+    """Reads training and test samples from arrays, tensors, texts or torch's data sets; the test part may be None.
 
     Args:
-        thing: A pair (x, y), two pairs, a torch data set or two of them, or a path of pictures.
-        reading: How they are read.
+        thing: A pair (x, y), two pairs (train, test), a data set of torch, or two of them.
+        reading: The options for reading.
 
     Raises:
-        BadInput: It is none of these.
+        BadInput: The object is none of these, or cannot be read.
     """
     if is_torch_set(thing):
         test = reading.test
@@ -78,7 +78,7 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
 
 
 def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
-    """Returns the rows of a pair (x, y)."""
+    """Reads the samples of a pair (x, y)."""
     if not is_pair(pair):
         raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
     x, y = pair
@@ -100,7 +100,7 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
 
 
 def is_pair(thing: Any) -> bool:
-    """Whether a thing is two others, which are no plain values."""
+    """Returns whether an object is a tuple or list of two objects, neither of them a plain value."""
     return isinstance(thing, tuple | list) and len(thing) == 2 and not any(np.isscalar(part) for part in thing)
 
 
@@ -109,26 +109,26 @@ def _are_torch_sets(thing: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Map-style data sets of torch: each item is a pair of an input and a label, and is asked for once.
+# Map-style data sets of torch. Each item is a pair of an input and a label; fedray fetches each item once.
 
 PIECE_ROWS = 1024
-ASKED_AGAIN = 8  # items
+ASKED_AGAIN = 8  # first items, which are fetched twice to notice random transforms
 
 
 def is_torch_set(thing: Any) -> bool:
-    """Whether a thing is a data set of torch, of any style."""
+    """Returns whether an object is a data set of torch, of any style."""
     return bool(list_classes(thing) & {"torch.Dataset", "torch.IterableDataset"})
 
 
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
-    """Returns the rows of a map-style data set; names of the classes are its `classes`, where it has them.
+    """Reads the samples of a map-style data set; the attribute `classes`, if there is one, names the classes.
 
     Args:
-        dataset: Has a length, and `dataset[i]` is a pair.
-        reading: How pictures and text are read.
+        dataset: The data set; it has a length, and `dataset[i]` is a pair.
+        reading: The options for reading pictures and text.
 
     Raises:
-        BadInput: It is of another style, or its items are no pairs.
+        BadInput: The data set is of another style, or its items are no pairs.
 
     Example:
         >>> pairs = [(np.full(3, i, np.float32), i % 2) for i in range(10)]
@@ -181,7 +181,7 @@ def _as_input(value: Any, i: int) -> Array:
 
 
 def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> None:
-    """Says that a data set's transform draws at random, which happens once here; its first items are asked again."""
+    """Warns if a transform draws at random, which would act only once; fetches the first items again to find out."""
     for i, array in enumerate(first):
         with blame_user_code(f"data: item {i}"):
             again = dataset[i][0]
@@ -197,7 +197,7 @@ def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> No
 
 
 def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
-    """Puts rows that wait behind the others."""
+    """Moves the waiting inputs to the end of the spool."""
     if not waiting:
         return
     shapes = {array.shape for array in waiting}

@@ -1,8 +1,8 @@
-"""Pictures as numbers, and folders of them with a folder for each class, also by part and by client.
+"""Reader of pictures, and of folders with a folder of pictures for each class, also by part and by client.
 
-One picture has the numbers that Pillow reads, or there is one line that says why not. Gray, color
-and transparency of 8 bits are bytes; gray of more bits is whole numbers, and real numbers stay real. What Pillow would
-mix (CMYK) is refused. A picture is turned as its EXIF says.
+A picture keeps the numbers that Pillow reads. Otherwise it is refused with a message of one line. Gray, color and
+transparency of 8 bits become bytes. Gray of more bits becomes whole numbers, and real numbers stay real. Pictures whose
+colors Pillow would mix (CMYK) are refused. A picture is turned as its EXIF data say.
 
 Example:
     >>> import tempfile
@@ -42,16 +42,16 @@ from fedray.files.plain import expand_user_path, explain_missing_path
 OPTIONS = ("test", "test_fraction", "size")
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One picture as numbers.
+# Conversion of one picture to numbers.
 BYTES, WHOLE, REAL = "8 bits", "whole numbers of more than 8 bits", "real numbers"
 
 
 class Decoded(NamedTuple):
-    """A picture.
+    """A picture as numbers.
 
     Attributes:
-        pixels: `[C, H, W]`: uint8, int32 or float32; C is 1 (gray), 3 (color) or 4 (color with transparency).
-        levels: What its numbers are: `BYTES`, `WHOLE` or `REAL`.
+        pixels: Numbers `[C, H, W]` uint8, int32 or float32; C is 1 (gray), 3 (color) or 4 (color and transparency).
+        levels: Kind of the numbers: `BYTES`, `WHOLE` or `REAL`.
     """
 
     pixels: Array
@@ -59,15 +59,15 @@ class Decoded(NamedTuple):
 
 
 def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
-    """Returns a picture as numbers.
+    """Converts a picture to numbers.
 
     Args:
-        source: A file, its bytes, or a PIL image.
-        size: Height and width that it is brought to; None: it stays as it is.
-        where: What messages call it.
+        source: The picture: a file, the bytes of a file, or a PIL image.
+        size: Height and width in pixels to which the picture is resized; None: it keeps its size.
+        where: Name of the picture in messages.
 
     Raises:
-        BadInput: It cannot be read, or not without changing its numbers.
+        BadInput: The picture cannot be read, or not without a change of its numbers.
     """
     from PIL import Image, ImageOps
 
@@ -80,7 +80,7 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
             raise BadInput(
                 f"data: {where} has 16 bits a color, of which 8 would be left: convert it, or give pictures as arrays"
             )
-        with suppress(Exception):  # of damaged EXIF, which says nothing
+        with suppress(Exception):  # damaged EXIF data are ignored
             picture = ImageOps.exif_transpose(picture)
         levels = WHOLE if picture.mode.startswith("I") else REAL if picture.mode == "F" else BYTES
         if levels == BYTES:
@@ -97,7 +97,7 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
 
 
 def _read_header(picture: Any) -> tuple[str, int]:
-    """How a file that is opened and not yet read packs its numbers, and its largest level; 0 where it says none."""
+    """Returns how an opened file packs numbers, and its largest level (0 if unknown); pixels are not read yet."""
     tiles = getattr(picture, "tile", ())
     if not tiles:
         return "", 0
@@ -107,7 +107,7 @@ def _read_header(picture: Any) -> tuple[str, int]:
 
 
 def _find_channels(picture: Any, where: str) -> Any:
-    """Returns a picture of bytes in gray, color, or color with transparency, where there is some."""
+    """Converts a picture of bytes to gray, color, or color with transparency if a pixel is transparent."""
     mode = picture.mode
     if mode in ("1", "L"):
         return picture.convert("L")
@@ -121,39 +121,39 @@ def _find_channels(picture: Any, where: str) -> Any:
 
 
 def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
-    """Returns a gray picture of more than 8 bits, as an image of 32 bits with the numbers of its file."""
+    """Converts a gray picture of more than 8 bits to an image of 32 bits with the numbers of the file."""
     from PIL import Image
 
     numbers = np.asarray(picture)
-    if raw == "I;32N" and numbers.min() < 0:  # they are unsigned, and Pillow has signed ones
+    if raw == "I;32N" and numbers.min() < 0:  # unsigned in the file, but signed in Pillow
         raise BadInput(f"data: {where} has levels above 2,147,483,647: give pictures as arrays")
-    if most not in (0, 65_535):  # Pillow raised them to 16 bits
+    if most not in (0, 65_535):  # Pillow scaled the levels to 16 bits
         numbers = np.rint(numbers * (most / 65_535))
     return Image.fromarray(numbers.astype(np.int32))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Many pictures as rows, and folders of them.
+# Conversion of many pictures to an array, and folders of pictures.
 
 
 class PictureRows:
-    """Collects pictures of one size and of one kind of numbers as rows `[n, C, H, W]`, whatever comes first.
+    """Collects pictures of one size and one kind of numbers in an array `[n, C, H, W]`, in order.
 
-    All get the channels of the one that has most, which loses nothing: gray ones among colored ones three equal
-    channels, and opaque ones among transparent ones a fourth that is 255.
+    All pictures get as many channels as the one with the most; nothing is lost. Gray pictures among colored ones get
+    three equal channels. Opaque pictures among transparent ones get a fourth channel of 255.
     """
 
     def __init__(self) -> None:
-        """Begins without pictures."""
+        """Makes an empty collection."""
         self._spool, self._waiting = Spool(), list[Array]()
         self._first: tuple[Decoded, str] | None = None
         self._counts = Counter[int]()  # pictures by their channels
 
     def append(self, picture: Decoded, where: str) -> None:
-        """Adds a picture, which messages call `where`.
+        """Adds a picture; `where` is its name in messages.
 
         Raises:
-            BadInput: It is not of the size or not of the kind of those before it.
+            BadInput: The picture differs from the first one in size or in the kind of its numbers.
         """
         first, name = self._first = self._first or (picture, where)
         if picture.levels != first.levels:
@@ -174,16 +174,16 @@ class PictureRows:
 
     @property
     def number(self) -> int:
-        """How many there are."""
+        """Number of pictures."""
         return self._counts.total()
 
     def finish(self) -> Array:
-        """All pictures."""
+        """Returns all pictures, `[n, C, H, W]`."""
         self._flush()
         return self._spool.finish()
 
     def remarks(self) -> tuple[str, ...]:
-        """Returns what was done to some of them, a sentence each."""
+        """Returns a remark if some pictures got more channels; else an empty tuple."""
         words, most = {1: "gray", 3: "in color", 4: "transparent"}, max(self._counts, default=0)
         few = " and ".join(f"{count:,} are {words[c]}" for c, count in sorted(self._counts.items()) if c < most)
         more = {3: "color, with three equal channels", 4: "color with a fourth channel for transparency"}
@@ -197,11 +197,11 @@ class PictureRows:
 
 
 def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tuple[Array, tuple[str, ...]]:
-    """Pictures as rows `[n, C, H, W]`, and what was done to some of them.
+    """Converts pictures to an array `[n, C, H, W]`; returns the array, and remarks on changed pictures.
 
     Args:
-        pictures: Each a file, bytes or a PIL image, and what messages call it.
-        size: Height and width that they are brought to; None: they are of one size.
+        pictures: Pairs of a picture (a file, bytes or a PIL image) and its name in messages.
+        size: Height and width in pixels to which pictures are resized; None: all must be of one size.
     """
     rows = PictureRows()
     for source, where in pictures:
@@ -210,7 +210,7 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
 
 
 def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    """Returns the folder of `data.path`, which holds a folder for each class, or parts or clients with these."""
+    """Returns the folder of `data.path`, which holds folders of classes, directly or in folders of parts or clients."""
     if not path:
         raise BadInput("data.path is missing: give a folder that has a folder of pictures for each class")
     folder = expand_user_path("data.path", path)
@@ -220,12 +220,12 @@ def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -
 
 
 def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Dataset:
-    """Returns the pictures of a folder, client after client in the order of classes and names.
+    """Reads the pictures of a folder, client after client in the order of classes and names.
 
     Args:
-        folder: Has a folder for each class; or folders of parts or of clients that have them (`fedray.files.layout`).
-            Or one for each client.
-        reading: How they are read; `reading.test` names the part, or another folder, that has the test rows.
+        folder: A folder with a folder for each class, directly or in folders of parts or clients
+            (`fedray.files.layout`). Or a mapping from clients to such folders.
+        reading: The options for reading; `reading.test` names the test part, or another folder with the test pictures.
 
     Raises:
         BadInput: There are no such folders, or the pictures are of several sizes or kinds.
@@ -243,7 +243,7 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     x, said = stack_pictures(((file, str(file.relative_to(one.path.parent))) for one, file in rows), reading.size)
     label, number = ({name: i for i, name in enumerate(each)} for each in (names, clients))
     y, owner = np.array([(label[one.name], number.get(one.client, -1)) for one, _ in rows]).T
-    n = sum(one.part == "train" for one, _ in rows)  # the first ones
+    n = sum(one.part == "train" for one, _ in rows)  # the training pictures come first
     train, test = RawRows(x[:n], y[:n], names=names), RawRows(x[n:], y[n:])
     if clients != [""]:
         columns = {CLIENT: np.array(clients)[owner[:n]]}
@@ -258,7 +258,7 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
 
 
 def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
-    """Returns the folders of the classes of several clients, each of whom has a folder."""
+    """Joins the folders of classes of several clients, each of which has its own folder."""
     each = {client: find_classes(folder) for client, folder in folders.items()}
     parts = {client: {one.part for one in layout.classes} for client, layout in each.items()}
     for client, layout in each.items():
@@ -274,18 +274,18 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
 
 
 def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """Returns a folder with a folder of pictures for each class, or with folders of parts or clients that have them.
+    """Loads a folder with a folder of pictures for each class, directly or in folders of parts or clients.
 
     Args:
-        root: Folder of data files, where the path does not begin.
-        reading: How they are read.
-        path: The folder.
+        root: Folder of data files, which plays no role for this path.
+        reading: The options for reading.
+        path: Path of the folder.
     """
     return read_folder(find_picture_folder(root, path), reading)
 
 
 def _widen(x: Array, channels: int) -> Array:
-    """Pictures `[n, C, H, W]` with as many channels: gray is repeated, and transparency is 255."""
+    """Extends pictures `[n, C, H, W]` to `channels` channels: gray is repeated, and transparency is 255."""
     if x.shape[1] == channels:
         return x
     color = x if x.shape[1] == 3 else np.repeat(x, 3, axis=1)

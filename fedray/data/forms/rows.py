@@ -1,4 +1,4 @@
-"""RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld."""
+"""Conversion of raw samples of any form to a data set: gaps are treated, labels numbered, test samples drawn."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ from fedray.data.types import (
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Text as tokens, made by a tokenizer that the user names.
+# Conversion of text to tokens, by a tokenizer that the user names.
 
-MOST_TOKENS = 256  # of a row, where no length is given
+MOST_TOKENS = 256  # largest number of tokens of a sample, if no length is given
 Encode = Callable[[Sequence[str]], list[Sequence[int]]]
 
 
 def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None) -> Array:
-    """Tokens `[n, L]` int32; a longer text is cut, a shorter one ends in zeros.
+    """Converts texts to tokens `[n, L]` int32; longer texts are cut, shorter texts are filled with zeros.
 
     Args:
-        texts: The texts, in pieces; what is no text is written as one.
-        tokenizer: A function from a text to its tokens, a tokenizer of `tokenizers` or `transformers`, its file, or
-            its name.
-        length: L; None: that of the longest text, 256 at most.
+        texts: The texts, in pieces; other values are converted to text.
+        tokenizer: A function from a text to its tokens, a tokenizer of `tokenizers` or `transformers`, or the file or
+            name of one.
+        length: Number of tokens, L. None: the length of the longest text, at most 256.
 
     Raises:
-        BadInput: There is no such tokenizer, a text is missing, or what it returns is no list of whole numbers.
+        BadInput: There is no such tokenizer, a text is missing, or the tokenizer returns no list of whole numbers.
 
     Example:
         >>> tokenize([["a b", "c"]], lambda text: [1 + ord(c) for c in text], None).tolist()
@@ -81,12 +81,12 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for nothing: None, NaN, or pandas' NA."""
+    """Returns whether a value is missing: None, NaN, or pandas' NA."""
     return value is None or str(value) == "<NA>" or bool(value != value)
 
 
 def find_tokenizer(tokenizer: Any) -> Encode:
-    """Returns the function that encodes several texts."""
+    """Returns a function that converts several texts to lists of tokens."""
     if tokenizer is None:
         raise BadInput("data: the inputs are text: give data.tokenizer, a function or the file of a tokenizer")
     if isinstance(tokenizer, str | Path):
@@ -104,7 +104,7 @@ def find_tokenizer(tokenizer: Any) -> Encode:
 
 
 def _load_tokenizer(name: str) -> Any:
-    """Returns a tokenizer of a file, or of a name in the user's cache; nothing is downloaded."""
+    """Loads a tokenizer from a file, or by name from the user's cache; nothing is downloaded."""
     file = Path(name).expanduser()
     try:
         if file.is_file():
@@ -139,11 +139,11 @@ def _as_ids(found: Any) -> Sequence[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a user is told of rows that were read, in one sentence each.
+# Remarks for the user on samples that were read.
 
 
 def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
-    """Returns what is said of clients all of whose rows were drawn as test rows.
+    """Returns a remark in a list if all samples of some client were drawn as test samples; else an empty list.
 
     Example:
         >>> tell_lost(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
@@ -159,27 +159,28 @@ def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# RawRows of any form, as a data set: gaps treated, labels numbered, test rows withheld.
+# Conversion of raw samples of any form to a data set.
 
-CLIENT = "client"  # the column that says whose a row is, where clients come apart
-GIVEN_ROW = "row"  # the column that says which of the user's rows a training row is, from 0
-MOST_COUNTED = 5_000_000  # rows up to which there is that column
+CLIENT = "client"  # the column with the client of each sample, if data are given client by client
+GIVEN_ROW = "row"  # the column with the index of each training sample in the user's data, from 0
+MOST_COUNTED = 5_000_000  # larger data sets do not get this column
 
 
 class RawRows(NamedTuple):
-    """The rows of one part, as they were found.
+    """The samples of one part, before gaps are treated and labels are numbered.
 
     Attributes:
-        x: Inputs, `[n, ...]`; numbers that are missing are NaN.
-        y: Labels of any kind, `[n]` or `[n, q]`.
-        group: The natural client of each row, `[n]` int64; None without any.
+        x: The inputs, `[n, ...]`; missing numbers are NaN.
+        y: The labels of any kind, `[n]` or `[n, q]`.
+        group: The natural client of each sample, `[n]` int64; None without natural clients.
         columns: Further columns by name, `[n]` each.
-        names: Names of the classes, where the form has them.
-        features: Names of the inputs, where they have some.
-        indicators: Which inputs are 0 or 1 for a category, `[f]`; they are not standardized. None: none.
-        table: Columns of the table that they are of (`Dataset.table`).
-        origin: What was subtracted from the inputs already (`fedray.data.types`), `[*s]`; None: nothing.
-        remarks: What was done that the user should know, a sentence each.
+        names: Names of the classes, if the form has them.
+        features: Names of the input columns, if they have names.
+        indicators: Flags of the inputs that are 0 or 1 for a category, `[f]`; these are not standardized. None: no
+            such inputs.
+        table: Columns of the user's table, as in `Dataset.table`.
+        origin: Constants that were subtracted from the inputs already, `[*s]`; None: nothing was.
+        remarks: Sentences for the user about changes made to the samples.
     """
 
     x: Array
@@ -194,20 +195,20 @@ class RawRows(NamedTuple):
     remarks: tuple[str, ...] = ()
 
     def take(self, rows: IntArray) -> RawRows:
-        """Returns some of the rows, by rising indices."""
+        """Returns the samples with these rising indices."""
         group = None if self.group is None else self.group[rows]
         columns = {name: values[rows] for name, values in self.columns.items()}
         return self._replace(x=take_rows(self.x, rows), y=self.y[rows], group=group, columns=columns)
 
 
 def make_reading(**given: Any) -> ReadOptions:
-    """Returns the options of reading as users write them, checked; columns by their names as text.
+    """Checks the options for reading, and returns them with all names of columns as text.
 
     Args:
-        given: Fields of `ReadOptions`; what is `input` elsewhere is called `features` by tables.
+        given: Fields of `ReadOptions` as the user wrote them; `features` is another name for `input`.
 
     Raises:
-        BadInput: Names the option, its value and what it may be.
+        BadInput: An option has a wrong value; the message names the allowed values.
 
     Example:
         >>> make_reading(features=["age", 3]).input
@@ -236,15 +237,15 @@ def make_reading(**given: Any) -> ReadOptions:
 
 
 def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
-    """Refuses options that a form of data does not read.
+    """Refuses options that have no effect on a form of data.
 
     Args:
         reading: The options.
-        used: Those that the form reads.
-        form: What messages call it.
+        used: Names of the options that have an effect.
+        form: Name of the form in messages.
 
     Raises:
-        BadInput: Names the first one.
+        BadInput: Another option is set; the message names the first one.
     """
     for key, value, default in zip(reading._fields, reading, ReadOptions(), strict=True):
         given = value is not None if default is None else value != default
@@ -255,18 +256,17 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
 def make_dataset(
     name: str, train: RawRows, test: RawRows | None, reading: ReadOptions, remarks: Sequence[str] = ()
 ) -> Dataset:
-    """Returns a data set of rows as they were found.
+    """Converts raw samples to a data set.
 
     Args:
-        name: For messages and records.
-        train: The rows, of which test rows are drawn if there are no others. The data set has a column `row` with their
-            places here.
-        test: The test rows; None or without rows: they are drawn.
-        reading: How the rows are read.
-        remarks: What was done already that the user should know.
+        name: Name of the data set in messages and records.
+        train: The training samples. The data set gets a column `row` with the index of each sample here.
+        test: The test samples. If None or empty, test samples are drawn from `train`.
+        reading: The options for reading.
+        remarks: Earlier sentences for the user about changes made to the samples.
 
     Raises:
-        BadInput: The rows cannot be used as they are; one line with the remedy.
+        BadInput: The samples cannot be used as they are; the message is one line with a remedy.
 
     Example:
         >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)
@@ -320,17 +320,17 @@ def make_dataset(
 def draw_test_rows(
     y: Array, classes: bool, fraction: float, generator: np.random.Generator, *, numbers: bool = False
 ) -> tuple[IntArray, IntArray]:
-    """Training rows and test rows, drawn at random; every class is divided in the same way.
+    """Splits samples at random into training and test samples, with the same share of every class.
 
     Args:
-        y: Labels or targets.
-        classes: Whether they are classes.
-        fraction: Share of the rows that are test rows, between 0 and 1.
-        generator: Draws them.
-        numbers: Whether classes were whole numbers, which may be meant as targets.
+        y: Labels or targets of the samples.
+        classes: Whether y are labels of classes.
+        fraction: Share of the test samples, between 0 and 1.
+        generator: Draws the test samples.
+        numbers: Whether the labels were whole numbers, which may be meant as targets.
 
     Raises:
-        BadInput: One of the two would have no rows.
+        BadInput: One of the two parts would be empty.
     """
     keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
@@ -345,9 +345,9 @@ def draw_test_rows(
 
 
 def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
-    """RawRows without gaps, except for inputs that are filled when the training rows are known.
+    """Refuses or drops samples with gaps; gaps in inputs stay if `missing` is `mean`, to be filled later.
 
-    `word` says which rows they are, where there are several kinds.
+    In messages, `word` tells training and test samples apart.
     """
     no_label = find_gaps(part.y)
     no_input = find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
@@ -368,7 +368,7 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
 
 
 def _fill(part: RawRows, means: Array) -> RawRows:
-    """RawRows with means instead of NaN."""
+    """Replaces each NaN in the inputs by the mean of its column."""
     if not any(np.isnan(piece).any() for piece in read_pieces(part.x)):
         return part
     spool = Spool()

@@ -1,4 +1,4 @@
-"""Tables of named columns, and files of them: which columns are inputs, and how they become numbers."""
+"""Readers of tables of named columns and of their files: choice of the inputs, and conversion to numbers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from fedray.files.layout import TABLES, list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables as text, such as CSV files: what separates their columns.
+# Tables as text, such as CSV files, and the delimiters of columns.
 
-DELIMITERS = ";\t|"  # beside the comma
+DELIMITERS = ";\t|"  # besides the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Returns a file of text; where its first line has no such delimiter, but another one, that one is meant.
+    r"""Reads a table from a text file; if the first line has only another delimiter, that delimiter is used.
 
     Args:
-        file: The file, UTF-8 or UTF-16.
-        delimiter: Between its columns.
+        file: The file, in UTF-8 or UTF-16.
+        delimiter: The expected delimiter of the columns.
 
     Raises:
         BadInput: Two columns have one name, or the first line does not name the columns.
@@ -59,7 +59,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
         encoding = "utf-16" if opened.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
 
     def read_names() -> list[str]:
-        """Returns the names of the columns as the file has them; empty where one has none."""
+        """Returns the names of the columns as in the file; an empty text for a column without a name."""
         how: Any = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
         return [str(name) for name in pd.read_csv(file, sep=delimiter, encoding=encoding, **how).iloc[0]]
 
@@ -87,27 +87,27 @@ def read_text_table(file: Path, delimiter: str) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables of named columns, and files of them: which columns are inputs, and how they become numbers.
+# Tables of named columns.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which columns of a table are inputs, which of them are categories, what may be missing, and how its target is read.
+# Choice of the columns of a table: inputs, categories and target, and treatment of missing values.
 
-MOST_NAMED_VALUES = 1000  # of one that the user names as an input
-GAP = "missing"  # the category of what is missing
+MOST_NAMED_VALUES = 1000  # most different texts in a column that the user names as an input
+GAP = "missing"  # the category of a missing value
 REMEDY = "write data.missing: mean (text gets a category of its own) or drop (those rows), or fill them"
 
 
 class TableColumns(NamedTuple):
-    """How the columns of a table are read.
+    """The roles of the columns of a table.
 
     Attributes:
-        targets: Columns to predict.
-        inputs: Columns of the network's input.
-        categories: Of the inputs that are text the values, in the order of their numbers 0 and 1.
+        targets: Names of the columns to predict.
+        inputs: Names of the input columns.
+        categories: For each input column of text, its values in the order of the 0-1 inputs made from them.
         classes: Whether the target is a class.
-        group: Column of the natural clients, or None.
-        groups: Number of each value of that column.
-        remarks: What was done that the user should know, a sentence each.
+        group: Name of the column of the natural clients, or None.
+        groups: Number of the natural client for each value of that column.
+        remarks: Sentences for the user about the choice of columns.
     """
 
     targets: list[str]
@@ -120,7 +120,7 @@ class TableColumns(NamedTuple):
 
     @property
     def used(self) -> list[str]:
-        """All columns in which nothing may be missing."""
+        """Names of all columns that are read: targets, inputs and group."""
         return [*self.targets, *self.inputs, *([self.group] if self.group else [])]
 
 
@@ -130,11 +130,11 @@ def choose_columns(
     """Finds the inputs, the classes and the natural clients of a table.
 
     Args:
-        frame: The table: `frame[column]` is a pandas series, and a walk over it names the columns.
-        targets: Columns to predict.
-        features: The inputs; None means every column of numbers, truth values or categories beside targets and group.
-        group: Column of the natural clients, or None.
-        task: `auto`, `classification` or `regression`.
+        frame: The table; `frame[column]` is a pandas series, and iteration yields the names of the columns.
+        targets: Names of the columns to predict.
+        features: Names of the inputs. None: every column of numbers, truth values or categories but targets and group.
+        group: Name of the column of the natural clients, or None.
+        task: Kind of the task: `auto`, `classification` or `regression`.
         key: The option of `data` that names the inputs, for messages.
 
     Raises:
@@ -179,13 +179,13 @@ def choose_columns(
 
 
 def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
-    """Refuses a table that lacks one of some columns; the line has the nearest name, and all that there are.
+    """Checks that a table has the required columns; the error suggests the nearest name and lists all columns.
 
     Args:
         frame: The table, or the names of its columns.
-        columns: Those that are needed.
-        key: Of the scenario, for the message.
-        of: What messages call the table; None: as it says itself.
+        columns: Names of the required columns.
+        key: The scenario key, for the message.
+        of: Name of the table in the message; None: its file name, if it has one.
     """
     known = [str(name) for name in frame]
     for column in columns:
@@ -196,16 +196,17 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 
 
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
-    """Returns the rows that are left out, `[n]`: those with missing values, where these are dropped.
+    """Returns flags of the rows to leave out, `[n]` bool: with `drop`, those with missing values; otherwise none.
 
     Args:
         frame: The table.
-        columns: How it is read.
-        missing: `refuse`, `mean` or `drop`.
-        key: Of the scenario, for messages.
+        columns: The roles of its columns.
+        missing: Treatment of missing values: `refuse`, `mean` or `drop`.
+        key: The scenario key, for messages.
 
     Raises:
-        BadInput: Values are missing that may not be; the line names the columns. Or numbers are infinite.
+        BadInput: Values are missing that the treatment does not allow, or numbers are infinite; the message names the
+            columns.
     """
     require_columns(frame, columns.used, key)
     out, found = np.zeros(len(frame), dtype=bool), {}
@@ -226,7 +227,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
 
 
 def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str) -> None:
-    """Refuses missing values, with the names of the columns."""
+    """Raises the error for missing values, with the names of the columns."""
     said = f"values are missing in {', '.join(f'{c} ({number})' for c, number in found.items())[:400]}"
     if missing == "refuse" and not set(found) - set(columns.inputs):
         raise BadInput(f"{key}: {said}: {REMEDY}")
@@ -234,7 +235,7 @@ def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
-    """Returns the values of a category, and one for what is missing where something is."""
+    """Returns the values of a category, and `GAP` if a value is missing."""
     values = frame[column]
     found = sorted({str(value) for value in values.dropna().unique()})
     if len(found) > MOST_NAMED_VALUES:
@@ -243,7 +244,7 @@ def _list_values(frame: Any, column: str, key: str) -> list[str]:
 
 
 def _check_names(targets: list[str], inputs: list[str], key: str) -> None:
-    """Refuses columns that are named twice, or as input and as target."""
+    """Refuses columns that are named twice, or both as input and as target."""
     for column in inputs:
         if column in targets:
             raise BadInput(f"data.{key}: {column} is also the target, which every model would copy: leave it out")
@@ -253,14 +254,14 @@ def _check_names(targets: list[str], inputs: list[str], key: str) -> None:
 
 
 def _is_class(column: Any) -> bool:
-    """Whether the target of `task: auto` is a class: text, truth values and whole numbers, also with gaps."""
+    """Returns whether `task: auto` takes a target as classes: text, truth values or whole numbers, also with gaps."""
     if column.dtype.kind == "f":
         return is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return not (is_text(column) and is_number_text(column) and any("." in value for value in column.dropna()))
 
 
 def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
-    """Refuses a target or a column of clients that is neither numbers nor text, or text that is meant as numbers."""
+    """Refuses a target or group column that is neither numbers nor text, or that is text meant as numbers."""
     values = frame[column]
     if values.dtype.kind not in "iufbOU" or not holds_words(values):
         raise BadInput(f"{key}: column {column} is of type {values.dtype}: give a number or a text in each row")
@@ -269,20 +270,20 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the inputs of a table become numbers.
+# Conversion of the inputs of a table to numbers.
 #
-# Numbers and truth values are inputs as they are. A category becomes an input of 0 and 1 for each of its values
-# (one-hot, the values in alphabetical order); these are not standardized. A value unknown to the training table is 0
-# in all.
+# Numbers and truth values are inputs as they are. A category becomes one 0-1 input for each of its values (one-hot, in
+# alphabetical order). These inputs are not standardized. For a value that the training table does not have, all these
+# inputs are 0.
 
 
 def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
-    """The inputs of a table, `[n, f]` float32: NaN for a missing number, 0 for every category but the row's own.
+    """Converts the inputs of a table to numbers, `[n, f]` float32; a missing number becomes NaN.
 
     Args:
         frame: The table.
-        columns: How it is read.
-        origin: What is subtracted in float64 before (`fedray.data.types`), `[f]`; None: nothing.
+        columns: The roles of its columns.
+        origin: Constants to subtract in float64 first (`fedray.data.types`), `[f]`; None: nothing.
 
     Example:
         >>> import pandas as pd
@@ -311,11 +312,11 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
 
 def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
-    """Returns what has to be subtracted from the inputs of a table before they become float32, `[f]`; None: nothing.
+    """Returns constants to subtract from the inputs of a table before they become float32, `[f]`; None if all are 0.
 
     Args:
         frame: The table of the training rows.
-        columns: How it is read.
+        columns: The roles of its columns.
     """
     numbers = [column for column in columns.inputs if column not in columns.categories]
     found = {column: find_origin(_as_numbers(frame[column])[:, None]) for column in numbers}
@@ -328,7 +329,7 @@ def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
 
 
 def name_inputs(columns: TableColumns) -> tuple[str, ...]:
-    """Names of the inputs, `f` of them: the column, or the column and the value of a category."""
+    """Returns the names of the f inputs: `column`, or `column=value` for a category."""
     named = [
         [f"{column}={value}" for value in columns.categories[column]] if column in columns.categories else [str(column)]
         for column in columns.inputs
@@ -337,7 +338,7 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
 
 
 def _number_values(column: Any, values: list[str]) -> Array:
-    """The place of each row's value among the values of a category, `[n]`; -1 for one that is not among them."""
+    """Returns the index of each row's value in the values of a category, `[n]`; -1 for an unknown value."""
     import pandas as pd
 
     text = column.astype(object).where(column.notna(), GAP).map(str)
@@ -345,7 +346,7 @@ def _number_values(column: Any, values: list[str]) -> Array:
 
 
 def _as_numbers(column: Any) -> Array:
-    """Numbers and truth values as float64, `[n]`; NaN where they are missing."""
+    """Converts numbers and truth values to float64, `[n]`; missing values become NaN."""
     if column.dtype.kind == "O":  # truth values with gaps
         return np.array([np.nan if v is None or v != v else float(v) for v in column], dtype=np.float64)
     found: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -353,21 +354,21 @@ def _as_numbers(column: Any) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables of named columns: pandas and polars frames, pyarrow tables, and files of them.
+# Readers of tables: pandas and polars frames, pyarrow tables, and their files.
 READ_FILES = "CSV in UTF-8 (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather (.feather, .arrow)"
-MOST_KEPT = 2_000_000  # values of a table up to which all columns are kept, so that rows can be dealt by any of them
-MOST_KEPT_VALUES = 10_000  # different values of a column that is kept of a larger table
-KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # cells by which nobody deals rows
+MOST_KEPT = 2_000_000  # tables of at most this many cells keep all columns, by which samples can then be dealt
+MOST_KEPT_VALUES = 10_000  # larger tables keep a column only with at most this many different values
+KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # types of cells by which nobody deals samples
 OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
 TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
 
 
 class ArrowFrame:
-    """The columns of a pyarrow table as pandas series, one at a time, so that a mapped file needs no memory."""
+    """A pyarrow table with columns as pandas series, converted one at a time: a mapped file needs no memory."""
 
     def __init__(self, table: Any, rows: Array | None = None) -> None:
-        """Wraps a table, or the rows of it that are given."""
+        """Wraps a table, or only the given rows of it."""
         self._table, self._rows = table, rows
         self.attrs: dict[str, Any] = {}
 
@@ -382,19 +383,19 @@ class ArrowFrame:
         return column if self._rows is None else column.iloc[self._rows]
 
     def keep(self, rows: Array) -> ArrowFrame:
-        """Returns some of the rows, by their indices."""
+        """Returns a table of the rows with these indices."""
         kept = ArrowFrame(self._table, rows if self._rows is None else self._rows[rows])
         kept.attrs = self.attrs
         return kept
 
 
 def is_frame(thing: Any) -> bool:
-    """Whether a thing is a table of named columns."""
+    """Returns whether an object is a table of named columns."""
     return bool(list_classes(thing) & _FRAMES) or isinstance(thing, ArrowFrame)
 
 
 def as_frame(thing: Any) -> Any:
-    """Returns a table whose columns are pandas series, by their names as text."""
+    """Converts a table to one whose columns are pandas series, with names that are text."""
     if isinstance(thing, ArrowFrame):
         return thing
     classes = list_classes(thing)
@@ -418,14 +419,14 @@ def as_frame(thing: Any) -> Any:
 
 
 def read_frame(file: Path, key: str = "path") -> Any:
-    """Returns a file as a pandas table; its ending says how it is read: CSV, Parquet or Feather.
+    """Reads a file as a pandas table; the ending tells the format: CSV, Parquet or Feather.
 
     Args:
         file: The file.
-        key: Of the scenario, for messages.
+        key: The key of `data` that names the file, for messages.
 
     Raises:
-        BadInput: It is a file of another kind, or damaged.
+        BadInput: The file is of another kind, or damaged.
     """
     import pandas as pd
     import pyarrow as pa
@@ -457,7 +458,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
 
 
 def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """Returns the user's own file, or their folder with one for each client; `key` is the option that names it."""
+    """Returns the path of the user's file or folder of files; `key` is the option that names it, for messages."""
     if not path:
         raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
     file = expand_user_path(f"data.{key}", path)
@@ -467,7 +468,7 @@ def find_table_file(_root: Path | None, path: str | None = None, key: str = "pat
 
 
 def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
-    """Returns the data set of a file, and of another one with the test rows where an option names it."""
+    """Reads a data set from a file, and its test samples from another file if `reading.test` names one."""
     if isinstance(reading.test, str | Path):
         other = read_frame(find_table_file(None, str(reading.test), "test"), "test")
         reading = reading._replace(test=other)
@@ -475,7 +476,7 @@ def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
 
 
 def read_table(frame: Any, reading: ReadOptions) -> Dataset:
-    """Returns a table of numbers and categories, or of a column of text that is tokenized."""
+    """Converts a table to a data set: numbers and categories, or a column of text to tokenize."""
     other = None if reading.test is None else as_frame(reading.test)
     if reading.tokenizer is None:
         refuse_idle(reading, OPTIONS, "a table without data.tokenizer")
@@ -499,17 +500,17 @@ def read_table(frame: Any, reading: ReadOptions) -> Dataset:
 def build_table(
     frame: Any, other: Any, reading: ReadOptions, name: str = "table", names: Sequence[str] = ()
 ) -> Dataset:
-    """Returns the data set of a table.
+    """Converts a table of numbers and categories to a data set.
 
     Args:
-        frame: The table, from which test rows are drawn if there is no other.
-        other: Another table with the test rows; None: there is none.
-        reading: How it is read.
-        name: Of the data set.
-        names: Of the classes, where the target has numbers that stand for them.
+        frame: The table; test samples are drawn from it if there is no other table.
+        other: Another table with the test samples, or None.
+        reading: The options for reading.
+        name: Name of the data set.
+        names: Names of the classes, if the target has numbers that stand for them.
 
     Raises:
-        BadInput: A column is missing, has gaps that may not be, or holds what cannot be read.
+        BadInput: A column is missing, has gaps that are not allowed, or cannot be converted.
 
     Example:
         >>> import pandas as pd
@@ -539,7 +540,7 @@ def build_table(
 def _read_part(
     frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
 ) -> RawRows:
-    """Returns the rows of a table that are used; `first` are those of the training table."""
+    """Converts a table to raw samples, without rows to drop; `first` is the result for the training table."""
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
     if gaps.all() and len(gaps):
@@ -564,7 +565,7 @@ def _read_part(
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
-    """Classes of any type `[n]`, or targets `[n, q]`."""
+    """Returns labels of any type `[n]`, or targets `[n, q]`."""
     if columns.classes:
         values = frame[columns.targets[0]]
         if values.dtype.kind in "iufb":
@@ -581,11 +582,11 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Columns as text, by which rows can be dealt to clients: all of a small table, of a large one no inputs.
+    """Returns columns as text by which samples can be dealt: all columns of a small table, no inputs of a large one.
 
     Args:
         frame: The table.
-        inputs: Columns that are inputs.
+        inputs: Names of the input columns.
     """
     names = list(frame)
     small = len(names) * len(frame) <= MOST_KEPT
@@ -600,11 +601,11 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
 
 
 def number_groups(column: Any, known: Any) -> Array:
-    """The natural client of each row, `[n]`: the place of its value among those of the training rows in rising order.
+    """Numbers the natural clients of rows, `[n]`: the index of each value among the sorted values of the training rows.
 
     Args:
-        column: Whose each row is.
-        known: The same column of the training rows; a value that is not there is -1.
+        column: The column that names the client of each row.
+        known: The same column of the training rows; values that are not in it get -1.
     """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
