@@ -136,7 +136,7 @@ def describe_summary(summary: dict[str, Any]) -> str:
 
 
 def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
-    """`trials.parquet`: one row a trial; values and params are structs with a field each."""
+    """Writes `trials.parquet`: a row per trial; the columns `values` and `params` are structs."""
     rows, types = [], _types(state.sweep.space)
     names = [objective.name for objective in state.sweep.objectives]
     for trial in trials:
@@ -212,7 +212,7 @@ def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
 
 
 def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """A winner as a scenario file that runs as it stands; `first`: it is the first of a front of several."""
+    """Returns a winner as the text of a complete scenario file; `first`: whether it comes first in a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -231,7 +231,7 @@ def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) 
 # ---------------------------------------------------------------------------------------------------------------------
 # A sweep from its file to its directory: what `fedray tune` does.
 
-CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may differ when a sweep is resumed; the last is of old sweeps
+CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may change on resuming; the last: old sweeps
 
 
 def run_sweep(
@@ -431,7 +431,7 @@ class SweepResult:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """`summary.json`: how many trials and trainings there were, and the winners with their test scores."""
+        """The content of `summary.json`: numbers of trials and trainings, and the winners with their test scores."""
         return read_sealed(self.path / "summary.json", RESTORE)
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
