@@ -21,11 +21,11 @@ from fedray.simulation.rounds import WITHHELD, list_choosing_keys
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.choice import SLOWER
 
-if TYPE_CHECKING:  # a check of a scenario opens no run directory
+if TYPE_CHECKING:  # checks of a scenario need no session
     from fedray.runtime.session import Snapshot, Watch
 
-MOST_COUNTS = 10**7  # of clients and classes, 80 MB; beyond it, all rows count as somebody's
-MOST_ROUNDS = 1000  # that are planned ahead
+MOST_COUNTS = 10**7  # clients x classes (80 MB); beyond that, every sample counts as some client's
+MOST_ROUNDS = 1000  # rounds planned ahead at most
 Advice = Iterator[tuple[str, str]]  # a finding and its remedy; the remedy may be empty
 Rule = Callable[[Scenario, Study], Advice]
 
@@ -213,7 +213,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULES) -> None:
-    """Warns of everything that a study does less, or more, than its author may think.
+    """Warns of every setting of a study that does less, or more, than its author may think.
 
     Args:
         scenario: the scenario of the study.
@@ -226,7 +226,7 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a run has left out: failed clients, models that nobody trained, and scores without a mean.
+# Warns of what a run left out: failed clients, models that nobody trained, and scores without a mean.
 
 
 def warn_of_failures(watch: Watch) -> Watch:

@@ -1,4 +1,4 @@
-"""The Python API: `fedray.run`, `fedray.load` and `fedray.resume`; what they return is in `experiments/results.py`.
+"""The Python API: `fedray.run`, `fedray.load` and `fedray.resume`; they return a `Run` (`experiments/results.py`).
 
 Example:
     >>> import fedray
@@ -131,14 +131,14 @@ def run(
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
-        watch: called with a snapshot after each evaluated round.
+        watch: a function that is called with a snapshot after each evaluated round.
         modules: your modules that register names: `["mine"]`, or files. They are imported first, by the workers of Ray
             too.
         progress: whether phases and rounds are printed to stderr; None prints them in a notebook only.
-        overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
+        overrides: scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
-        BadInput: one line with the key, its value and the remedy.
+        BadInput: the scenario is wrong; the message is one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
     read, own = _read_arguments(scenario, _pick_objects(locals()), tuple(modules), overrides)
@@ -183,7 +183,7 @@ def trainable(
         given: further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
     Raises:
-        BadInput: one line with the key, its value and the remedy.
+        BadInput: the scenario is wrong; the message is one line with the key, its value and the remedy.
 
     Example:
         >>> train = trainable({"rounds": 4, "data": {"hold_out": 0.2}})  # ray.tune.Tuner(train, param_space=...).fit()

@@ -167,7 +167,7 @@ def measure_peak_resident() -> int:
 
 
 class BenchResult(NamedTuple):
-    """One measured figure.
+    """One measured value of a row.
 
     Attributes:
         what: the measured work, in words.
@@ -190,7 +190,7 @@ class BenchResult(NamedTuple):
 
     @property
     def meets_target(self) -> bool:
-        """Returns whether the figure meets its target, or has none."""
+        """Returns whether the measured value meets its target, or has none."""
         if self.target is None:
             return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target
@@ -285,7 +285,7 @@ ROWS = {
 
 
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
-    """Measures rows and returns their table.
+    """Measures rows and returns the table of their results.
 
     Args:
         only: the names of the rows to measure; empty means all rows.
@@ -293,8 +293,8 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None])
         show: a function that is called with each line of the table as soon as the line is known.
 
     Raises:
-        BadInput: a row does not exist.
-        FedrayError: a row failed; the message is the end of what it printed.
+        BadInput: `only` has a name that is no row.
+        FedrayError: a row failed; the message is the end of the row's output.
     """
     if unknown := [name for name in only if name not in ROWS]:
         raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(ROWS)}")

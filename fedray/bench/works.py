@@ -128,7 +128,7 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
     Args:
         number: the number N of clients.
         per_round: the number of participants of a round.
-        method: the section `method`; None means plain FedAvg.
+        method: the section `method` of the scenario; None means plain FedAvg.
         local: further keys of the section `local`.
     """
     keys = fedavg_scenario(number, per_round, batch_size=10, **local)
@@ -180,7 +180,7 @@ def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested:
 
 
 def like_boston(n: int = BOSTON[0], folds: int = BOSTON[2]) -> Dataset:
-    """Makes random numbers of the size of Boston housing, for machines without it."""
+    """Makes random data of the size of Boston housing, for machines without that data set."""
     features = BOSTON[1]
     random = rng.stream(0, "bench table")
     x, y = random.standard_normal((n, features), dtype=np.float32), random.standard_normal((n, 1), dtype=np.float32)
@@ -511,7 +511,7 @@ def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu") -> Work:
 
 def count_flops(study: Study, work: BenchWork) -> float:
     """Counts the floating-point operations of the products of a round, forward and backward."""
-    from torch.utils.flop_counter import FlopCounterMode  # loads triton, 60 MB that rows of memory would count
+    from torch.utils.flop_counter import FlopCounterMode  # loads triton: 60 MB in the rows that measure memory
 
     phase, world = study.method.phase, make_federation(study, work.module)
     plan = phase.schedule(0, None)

@@ -350,7 +350,7 @@ _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELO
 
 @contextmanager
 def exit_with_one_line() -> Iterator[None]:
-    """Ends the program with one line instead of a traceback, and exit status 2 for bad input, 1 for other failures."""
+    """Ends the program with one line instead of a traceback; exits with 2 for bad input, with 1 for other failures."""
     try:
         yield
     except FedrayError as error:

@@ -43,7 +43,7 @@ def complete_file(context: click.Context, parameter: click.Parameter, typed: str
     return complete_path(context, parameter, typed) + [CompletionItem(n, help=file.what) for n, file in names.items()]
 
 
-as_path: dict[str, Any] = {"type": path, "shell_complete": complete_path}  # options of click for an argument that is a path
+as_path: dict[str, Any] = {"type": path, "shell_complete": complete_path}  # keywords of click for a path
 scenario = click.argument("scenario", shell_complete=complete_file)
 out = click.option(
     "--out",

@@ -86,7 +86,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the highest first; for RMSE, also the value under equal weights."""
+    """Draws the accuracy or RMSE of each client, the best first; for RMSE, also the value under equal weights."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -132,7 +132,7 @@ def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
 
 
 def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | None:
-    """Sorts the finite values of clients, the highest first; returns them and the clients; None if no two differ.
+    """Sorts the finite values of clients `[N]`, the highest first, with their clients; None if no two values differ.
 
     Example:
         >>> values, who = sort_clients(np.array([0.5, np.nan, 0.75]))

@@ -62,7 +62,7 @@ from fedray.scenario.shipped import has_own_rounds
 # time): the total cost of the cheapest run.
 
 MOST_NAMED_SEEDS = 12
-ALIKE = 0.01  # costs that differ by no more than this share are the same
+ALIKE = 0.01  # costs count as equal if they differ by at most this share
 COSTS = (UPLINK, BYTES, SECONDS)
 
 
@@ -237,7 +237,7 @@ def _name_seeds(seeds: set[int]) -> str:
 # Checks whether runs have the same data: differences break the pairs, or make the scores incomparable.
 # The digests of `identity.json` decide if the runs have them; else the names of the data decide.
 
-TRAINING = ("training inputs", "training labels", "generated clients")  # digests, as `fedray.data.shards` names them
+TRAINING = ("training inputs", "training labels", "generated clients")  # names of digests in `fedray.data.shards`
 TEST = ("test inputs", "test labels", "classes")
 ROWS = "the clients' rows"
 PAIRING_KEYS = ("data.hold_out", "data.partition", "clients.number", "method.server_data", "method.validation")
@@ -306,7 +306,7 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
         >>> list_noise_notes(runs[:1]), len(list_noise_notes(runs))
         ([], 1)
     """
-    without: list[str] = []  # runs whose NLL is the one without noise
+    without: list[str] = []  # runs whose NLL leaves out the noise
     within: list[str] = []
     for run in runs:
         predicted = (run.scenario.get("model") or {}).get("objective") == "gaussian_nll"  # predicted by models
@@ -327,7 +327,7 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
 # Curves, clients and final scores of several runs.
 
 Line = tuple[int, str, tuple[FloatArray, Curve]]  # the number, name and curve of a run, and the positions on the axis
-MOST_NAMED_RUNS = 4  # in a title
+MOST_NAMED_RUNS = 4  # runs named in a title at most
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 COMPARED_METRICS: tuple[str, ...] = (
     "accuracy",

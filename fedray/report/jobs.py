@@ -205,7 +205,7 @@ def _paint_cells(
 def figure_gantt(run: ReadRun) -> Figure | None:
     """Draws the last round: one lane per client, with its counted jobs in sequence (or side by side, by tier)."""
     table = keep_counted(run.first_world())
-    if table is None or "start_seconds" in table.column_names:  # without rounds: `flights.figure_flights`
+    if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
         return None
     jobs = table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pandas()
     given: Any = run.scenario.get("clients")

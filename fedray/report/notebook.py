@@ -163,7 +163,7 @@ def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
             if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
                 figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=pictures.MUTED, wrap=True)
             figure.draw_without_rendering()  # makes all ticks, in this style
-    # a notebook shows figures that no `pyplot` made only when it is told to
+    # by default, a notebook shows only figures that `pyplot` made
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell and not any(Figure in one.type_printers for one in shell.display_formatter.formatters.values()):

@@ -78,7 +78,7 @@ def make_cards(run: ReadRun) -> list[Card]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The template of every page, `report.html.j2`, and the one script that its policy lets run.
+# The template of every page, `report.html.j2`, and the only script that the policy of the page allows.
 
 PageTable = tuple[str, Table, str]  # heading, (header, rows), note
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
@@ -121,7 +121,7 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Tells for each column whether its text is aligned left: the first column, and columns without numbers."""
+    """Returns for each column whether it is aligned left: if it is the first, or no text in it begins with a number."""
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 

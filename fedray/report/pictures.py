@@ -81,7 +81,7 @@ FIGURE_SETTINGS: dict[Any, Any] = {
 def make_canvas(
     title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (NARROW, 3.4), **options: Any
 ) -> tuple[Figure, Any]:
-    """Makes an empty figure.
+    """Makes an empty figure with its axes.
 
     Args:
         title: the label of the figure, which the page shows above the figure.
@@ -115,7 +115,7 @@ def to_svg(figure: Figure, prefix: str) -> str:
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="(?:patch|text|line2d|xtick|ytick|legend|figure|axes|matplotlib\.axis)_[^"]*"', "<g", text)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
-    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # not in what is read
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # tags only, no text
     text = re.sub(r'(?<=<svg)([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--wide:\2px"', text, count=1)
     text = re.sub(r"\n\s*", "\n", text)
     for color, variable in VARIABLES.items():
@@ -279,7 +279,8 @@ def read_panels(figure: Figure) -> list[Panel]:
         figure: a figure that is not yet written as SVG.
 
     Returns:
-        For each panel its `title`, the axes `x` and `y` (label, percent, names of places, log), its `traces`, `scales`
+        For each panel its `title`, the axes `x` and `y` (label, percent, names of positions, log), its `traces`,
+        `scales`
         (which axes may become logarithmic: "", "x", "y" or "xy"), and `every` (n where only each n-th number is kept).
 
     Example:
@@ -536,7 +537,7 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the page.
+    """A section of the page.
 
     Attributes:
         title: the heading of the section.

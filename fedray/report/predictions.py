@@ -82,7 +82,7 @@ def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, 
     """Draws a table of shares as cells, with percentages of at least half a percent where there is room.
 
     Args:
-        axes: where to draw.
+        axes: the axes to draw on.
         shares: the shares, `[rows, columns]`.
         classes: the names of both rows and columns, written where there is room; empty means their numbers.
         high: the share of the darkest cell.
@@ -253,7 +253,7 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
     shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
     for k, (a, b) in enumerate(run.pictures["loss_plane_points"]):
         axes.plot(a, b, "o", color="#ffffff", markersize=8, markeredgecolor="#000000")
-        way, side = (7, "left") if a <= (left + right) / 2 else (-7, "right")  # where the picture has room
+        way, side = (7, "left") if a <= (left + right) / 2 else (-7, "right")  # the side with more room
         look: dict[str, Any] = {"color": "#ffffff", "fontweight": "bold", "ha": side}
         axes.annotate(f"model {k}", (a, b), (way, 5), textcoords="offset points", **look)
     axes.set_xlabel("first direction of the plane (distance between weights)")

@@ -48,7 +48,7 @@ class Curve(NamedTuple):
     """A metric over rounds.
 
     Attributes:
-        round: the T evaluated rounds in which any world has a value, `[T]`.
+        round: the evaluated rounds in which at least one world has a value, `[T]`.
         values: the metric, `[worlds, T]`; NaN where a world has no value.
 
     Example:
@@ -343,7 +343,7 @@ def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
     If rounds count, methods with phases are left out, and so are untrained runs if other runs were trained.
 
     Args:
-        runs: to be compared.
+        runs: the runs to compare.
         over: rounds, or a cost; the cost of a run is that of its cheapest replicate and fold.
     """
     ends = [find_end(run, over) for run in runs]
@@ -359,7 +359,7 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
     It is the accuracy or RMSE of the common ensemble if no run has such clients, or if a run lacks the personal score.
 
     Args:
-        runs: to be compared.
+        runs: the runs to compare.
     """
     plain = runs[0].metric
     personal = f"personal_{plain}"
@@ -385,7 +385,7 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
     """Notes, where clients of some runs predict with models of their own, the score compared first, or what is missing.
 
     Args:
-        runs: to be compared.
+        runs: the runs to compare.
     """
     apart, plain = list_apart(runs), name_score(runs[0].metric)
     personal = f"personal_{runs[0].metric}"
@@ -418,9 +418,9 @@ def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
     """Says, for each run without a score exactly at a round or cost, where its score was taken, or why it has none.
 
     Args:
-        runs: to be compared.
-        last: as in `read_worlds`.
-        over: as in `read_worlds`.
+        runs: the runs to compare.
+        last: the round, or the cost, at which scores are taken, as in `read_worlds`.
+        over: the unit of `last`, as in `read_worlds`.
     """
     return [text for run in runs if has_score(run, run.metric) and (text := _tell_reading(run, last, over))]
 

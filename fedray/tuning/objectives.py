@@ -1,4 +1,4 @@
-"""What a sweep optimizes: numbers read from the history of a training on held-out data, never on the test set."""
+"""The objectives of a sweep: numbers from the history of a training, scored on held-out data, not on the test set."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class SweepObjective:
 
     Attributes:
         name: the objective's name in the sweep file.
-        kind: "final": `metric` at the last evaluated round (with a limit, the last one where `axis` is at most
-            `limit`); "total": the last `metric`, a running total; "reach": `axis` where `metric` first reaches
-            `limit`, infinity if it never does.
+        kind: how the value is computed. "final": `metric` at the last evaluated round (with a limit, at the last one
+            where `axis` is at most `limit`). "total": the last value of `metric`, which is a running total. "reach":
+            the value of `axis` where `metric` first reaches `limit`; infinity if that never happens.
         metric: the column of the rounds that the value is taken from.
-        direction: "maximize" or "minimize".
+        direction: whether to "maximize" or "minimize" the value.
         axis: the column that `limit` bounds ("final") or that is the value ("reach"); empty without a limit.
         limit: a budget of `axis` ("final"), or a target of `metric` ("reach"); None for neither.
     """
@@ -83,7 +83,7 @@ class SweepObjective:
         if self.limit is None:
             return False
         if self.kind == "reach":
-            value = row.get(self.metric)  # some scores are measured from the first round on
+            value = row.get(self.metric)  # some scores do not exist before the first round
             return value is not None and reaches_target(self.metric, value, self.limit)
         return read_cost(row, self.axis) > self.limit
 
@@ -201,7 +201,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
         0.6
 
     Raises:
-        FedrayError: nothing was evaluated near the budget of the objective.
+        FedrayError: no evaluation lies near the budget of the objective.
     """
     if objective.kind == "reach":
         reached = (read_cost(row, objective.axis) for row in history if objective.is_decided(row))
@@ -237,7 +237,7 @@ def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Seq
         histories: for each world its evaluated rounds, by rising round.
 
     Raises:
-        FedrayError: an objective was not measured, or is not a number.
+        FedrayError: an objective was not measured, or its value is NaN.
     """
     for objective in objectives:
         if objective.metric != BYTES and any(history[-1].get(objective.metric) is None for history in histories):

@@ -91,11 +91,11 @@ def mend_journal(journal: Path) -> None:
 
 MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
-NOTES = "fedray"  # one attribute: every write of a journal is an fsync
+NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
 
 
 class StudyLocation(NamedTuple):
-    """Where a study is stored, and its pruner; workers report to the study by it.
+    """The storage of a study and its pruner, by which workers report to the study.
 
     Attributes:
         storage: a journal file or a storage URL.
@@ -119,7 +119,7 @@ def open_storage(storage: str) -> Any:
     for wait in (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, None):  # another sweep may be making its tables at this moment
         try:
             return optuna.storages.get_storage(storage)
-        except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
+        except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
             if wait is None or not any(word in str(error).lower() for word in MADE_MEANWHILE):
                 name = f"--storage {name_storage(storage)}"
                 raise BadInput(
@@ -162,7 +162,7 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
             study.
     """
     storage, where = open_storage(location.storage), name_storage(location.storage)
-    if begun and location.name not in optuna.get_all_study_names(storage):  # a new study would train over its trials
+    if begun and location.name not in optuna.get_all_study_names(storage):  # a new study would overwrite the trials
         raise BadInput(
             f"the storage {where} has no study {location.name}, of which trials were trained: give the --storage that "
             "the sweep began with, or restore it"
@@ -177,7 +177,7 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
         )
     except optuna.exceptions.DuplicatedStudyError:
         raise BadInput(IN_USE.format(location.name)) from None
-    with warnings.catch_warnings():  # names are experimental in Optuna 5, and only shown
+    with warnings.catch_warnings():  # experimental in Optuna 5; the names are only shown
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])
     return study
@@ -285,7 +285,7 @@ def unfinished_trials(study: optuna.Study) -> list[optuna.Trial]:
     found = []
     for frozen in study.get_trials(deepcopy=False, states=states):
         if frozen.state == optuna.trial.TrialState.WAITING:
-            found.append(study.ask())  # the oldest waiting one
+            found.append(study.ask())  # the oldest waiting trial
         else:
             found.append(optuna.Trial(study, frozen._trial_id))
     return sorted(found, key=lambda trial: trial.number)

@@ -237,7 +237,7 @@ def figure_curves(view: View) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of the landscape: importance of the parameters, slices.
+# Pictures of how the objectives depend on the parameters: importance, slices.
 
 PANELS = 12  # slices at most
 IMPORTANT = 8  # parameters in the importance chart
@@ -273,7 +273,7 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
 def figure_importance(view: View) -> Figure | None:
     """Draws the importance of the parameters for each objective."""
     found = [compute_importance(view, i) for i in range(len(view.objectives))]
-    if len(set().union(*found)) < 2:  # a single parameter explains everything
+    if len(set().union(*found)) < 2:  # a single parameter would explain everything
         return None
     ranked = next(i for i, each in enumerate(found) if each)
     keys = list(dict.fromkeys(key for each in found[ranked:] for key in each))[:IMPORTANT][::-1]
@@ -352,8 +352,8 @@ def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[s
     """Writes the page of a sweep.
 
     Args:
-        state: the sweep.
-        trials: its trials.
+        state: the state of the search.
+        trials: the trials of the sweep.
         summary: the summary that `write_results` returns.
     """
     view = make_view(state, trials, [winner["number"] for winner in summary["winners"]])
@@ -381,8 +381,8 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
     """Collects the data of the pictures from the study and the run directories.
 
     Args:
-        state: the sweep.
-        trials: its trials.
+        state: the state of the search.
+        trials: the trials of the sweep.
         winners: numbers of the winning trials.
     """
     objectives = state.sweep.objectives
@@ -485,7 +485,7 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
 def _list_rows(
     view: View, trials: Iterable[FrozenTrial], last: Sequence[str], more: Callable[[FrozenTrial], list[str]]
 ) -> Table:
-    """Returns header and rows of trials: values, with standard errors where trials have some, parameters, and more."""
+    """Returns header and rows of trials: values (with standard errors, if there are any), parameters, and more."""
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
     heads = [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]

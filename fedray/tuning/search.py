@@ -68,7 +68,7 @@ class SearchState:
         own: the user's Python objects.
         limit: the number of trials that there will be.
         points: the points of a grid; None for other samplers.
-        say: called with a line about each finished trial.
+        say: a function that is called with a line about each finished trial.
         trainings: the finished trainings, by the key of `hash_training`.
         running: the trials that workers train now, by the futures of the workers.
         waiting: the trials that wait for a training under way for another trial.
@@ -128,7 +128,7 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
     """Runs the trials that are still missing.
 
     Args:
-        state: the sweep.
+        state: the state of the search.
         submit: hands the task of a trial to a worker.
         confirm_place: called before anything is written; raises if the directory of the sweep was moved or deleted.
     """
@@ -139,7 +139,7 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
             state.unchecked.add(known["key"])
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
-    learns = state.sweep.sampler.name not in ("grid", "random")  # from values: it waits before it proposes more
+    learns = state.sweep.sampler.name not in ("grid", "random")  # from values: proposals wait for them
     while True:
         confirm_place()
         while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:
@@ -243,7 +243,7 @@ def _finish(state: SearchState, future: Future[Outcome]) -> None:
         outcome = future.result()
     except FedrayError as error:  # Ray is gone, or the machine has a fault: the trials stay unfinished
         raise FedrayError(f"{error}; then the same command with --resume goes on") from error
-    except Exception as error:  # what a training raises is an outcome; here the worker died
+    except Exception as error:  # not an error of the training (these are outcomes): the worker died
         raise FedrayError(f"a worker died ({type(error).__name__}; memory?): lower jobs, then --resume") from error
     run = str(job.folder.relative_to(state.out))
     note: dict[str, Any] = {"how": "trained", "run": run, "seconds": outcome.seconds, "rounds": outcome.rounds}

@@ -338,7 +338,7 @@ def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[st
     """Returns the scenario keys that a trial set, with their values, from the trial's row of the table of trials.
 
     Args:
-        space: the parameters.
+        space: the parameters of the sweep.
         cells: the row of the trial, by column; a cell is None if the trial has no value there, or the value None.
 
     Example:
@@ -376,7 +376,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     Args:
         objectives: the objectives of the sweep.
         classes: the number C of classes of the data; 0 for regression.
-        data: name of the data set, for the message.
+        data: the name of the data set, for the message.
         own: the names of the user's metrics that the scenario measures.
 
     Raises:

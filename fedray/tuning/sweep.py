@@ -193,7 +193,7 @@ def check_sweep(sweep: Sweep) -> None:
         try:
             trials.append(sweep.scenario(chosen))
             _check_trial(trials[-1])
-            if trials[-1].data.hold_out != base.data.hold_out:  # inside a choice of the whole section
+            if trials[-1].data.hold_out != base.data.hold_out:  # set by a choice for the whole section `data`
                 raise BadInput(
                     f"data.hold_out = {trials[-1].data.hold_out:g}, but {base.data.hold_out:g} in the scenario: trials "
                     "would be compared on different data: leave it out of the space"
@@ -325,13 +325,13 @@ def _try_values(sweep: Sweep) -> Iterator[Values]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Sweep files: strict YAML becomes a `Sweep`. Whatever is wrong raises `BadInput` with one line: key, value, remedy.
+# Reads sweep files: strict YAML becomes a `Sweep`. Every mistake raises `BadInput` with one line: key, value, remedy.
 
 HOLD_OUT = 0.2
 SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
-MOST_ACTORS = 1000  # of one trial
+MOST_ACTORS = 1000  # actors of one trial at most
 _ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
 KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
 SWEEP: KeyTable = {

@@ -59,7 +59,7 @@ def make_reporter(
     """Makes a function that reports the first objective's metric to the study once an age, and returns whether to stop.
 
     Args:
-        location: the study; None without pruning.
+        location: the study that the function reports to; None without pruning.
         number: the number of the trial.
         objective: the first objective of the sweep.
         scenario: the scenario of the trial.
@@ -226,7 +226,7 @@ def train_job(job: TrialTask) -> Outcome:
         seconds, rounds = last["wall_seconds"] - first["wall_seconds"], int(last["round"] - first["round"])
         values, errors = judge_worlds(job.objectives, histories)
         return Outcome(state, values, seconds, rounds, last["wall_seconds"], errors=errors)
-    except Exception as error:  # one bad corner of the space must not end the sweep
+    except Exception as error:  # a failing corner of the space must not end the sweep
         refuse_fault(error, job.folder)
         if isinstance(error, FedrayError):
             return Outcome("failed", [], error=str(error))
@@ -275,7 +275,7 @@ def _make_directory(job: TrialTask) -> None:
         return
     if not job.folder.parent.is_dir():
         raise Unwritable(f"{job.folder.parent} is gone: was the directory of the sweep moved or deleted?")
-    if job.folder.exists():  # a crash before the scenario was written: nothing to keep
+    if job.folder.exists():  # crashed before the scenario was written: nothing to keep
         shutil.rmtree(job.folder)
     if job.before is None:
         directory.make_run_directory(job.folder, dump_scenario(job.scenario))
@@ -399,8 +399,8 @@ def _open_pool(number: int) -> Iterator[Submit]:
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
     def submit(job: TrialTask) -> Future[Outcome]:
-        # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile. And
-        # `multiprocessing` runs the script in each process that it starts: one without a guard would begin again
+        # A terminal sends signals to children too. A signal blocked here stays blocked in a child that starts meanwhile.
+        # `multiprocessing` runs the main script in each child: a script without a guard would start again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
         script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:

@@ -1,4 +1,4 @@
-"""A sweep from its file to its directory: what `fedray tune` does."""
+"""Runs a sweep from its file to its directory, as `fedray tune` does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
 from fedray.tuning.trial import make_workers, refuse_idle_actors, score_models
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep from its file to its directory: what `fedray tune` does.
+# Runs a sweep from its file to its directory, as `fedray tune` does.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Writes the results of a sweep to its directory: the table of trials, the winners as scenarios, summary and page.
@@ -229,9 +229,9 @@ def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep from its file to its directory: what `fedray tune` does.
+# Runs a sweep from its file to its directory, as `fedray tune` does.
 
-CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may change on resuming; the last: old sweeps
+CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may change on resuming; "together": old sweeps
 
 
 def run_sweep(
@@ -335,7 +335,7 @@ MODES = {"max": "maximize", "min": "minimize"}
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial of a sweep.
+    """The result of one trial of a sweep.
 
     Attributes:
         number: the number of the trial, from 0.
@@ -409,7 +409,7 @@ class SweepResult:
         """Opens the directory of a sweep, as `fedray tune` leaves it.
 
         Args:
-            path: the directory.
+            path: the directory of the sweep.
             modules: your modules that register names the sweep uses; they are imported first.
         """
         import_modules(modules)
@@ -439,7 +439,7 @@ class SweepResult:
 
         Args:
             metric: the name of an objective of the sweep; None means the first.
-            mode: `max` or `min`; None means the direction that the sweep searched in.
+            mode: `max` or `min`; None means the direction of the search.
 
         Raises:
             BadInput: the sweep has no such objective, or there is no such mode.
