@@ -291,7 +291,7 @@ class Federation(NamedTuple):
 
 
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
-    """Runs a round of FedAvg: every chosen client trains the round's initial model; the model becomes their mean.
+    """Runs a round of FedAvg: every chosen client trains the global model, which becomes the mean of the results.
 
     Args:
         world: the model and the clients.

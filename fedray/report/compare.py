@@ -433,7 +433,7 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_comparison_table(runs: list[ReadRun]) -> Table:
-    """Returns header and rows: final metrics with mean +- sd; the best of each, and its equals, are highlighted."""
+    """Returns header and rows: final metrics with mean +- sd; highlights the best, and values not known to be worse."""
     metrics = [name for name in list_compared_metrics(runs) if _list_means(runs, name)]
     best = {name: find_best(runs, name) for name in metrics}
     head = ["run", *(name_compared(runs, name) for name in metrics)]

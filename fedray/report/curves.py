@@ -177,8 +177,8 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
 def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
     """Lets the value axis begin where the lines differ, not where all lines start; its label says where it begins.
 
-    The second half of every line stays visible. Below the worst end, the axis shows twice its distance from the best
-    end.
+    The second half of every line stays visible. Below the worst final value, the axis shows at least twice the distance
+    between the worst and the best final value.
 
     Args:
         axes: the axes of the curves.

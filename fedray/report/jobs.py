@@ -238,8 +238,8 @@ def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) 
     Args:
         run: the run of the jobs.
         title: the title of the figure.
-        jobs: one row per job with `client`, `model`, `start`, `sim_seconds`, `low` (the share of the lane above the
-            job) and `tall` (the share of the lane that the job takes).
+        jobs: one row per job, with `client`, `model`, `start` and `sim_seconds`. `low` and `tall` are shares of the
+            height of the lane: above the job, and of the job.
         clients: the clients in the order of their lanes; of many clients, evenly spaced ones are shown.
 
     Returns:

@@ -421,7 +421,7 @@ def _read_cells(image: AxesImage) -> Trace | None:
 
 
 def _name(label: object) -> dict[str, Any]:
-    """Returns the name of a trace; Matplotlib's made-up names are dropped; names with `_` are not in the legend."""
+    """Returns the name of a trace (empty for Matplotlib's made-up names), and whether the legend shows the name."""
     text = str(label or "")
     made_up = text.startswith(("_child", "_nolegend", "_container")) or text == BAND
     return {"name": "" if made_up else text.removeprefix("_"), "legend": bool(text) and not text.startswith("_")}

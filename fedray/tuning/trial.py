@@ -399,7 +399,7 @@ def _open_pool(number: int) -> Iterator[Submit]:
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
     def submit(job: TrialTask) -> Future[Outcome]:
-        # A terminal sends signals to children too. A signal blocked here stays blocked in a child that starts meanwhile.
+        # A terminal sends signals to children too. A blocked signal stays blocked in a child that starts meanwhile.
         # `multiprocessing` runs the main script in each child: a script without a guard would start again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
         script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
