@@ -1,7 +1,6 @@
-"""Advice about settings that do less, or more, than their author may think: before a run and after it.
+"""Warns, before and after a run, of settings that do less, or more, than their author may think.
 
-Nothing here stops a run, and nothing imports it but what prints it. A rule looks at a study and yields what it has to
-say, with what to do about it: each is one line.
+Nothing here stops a run. A rule looks at a study and yields pairs of lines: a finding, and the remedy.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from fedray.simulation.rounds import WITHHELD, list_choosing_keys
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.choice import SLOWER
 
-if TYPE_CHECKING:  # a check of a scenario opens no run directory
+if TYPE_CHECKING:  # checks of a scenario need no session
     from fedray.runtime.session import Snapshot, Watch
 
-MOST_COUNTS = 10**7  # of clients and classes, 80 MB; beyond it, all rows count as somebody's
-MOST_ROUNDS = 1000  # that are planned ahead
-Advice = Iterator[tuple[str, str]]  # a text, and the remedy; empty: there is none
+MOST_COUNTS = 10**7  # clients x classes (80 MB); beyond that, every sample counts as some client's
+MOST_ROUNDS = 1000  # rounds planned ahead at most
+Advice = Iterator[tuple[str, str]]  # a finding and its remedy; the remedy may be empty
 Rule = Callable[[Scenario, Study], Advice]
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows for testing.
+# Test samples.
 
 
 def find_strange_test_rows(_scenario: Scenario, study: Study) -> Advice:
-    """Known clients are to be scored by test rows of their own, and no test row is of one of them."""
+    """Warns where known clients are to be scored by their own test samples, and no known client has any."""
     known = range(min(study.clients.number, EVALUATED_CLIENTS))
     asked = study.evaluation.gamma is not None or study.method.one_model_per_client
     if not (asked or study.method.phase.is_personal or study.method.phase.weighs):
@@ -50,7 +49,7 @@ def find_strange_test_rows(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
-    """A round is to be chosen by the test rows, or withheld rows choose in their place."""
+    """Warns where test samples choose a round, or where withheld samples choose in their place."""
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
             continue
@@ -64,7 +63,7 @@ def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
-    """The partition changes rows of groups of clients, and the test rows are as they were."""
+    """Warns where the partition changes the samples of groups of clients, but not the test samples."""
     if study.tests_other_rows:
         yield (
             "data.partition changes the rows of groups of clients, but not the test rows by which known clients are "
@@ -74,9 +73,9 @@ def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
-    """Test rows have classes that no client has; of several worlds the first one that has such classes is described.
+    """Warns where test samples have classes that no client has, in the first world in which that is so.
 
-    Generated clients are not looked at.
+    Generated clients are not checked.
     """
     data, number = study.shards.data, study.clients.number
     if data.population is not None or not study.classes:
@@ -101,9 +100,9 @@ def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
-    """A column says whose a row is and is an input too, and `data.features` does not name it.
+    """Warns where the column that names each sample's client is an input too, though `data.features` does not list it.
 
-    Each client then has one value of that input, and a model can read from it whose row it answers.
+    Each client then has one value of that input, from which a model can tell the client of a sample.
     """
     keys = scenario.data
     if keys.partition.name not in ("column", "domain") or keys.options.get("features") is not None:
@@ -121,7 +120,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
-    """A network's answer to a row depends on the rows beside it; or an engine is slow, and why."""
+    """Warns where a prediction depends on the other samples of its batch, or where an engine is slow, and says why."""
     for one in study.trained:
         if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (
@@ -135,7 +134,7 @@ def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
-    """No client of a tier ever takes part, because rounds have fewer places than it would need."""
+    """Warns where no client of a tier ever takes part, because a round has too few participants for the tier."""
     if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
         return
     places = participants_per_tier(scenario, study.clients)
@@ -149,9 +148,10 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
-    """A run is sure to leave models untrained; nothing is said where only the run itself can tell.
+    """Warns where a run is sure to leave models untrained.
 
-    That is so where a schedule reads no state. Schedules and methods of the user's own are not asked.
+    This is known beforehand only where the schedule does not depend on the state. The user's own schedules and methods
+    are not checked.
     """
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
@@ -170,13 +170,13 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 
 
 def count_untrained(study: Study, rounds: int) -> IntArray:
-    """Models of each world that the schedule gives to nobody with training rows, `[worlds]`.
+    """Counts the models of each world that the schedule gives to no client with training samples, `[worlds]`.
 
-    They are none where more rounds would have to be planned than `MOST_ROUNDS`.
+    All counts are 0 where more than `MOST_ROUNDS` rounds would have to be planned.
 
     Args:
-        study: its schedule reads no state.
-        rounds: of the study.
+        study: a study whose schedule does not depend on the state.
+        rounds: the number of rounds of the study.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -198,7 +198,7 @@ def count_untrained(study: Study, rounds: int) -> IntArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rules, in the order in which they are said.
+# The rules, in the order of their warnings.
 
 RULES: tuple[Rule, ...] = (
     find_strange_test_rows,
@@ -213,12 +213,12 @@ RULES: tuple[Rule, ...] = (
 
 
 def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULES) -> None:
-    """Warns of everything that a study does less, or more, than its author may think.
+    """Warns of every setting of a study that does less, or more, than its author may think.
 
     Args:
-        scenario: what was asked for.
-        study: what will train.
-        rules: what is looked at.
+        scenario: the scenario of the study.
+        study: the study that will train.
+        rules: the rules to apply, in order.
     """
     for rule in rules:
         for text, remedy in rule(scenario, study):
@@ -226,11 +226,11 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a run has left out: failed clients, models that nobody trained, and scores without a mean.
+# Warns of what a run left out: failed clients, models that nobody trained, and scores without a mean.
 
 
 def warn_of_failures(watch: Watch) -> Watch:
-    """A watcher that also warns, once, when a client was left out.
+    """Returns a watcher that also warns, once, when a client was left out.
 
     Example:
         >>> seen = []
@@ -256,7 +256,7 @@ def warn_of_failures(watch: Watch) -> Watch:
 
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
-    """Warns of the models that nobody trained, and of the scores of the last evaluation without a mean.
+    """Warns of models that nobody trained, and of scores that have no mean in the last evaluation.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

@@ -1,4 +1,4 @@
-"""The Python API: `fedray.run`, `fedray.load` and `fedray.resume`; what they return is in `experiments/results.py`.
+"""The Python API: `fedray.run`, `fedray.load` and `fedray.resume`; they return a `Run` (`experiments/results.py`).
 
 Example:
     >>> import fedray
@@ -31,7 +31,7 @@ from fedray.scenario.unknown_keys import explain_unknown_key
 
 __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 
-OBJECTS = tuple(kind.given for kind in KINDS.values())  # the Python objects that all four functions take
+OBJECTS = tuple(kind.given for kind in KINDS.values())  # names of the Python objects that all four functions take
 
 
 def load(
@@ -54,23 +54,23 @@ def load(
     """Opens a run directory.
 
     Args:
-        path: the directory, the `out` of a run.
-        data: the data set object the run was started with, if any.
-        model: the function that makes its network, if it was given as an object.
-        method: the function that composes its method, if it was given as an object.
-        partition: the function or the Flower partitioner that deals its rows, if one was given.
-        selection: the function that chooses its participants, if one was given.
-        schedule: the function that makes its schedule, if one was given.
-        loss: its loss, if it was given as an object; `optimizer` to `callbacks` likewise.
+        path: the run directory: the `out` of `run`.
+        data: the data set object that the run was started with, if any.
+        model: the function that makes the run's network, if the run was given one.
+        method: the function that composes the run's method, if the run was given one.
+        partition: the function or the Flower partitioner that deals the samples to clients, if the run was given one.
+        selection: the function that chooses the participants of a round, if the run was given one.
+        schedule: the function that makes the schedule, if the run was given one.
+        loss: the loss, if the run was given one as an object; the same holds for `optimizer` to `callbacks`.
         optimizer: see `loss`.
         augment: see `loss`.
         metrics: see `loss`.
         callbacks: see `loss`.
-        modules: your modules that register names it uses, to import first: `["mine"]`, or `["mine.py"]`.
-        best: whether its models are those of its best round (`checkpoint.best`), and not the newest ones.
+        modules: your modules that register names the run uses; they are imported first: `["mine"]`, or `["mine.py"]`.
+        best: whether the run's models are taken from its best round (`checkpoint.best`) and not from the newest one.
 
     Raises:
-        BadInput: this is no run directory, or a module cannot be imported.
+        BadInput: `path` is no run directory, or a module cannot be imported.
     """
     given = _pick_objects(locals())
     import_modules(modules)
@@ -80,7 +80,7 @@ def load(
 
 
 def _pick_objects(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The Python objects among the arguments of a function."""
+    """Returns the user's Python objects among the arguments of a function."""
     return {name: arguments[name] for name in OBJECTS if name in arguments}
 
 
@@ -111,32 +111,34 @@ def run(
     Args:
         scenario: a dict, a YAML file, or YAML text.
         out: the run directory (a fresh one); None means a temporary one, which stays until `fedray clean`.
-        data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`, whose options are
-            given as `data__target="ill"`; a name, or a mapping that has one, is an override.
+        data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`. Options of a form are
+            given as `data__target="ill"`. A name, or a mapping with a name, is an override.
         model: a function that makes an `nn.Module`; a name or a mapping is an override.
         method: a function from `fedray.methods.Setting` to `fedray.core.method.Method`; a name or a mapping is an
             override.
-        partition: a function (labels, clients, generator, options) that gives the rows of each client, or a partitioner
-            of `flwr_datasets`; a name or a mapping is an override of `data.partition`.
+        partition: a function (labels, clients, generator, options) that returns the samples of each client, or a
+            partitioner of `flwr_datasets`; a name or a mapping is an override of `data.partition`.
         selection: a function (known, number, generator, options) that chooses participants; a name or a mapping is an
             override of `participation.selection`.
         schedule: a function (models, rows) that makes an assignment of models to participants; a name or a mapping is
             an override.
-        loss: a loss for the clients, or the name of one that your module registers (docs/how-to/training.md).
+        loss: a loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
         optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
-        augment: what changes the rows of each batch: a function of one input or of a batch, a name, or a list of these.
+        augment: changes the samples of each batch: a function of one input or of a batch, a name, or a list of these.
         metrics: further metrics: functions by name, or a list of functions.
-        callbacks: a function (round, scores, models), or a list of them, called after each round; one that returns True
-            ends the run.
-        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
-        wait_for: what the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
-        watch: called with a snapshot after each evaluated round.
-        modules: your modules that register names, imported first, by the workers of Ray too: `["mine"]`, or files.
-        progress: whether phases and rounds are printed to stderr; None means in a notebook only.
-        overrides: scenario keys, nested or with `__` for the dots: `rounds=3`, `method__name="fedavg"`.
+        callbacks: a function (round, scores, models), or a list of such functions, called after each round; a callback
+            that returns True ends the run.
+        address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
+            Ray.
+        wait_for: the resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
+        watch: a function that is called with a snapshot after each evaluated round.
+        modules: your modules that register names: `["mine"]`, or files. They are imported first, by the workers of Ray
+            too.
+        progress: whether phases and rounds are printed to stderr; None prints them in a notebook only.
+        overrides: scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
-        BadInput: one line with the key, its value and the remedy.
+        BadInput: the scenario is wrong; the message is one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
     read, own = _read_arguments(scenario, _pick_objects(locals()), tuple(modules), overrides)
@@ -149,7 +151,7 @@ def run(
 def _read_arguments(
     scenario: Mapping[str, Any] | str | Path, given: Mapping[str, Any], modules: tuple[str, ...], overrides: Any
 ) -> tuple[Callable[[Mapping[str, Any]], Scenario], UserObjects]:
-    """What reads the scenario, given further overrides, and the user's objects, from the arguments of `run`."""
+    """Returns a function from further overrides to the scenario, and the user's objects."""
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
             known = tuple(dict.fromkeys((*section_fields(""), *OBJECTS)))
@@ -167,20 +169,21 @@ def _read_arguments(
 def trainable(
     scenario: Mapping[str, Any] | str | Path, *, actors: int = 0, modules: Sequence[str] = (), **given: Any
 ) -> Any:
-    """A scenario as a trainable of Ray Tune: a function for `ray.tune.Tuner`.
+    """Makes a scenario a trainable of Ray Tune: returns a function for `ray.tune.Tuner`.
 
-    Each trial is a run with the keys of its `config`, nested or with dots (`{"local.lr": 0.1}`). It reports every
-    evaluated round after the first state: `round`, the scores of the held-out rows (`hold_out_accuracy`, ...) and the
-    totals, with its run directory as the checkpoint.
+    Each trial is a run with the keys of its `config`, nested or with dots (`{"local.lr": 0.1}`). For every evaluated
+    round after the initial state the trial reports `round`, the scores of the held-out samples (such as
+    `hold_out_accuracy`) and the totals. The run directory is its checkpoint.
 
     Args:
         scenario: a dict, a YAML file, or YAML text; it needs `data.hold_out`.
-        actors: client actors that each trial spans, a CPU each beside its own; 0: it trains in its own process.
-        modules: your modules that register names, imported first.
-        given: what `run` takes: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
+        actors: the number of client actors of each trial, each with one CPU besides the trial's own; 0 trains in the
+            process of the trial.
+        modules: your modules that register names; they are imported first.
+        given: further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
     Raises:
-        BadInput: one line with the key, its value and the remedy.
+        BadInput: the scenario is wrong; the message is one line with the key, its value and the remedy.
 
     Example:
         >>> train = trainable({"rounds": 4, "data": {"hold_out": 0.2}})  # ray.tune.Tuner(train, param_space=...).fit()
@@ -215,26 +218,28 @@ def resume(
 
     Args:
         path: the run directory.
-        data: the data set object the run was started with, if any.
-        model: the function that makes its network, if it was given as an object.
-        method: the function that composes its method, if it was given as an object.
-        partition: the function or the Flower partitioner that deals its rows, if one was given.
-        selection: the function that chooses its participants, if one was given.
-        schedule: the function that makes its schedule, if one was given.
-        loss: its loss, if it was given as an object; `optimizer` to `callbacks` likewise.
+        data: the data set object that the run was started with, if any.
+        model: the function that makes the run's network, if the run was given one.
+        method: the function that composes the run's method, if the run was given one.
+        partition: the function or the Flower partitioner that deals the samples to clients, if the run was given one.
+        selection: the function that chooses the participants of a round, if the run was given one.
+        schedule: the function that makes the schedule, if the run was given one.
+        loss: the loss, if the run was given one as an object; the same holds for `optimizer` to `callbacks`.
         optimizer: see `loss`.
         augment: see `loss`.
         metrics: see `loss`.
         callbacks: see `loss`.
-        modules: your modules that register names it uses, which the workers of Ray import too.
-        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
-        wait_for: what the cluster must have before the run goes on.
-        rounds: how many rounds there are in all, where the run is made longer, also one that is finished.
-        progress: whether phases and rounds are printed to stderr; None means in a notebook only.
-        overrides: no other key of a scenario may change; one that is given is refused.
+        modules: your modules that register names the run uses; the workers of Ray import them too.
+        address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
+            Ray.
+        wait_for: the resources that the cluster must have before the run goes on.
+        rounds: the total number of rounds, to make a run longer, also a finished one.
+        progress: whether phases and rounds are printed to stderr; None prints them in a notebook only.
+        overrides: no other key of the scenario may change: every keyword here is refused.
 
     Raises:
-        BadInput: this is no run directory, or its scenario, its data or an object is not what the run began with.
+        BadInput: `path` is no run directory, or its scenario, its data or an object differs from what the run began
+            with.
         FedrayError: the run failed.
     """
     given = _pick_objects(locals())

@@ -1,4 +1,4 @@
-"""`fedray bench`: what fedray costs, measured against a plain PyTorch loop in the same run.
+"""`fedray bench`: measures the cost of fedray against a plain PyTorch loop in the same run.
 
-`rows.py` names the rows, runs each in a process of its own, and prints their table.
+`rows.py` names the rows of the table, measures each row in a process of its own, and prints the table.
 """

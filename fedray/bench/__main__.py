@@ -1,4 +1,4 @@
-"""One row in this process: `python -m fedray.bench ROW full|quick FILE` writes its results to FILE as JSON."""
+"""Measures one row in this process: `python -m fedray.bench ROW full|quick FILE` writes the results to FILE as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows by name, and the run of several: each in a process of its own, so that none sees another's memory."""
+"""Names the rows of the table and measures them, each in its own process, so that memory is counted per row."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from fedray.core.version import __version__
 from fedray.runtime.environment import WORKER
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clocks and sizes of processes, and laps of several pieces of work that take turns (Linux's /proc for process trees).
+# Clocks and memory of processes, and laps of several works that take turns (process trees by Linux's /proc).
 
 MB = 1 << 20
-Work = Callable[[int], None]  # does that many more rounds
+Work = Callable[[int], None]  # a function that runs so many further rounds
 
 
 class Cost(NamedTuple):
-    """What one round costs.
+    """The cost of one round.
 
     Attributes:
-        cpu: CPU seconds.
-        wall: wall seconds.
+        cpu: CPU seconds per round.
+        wall: wall seconds per round.
     """
 
     cpu: float
@@ -42,18 +42,18 @@ class Cost(NamedTuple):
 
 
 def pin_to_one_core() -> None:
-    """Keeps this process on the last of the cores it may use."""
+    """Pins this process to the last of the cores that it may use."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
-    """The cost of a round, the mean over one lap.
+    """Measures the mean cost of a round over one lap.
 
     Args:
-        work: does that many more rounds.
-        rounds: of the lap.
-        clock: CPU seconds so far.
+        work: a function that runs so many further rounds.
+        rounds: the number of rounds of the lap.
+        clock: a function that returns the CPU seconds so far.
 
     Example:
         >>> rounds = []
@@ -73,13 +73,13 @@ def take_turns(
     clock: Callable[[], float] = time.process_time,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[Cost]:
-    """Medians of every work's laps, `repeats` of them each, taken in turns (A B A B) after one lap to warm up.
+    """Measures laps of several works in turns (A B A B), after a lap to warm up; returns the median cost of each work.
 
     Args:
-        works: what to do, and the rounds of a lap, for each of them.
-        repeats: laps of each that count.
-        clock: CPU seconds so far.
-        choose: what becomes of the laps; `min` is steadier on a busy machine, which only ever adds time.
+        works: pairs of a work and the number of rounds of its lap.
+        repeats: the number of laps of each work that count.
+        clock: a function that returns the CPU seconds so far.
+        choose: combines the laps of a work; `min` is steadier on a busy machine, because load only adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -91,7 +91,7 @@ def take_turns(
 
 
 def measure_peak() -> float:
-    """flop/s of a float32 product of 1024 x 1024 matrices on one core, the best of ten."""
+    """Measures the flop/s of a float32 product of 1024 x 1024 matrices on one core, the best of ten tries."""
     a, b = torch.arange(2.0 * 1024**2).view(2, 1024, 1024) / 1024**2
 
     def product(rounds: int) -> None:
@@ -102,14 +102,14 @@ def measure_peak() -> float:
 
 
 class Process(NamedTuple):
-    """A process.
+    """The state of one process.
 
     Attributes:
-        id: its number.
-        parent: number of the process that started it.
-        command: its command line.
-        cpu: CPU seconds, with those of the children it waited for.
-        resident: bytes of memory.
+        id: the number of the process.
+        parent: the number of the process that started this one.
+        command: the command line of the process.
+        cpu: the CPU seconds of the process and of the children that it waited for.
+        resident: the memory of the process in bytes.
     """
 
     id: int
@@ -120,7 +120,7 @@ class Process(NamedTuple):
 
 
 def list_tree() -> list[Process]:
-    """This process and all that descend from it."""
+    """Lists this process and all its descendants."""
     if sys.platform != "linux":
         raise BadInput("this row reads /proc: run it on Linux")
     known = {one.id: one for one in map(_read_process, Path("/proc").glob("[0-9]*")) if one is not None}
@@ -135,48 +135,49 @@ def _read_process(folder: Path) -> Process | None:
     try:
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it ended
+    except OSError:  # the process has ended
         return None
-    ticks = sum(int(n) for n in fields[11:15])  # its own and those of the children it waited for
+    ticks = sum(int(n) for n in fields[11:15])  # seconds of the process and of the children it waited for
     cpu = ticks / os.sysconf("SC_CLK_TCK")
     return Process(int(folder.name), int(fields[1]), command, cpu, int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
 
 
 def measure_tree_cpu() -> float:
-    """CPU seconds of the whole process tree (in steps of a clock tick)."""
+    """Measures the CPU seconds of the whole process tree (in steps of a clock tick)."""
     return sum(one.cpu for one in list_tree())
 
 
 def measure_resident() -> int:
-    """Bytes of memory this process holds now."""
+    """Measures the bytes of memory that this process holds now."""
     return next(one.resident for one in list_tree() if one.id == os.getpid())
 
 
 def measure_peak_resident() -> int:
-    """The most bytes this process has held."""
+    """Measures the most bytes of memory that this process has held so far."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rows by name, and the run of several: each in a process of its own, so that none sees another's memory.
+# Names the rows of the table and measures them, each in its own process, so that memory is counted per row.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a row reports, and the table of all of them.
+# The result of a row, and the table of all results.
 
 
 class BenchResult(NamedTuple):
-    """One measured figure.
+    """One measured value of a row.
 
     Attributes:
-        what: the work.
-        measured: the figure.
-        unit: of the figure; empty for a ratio.
-        target: what it should be at most, or at least; None where none was set.
-        at_least: whether larger is better.
-        wall: the same in wall time, where `measured` is a ratio of CPU seconds; else None.
-        note: details.
+        what: the measured work, in words.
+        measured: the measured value.
+        unit: the unit of `measured`; empty for a ratio.
+        target: the value that `measured` should not exceed (or should reach, see `at_least`); None if no target was
+            set.
+        at_least: whether `target` is a lower bound.
+        wall: the ratio of wall times if `measured` is a ratio of CPU seconds; else None.
+        note: details for the last column of the table.
     """
 
     what: str
@@ -189,7 +190,7 @@ class BenchResult(NamedTuple):
 
     @property
     def meets_target(self) -> bool:
-        """Whether the figure is as good as its target, if it has one."""
+        """Returns whether the measured value meets its target, or has none."""
         if self.target is None:
             return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target
@@ -199,7 +200,7 @@ HEAD = "| work | measured | target | met | in wall time | |\n| --- | --- | --- |
 
 
 def format_row(result: BenchResult) -> str:
-    """A result as a row of a Markdown table.
+    """Formats a result as a row of a Markdown table.
 
     Example:
         >>> format_row(BenchResult("one thing", 0.08, "", 0.09, False, 0.081, "a note"))
@@ -216,7 +217,7 @@ def format_row(result: BenchResult) -> str:
 
 
 def describe_machine() -> str:
-    """Where this ran, as a line."""
+    """Describes this machine in one line."""
     cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
     load = f", load average {os.getloadavg()[0]:.1f} at the start"
     versions = ", ".join([f"fedray {__version__}", *filter(None, map(_find_version, ("torch", "numpy", "ray")))])
@@ -225,7 +226,7 @@ def describe_machine() -> str:
 
 
 def _find_version(package: str) -> str | None:
-    """A package and its version; None where it is not installed."""
+    """Returns the name and version of a package; None if it is not installed."""
     try:
         return f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
@@ -233,7 +234,7 @@ def _find_version(package: str) -> str | None:
 
 
 def _processor() -> str:
-    """The processor's name."""
+    """Returns the name of the processor."""
     path = Path("/proc/cpuinfo")
     if path.is_file():
         for text in path.read_text().splitlines():
@@ -243,15 +244,15 @@ def _processor() -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rows by name, and the run of several: each in a process of its own, so that none sees another's memory.
+# Names the rows of the table and measures them, each in its own process, so that memory is counted per row.
 
 
 class BenchRow(NamedTuple):
-    """The function of a row, by its names: its module loads where it runs.
+    """Names the function that measures a row; its module loads only in the process that measures.
 
     Attributes:
-        module: in `fedray.bench`.
-        name: of the function.
+        module: the name of the module in `fedray.bench`.
+        name: the name of the function.
     """
 
     module: str
@@ -259,7 +260,7 @@ class BenchRow(NamedTuple):
 
     @property
     def function(self) -> Callable[[bool], list[BenchResult]]:
-        """Measures the row; its argument says whether quickly."""
+        """The function that measures the row; its argument is whether to measure quickly."""
         found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{self.module}"), self.name)
         return found
 
@@ -284,16 +285,16 @@ ROWS = {
 
 
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
-    """Measures rows and returns their table.
+    """Measures rows and returns the table of their results.
 
     Args:
-        only: names of rows; empty means all of them.
-        quick: whether with fewer and shorter laps.
-        show: called with each line of the table as soon as it is known.
+        only: the names of the rows to measure; empty means all rows.
+        quick: whether to measure with fewer and shorter laps.
+        show: a function that is called with each line of the table as soon as the line is known.
 
     Raises:
-        BadInput: a row does not exist.
-        FedrayError: a row failed; the message is the end of what it printed.
+        BadInput: `only` has a name that is no row.
+        FedrayError: a row failed; the message is the end of the row's output.
     """
     if unknown := [name for name in only if name not in ROWS]:
         raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(ROWS)}")
@@ -308,7 +309,7 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None])
 
 
 def measure_row(name: str, quick: bool) -> list[BenchResult]:
-    """Measures one row, in a process of its own."""
+    """Measures one row in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "results.json"
         command = [sys.executable, "-m", "fedray.bench", name, "quick" if quick else "full", str(out)]

@@ -1,4 +1,4 @@
-"""Rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients."""
+"""Measures rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from fedray.runtime.session import Snapshot
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress
 
-WARM_UP = 0.2  # of the rounds, before memory is looked at
+WARM_UP = 0.2  # share of the rounds before memory is measured
 
 
 def measure_replicates(quick: bool) -> list[BenchResult]:
-    """CPU time of a round of ten replicates over that of one."""
+    """Measures the CPU time of a round of ten replicates, divided by that of one replicate."""
     pin_to_one_core()
     what = "ten replicates of a small study (digits, MLP 64-64-10, 10 clients a round) / one"
     alone, together = _measure_both(works.digits_study(1), works.digits_study(10), 3 if quick else 9, 20)
@@ -48,7 +48,7 @@ def measure_replicates(quick: bool) -> list[BenchResult]:
 
 
 def measure_folds(quick: bool) -> list[BenchResult]:
-    """CPU time of a round of twenty folds over that of one."""
+    """Measures the CPU time of a round of twenty folds, divided by that of one fold."""
     pin_to_one_core()
     epochs = 4 if quick else 40
     what = f"twenty folds of Boston ({epochs} epochs, batch 1) / one fold"
@@ -57,7 +57,7 @@ def measure_folds(quick: bool) -> list[BenchResult]:
 
 
 def measure_buffered(quick: bool) -> list[BenchResult]:
-    """CPU time of a job where clients do not wait for rounds over that of a job in rounds."""
+    """Measures the CPU time of a job without rounds (clients do not wait), divided by that of a job in rounds."""
     pin_to_one_core()
     in_rounds, flying = works.small_clients(1000, 100), works.buffered_clients(1000, 100, goal=10)
     laps = [(simulate(in_rounds.study())[0], 10), (simulate(flying.study())[0], 100)]
@@ -69,18 +69,18 @@ def measure_buffered(quick: bool) -> list[BenchResult]:
 
 
 def _measure_both(one: BenchWork, many: BenchWork, repeats: int, rounds: int) -> list[Cost]:
-    """Cost of a round of one world, and of many worlds in one run."""
+    """Measures the cost of a round of one world, and of a round of many worlds in one run."""
     return take_turns([(simulate(work.study())[0], rounds) for work in (one, many)], repeats)
 
 
 def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResult:
-    """Cost of many worlds in one run over the cost of one world."""
+    """Divides the cost of many worlds in one run by the cost of one world."""
     note = f"{1e3 * alone.cpu:.2f} ms CPU a round alone, {1e3 * together.cpu:.2f} ms together"
     return BenchResult(what, together.cpu / alone.cpu, "", target, False, together.wall / alone.wall, note)
 
 
 def measure_million(quick: bool) -> list[BenchResult]:
-    """CPU time of a round of a million generated clients over that of ten thousand, and peak memory."""
+    """Measures the CPU time with a million generated clients, divided by that with ten thousand, and peak memory."""
     pin_to_one_core()
     few, many = (simulate(works.generated(number, 1000).study())[0] for number in (10_000, 1_000_000))
     small, large = take_turns([(few, 4), (many, 4)], 3 if quick else 9)
@@ -94,7 +94,7 @@ def measure_million(quick: bool) -> list[BenchResult]:
 
 
 def measure_memory(quick: bool) -> list[BenchResult]:
-    """Growth of resident memory over whole runs, with run directory, evaluation and checkpoints."""
+    """Measures the growth of resident memory over whole runs, with run directory, evaluation and checkpoints."""
     rounds = 300 if quick else 1000
     work = works.small_clients(1000, 100)
     results = [_growth(f"memory growth over {rounds} rounds, inline", work, rounds, lambda: float(measure_resident()))]
@@ -107,12 +107,12 @@ def measure_memory(quick: bool) -> list[BenchResult]:
 
 
 def _measure_actors() -> float:
-    """Resident bytes of all client actors."""
+    """Measures the resident bytes of all client actors."""
     return float(sum(one.resident for one in list_tree() if one.command.startswith("ray::Client")))
 
 
 def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) -> BenchResult:
-    """The slope of resident memory over rounds, by least squares, after a warm-up."""
+    """Estimates the growth of resident memory per round by least squares, after a warm-up."""
     points: list[tuple[int, float]] = []
 
     def watch(snapshot: Snapshot) -> None:
@@ -128,7 +128,7 @@ def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a whole small study costs.
+# The cost of a whole small study.
 
 SCENARIO = """\
 rounds: 50
@@ -141,7 +141,7 @@ local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
 
 
 def measure_small_study(quick: bool) -> list[BenchResult]:
-    """CPU time of a whole study, from the command to its report, over that of a plain loop that only trains."""
+    """Measures the CPU time of a study, from command to report, divided by that of a plain loop that only trains."""
     rounds, seeds = (10, 2) if quick else (50, 5)
     scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
     work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))
@@ -159,7 +159,7 @@ def measure_small_study(quick: bool) -> list[BenchResult]:
 
 
 def _measure_call(arguments: list[str]) -> Cost:
-    """What one call of the command line costs."""
+    """Measures the cost of one call of the command line."""
     cpu, wall = _children_cpu(), time.perf_counter()
     command = [sys.executable, "-m", "fedray", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -169,7 +169,7 @@ def _measure_call(arguments: list[str]) -> Cost:
 
 
 def _children_cpu() -> float:
-    """CPU seconds of the processes that this one has started and waited for."""
+    """Measures the CPU seconds of the processes that this one has started and waited for."""
     import resource
 
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -177,13 +177,13 @@ def _children_cpu() -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The row for evaluation: CPU seconds to score five models and their ensemble, over those of a plain loop.
+# The row for evaluation: CPU seconds to score five models and their ensemble, divided by those of a plain loop.
 
-PIECE = 500  # samples that the plain loop passes through a model at a time
+PIECE = 500  # samples in a batch of the plain loop
 
 
 def measure_evaluation(quick: bool) -> list[BenchResult]:
-    """What an evaluation costs over a plain loop: each of five models, and the mean of their probabilities."""
+    """Measures the cost of scoring five models and the mean of their probabilities, divided by that of a plain loop."""
     small = works.ensemble_of(works.plain_mlp, (64,), 2_000)
     large = works.ensemble_of(works.small_cnn, (1, 28, 28), 2_000)
     repeats = 3 if quick else 9
@@ -196,7 +196,7 @@ def measure_evaluation(quick: bool) -> list[BenchResult]:
 
 
 def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
-    """The ratio of one work."""
+    """Measures the ratio of costs for one work."""
     pin_to_one_core()
     plain, fedray, _ = make_evaluations(work)
     slow, fast = take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
@@ -205,7 +205,7 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Evaluations by a plain loop and by fedray, and the accuracy that each of them found last.
+    """Makes evaluations by a plain loop and by fedray, and a dict with the accuracy that each found last.
 
     Example:
         >>> work = works.ensemble_of(works.plain_mlp, (64,), tested=20)

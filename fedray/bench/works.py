@@ -1,4 +1,4 @@
-"""What is simulated: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
+"""The works to measure: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
 
 Example:
     >>> _note(Cost(cpu=0.0138, wall=0.0071), Cost(cpu=0.0084, wall=0.0041))
@@ -46,19 +46,19 @@ from fedray.training.block import count_steps
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is simulated: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
+# The works to measure: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
 
 NEVER = 10**7
 BOSTON = (506, 13, 20)  # samples, features, folds
 
 
 class BenchWork(NamedTuple):
-    """What a row trains.
+    """The work that a row of the table measures.
 
     Attributes:
-        scenario: the scenario.
-        own: the Python objects beside it.
-        module: makes the network, for the plain loop.
+        scenario: the scenario to simulate.
+        own: the Python objects for this scenario.
+        module: a function that makes the network for the plain loop.
     """
 
     scenario: Scenario
@@ -66,17 +66,17 @@ class BenchWork(NamedTuple):
     module: Callable[[], nn.Module]
 
     def study(self, **changes: Any) -> Study:
-        """The study, with some of its fields changed."""
+        """Builds the study, with some of its fields changed."""
         return replace(build_study(self.scenario, self.own), **changes)
 
 
 def plain_mlp() -> nn.Module:
-    """64 inputs, 64 hidden units, 10 classes: 4,810 parameters."""
+    """Makes a network of 64 inputs, 64 hidden units and 10 classes: 4,810 parameters."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def small_cnn() -> nn.Module:
-    """10 and 20 channels, 50 hidden units: 22,000 parameters."""
+    """Makes a convolutional network of 10 and 20 channels and 50 hidden units: 22,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10),
@@ -84,7 +84,7 @@ def small_cnn() -> nn.Module:
 
 
 def plain_wide_cnn() -> nn.Module:
-    """32 and 64 channels, 128 hidden units: 1.2 million parameters."""
+    """Makes a convolutional network of 32 and 64 channels and 128 hidden units: 1.2 million parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
@@ -92,17 +92,17 @@ def plain_wide_cnn() -> nn.Module:
 
 
 def boston_mlp() -> nn.Module:
-    """13 inputs, 50 hidden units, one target: 751 parameters."""
+    """Makes a network of 13 inputs, 50 hidden units and one target: 751 parameters."""
     return nn.Sequential(nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 1))
 
 
 def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
-    """Standard normal inputs with labels 0 to 9 drawn at random: only its size matters here.
+    """Draws standard normal inputs and labels 0 to 9 at random: only the size of the data matters here.
 
     Args:
-        samples: training samples.
-        shape: of an input.
-        tested: how many of them are the test samples too.
+        samples: the number of training samples.
+        shape: the shape of an input.
+        tested: how many of the training samples are also the test samples.
     """
     random = rng.stream(0, "bench data")
     x = random.standard_normal((samples, *shape), dtype=np.float32)
@@ -111,24 +111,24 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
 
 
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
-    """100 clients of 100 images of 28 x 28, batches of 10.
+    """Makes a work of 100 clients with 100 images of 28 x 28 each, in batches of 10.
 
     Args:
-        module: makes the network.
-        per_round: participants of a round.
-        more: sections of the scenario that differ.
+        module: a function that makes the network.
+        per_round: the number of participants of a round.
+        more: sections of the scenario to change.
     """
     keys = fedavg_scenario(100, per_round, batch_size=10) | more
     return BenchWork(read_scenario(keys), UserObjects(data=noise(10_000, (1, 28, 28)), model=module), module)
 
 
 def small_clients(number: int, per_round: int, method: dict[str, Any] | None = None, **local: Any) -> BenchWork:
-    """Clients of 20 samples with 64 features, batches of 10.
+    """Makes a work of clients with 20 samples of 64 features each, in batches of 10.
 
     Args:
-        number: clients N.
-        per_round: participants of a round.
-        method: the section `method`; None means plain FedAvg.
+        number: the number N of clients.
+        per_round: the number of participants of a round.
+        method: the section `method` of the scenario; None means plain FedAvg.
         local: further keys of the section `local`.
     """
     keys = fedavg_scenario(number, per_round, batch_size=10, **local)
@@ -137,12 +137,12 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
 
 
 def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
-    """The same clients without rounds: a round is a server step, which uses `goal` uploads.
+    """Makes a work of the same clients without rounds: a round is a server step, which uses `goal` uploads.
 
     Args:
-        number: clients N, of log-normal speeds.
-        concurrency: clients that train at the same time.
-        goal: uploads of a server step.
+        number: the number N of clients; their speeds are log-normal.
+        concurrency: the number of clients that train at the same time.
+        goal: the number of uploads of a server step.
     """
     keys = fedavg_scenario(number, number, batch_size=10)
     keys["participation"] = {"mode": "buffered", "concurrency": concurrency, "goal": goal}
@@ -152,13 +152,13 @@ def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
 
 
 def generated(number: int, per_round: int) -> BenchWork:
-    """Clients of 20 samples that are generated when they are needed."""
+    """Makes a work of clients with 20 samples each, which are generated when they are needed."""
     keys = fedavg_scenario(number, per_round, batch_size=10) | {"data": {"name": "synthetic"}}
     return BenchWork(read_scenario(keys), UserObjects(model=plain_mlp), plain_mlp)
 
 
 def boston(epochs: int, fold: int | str = "all") -> BenchWork:
-    """Boston housing: 10 clients, batches of one, one local update of many epochs."""
+    """Makes a work of Boston housing: 10 clients, batches of one, one local update of many epochs."""
     keys = fedavg_scenario(10, 10, batch_size=1, epochs=epochs, lr=0.01)
     keys["data"] = {"name": "uci/bostonHousing", "fold": fold}
     keys["model"] = {"name": "mlp", "objective": "half_mse"}
@@ -168,19 +168,19 @@ def boston(epochs: int, fold: int | str = "all") -> BenchWork:
 
 
 def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested: int) -> BenchWork:
-    """Five models of one network, and samples to test them on.
+    """Makes a work of five models of one network, and samples to test them on.
 
     Args:
-        module: makes the network.
-        shape: of an input.
-        tested: test samples.
+        module: a function that makes the network.
+        shape: the shape of an input.
+        tested: the number of test samples.
     """
     keys = fedavg_scenario(5, 5, batch_size=10) | {"method": {"name": "fed_ensemble", "models": 5}}
     return BenchWork(read_scenario(keys), UserObjects(data=noise(tested, shape, tested), model=module), module)
 
 
 def like_boston(n: int = BOSTON[0], folds: int = BOSTON[2]) -> Dataset:
-    """Makes random numbers of the size of Boston housing, for machines without it."""
+    """Makes random data of the size of Boston housing, for machines without that data set."""
     features = BOSTON[1]
     random = rng.stream(0, "bench table")
     x, y = random.standard_normal((n, features), dtype=np.float32), random.standard_normal((n, 1), dtype=np.float32)
@@ -194,18 +194,18 @@ def like_boston(n: int = BOSTON[0], folds: int = BOSTON[2]) -> Dataset:
 
 
 def digits_study(replicates: int) -> BenchWork:
-    """A small study: 100 clients of handwritten digits, 10 a round."""
+    """Makes a small study: 100 clients of handwritten digits, 10 per round."""
     keys = fedavg_scenario(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
     keys["model"] = {"name": "mlp", "hidden": [64]}
     return BenchWork(read_scenario(keys), UserObjects(), plain_mlp)
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
-    """The scenario that all rows start from.
+    """Makes the scenario that all rows start from.
 
     Args:
-        number: clients N.
-        per_round: participants of a round.
+        number: the number N of clients.
+        per_round: the number of participants of a round.
         local: keys of the section `local`.
     """
     return {
@@ -215,32 +215,32 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
         "clients": {"number": number},
         "participation": {"per_round": per_round},
         "local": {"epochs": 1, "lr": 0.05} | local,
-        "server": {"weighting": "uniform"},  # as the plain loop averages
+        "server": {"weighting": "uniform"},  # averages as the plain loop does
     }
 
 
 class Unrecorded:
-    """A recorder that keeps nothing: rounds alone are measured."""
+    """A recorder that keeps nothing: only the rounds are measured."""
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
-        """Takes the jobs of a round."""
+        """Ignores the jobs of a round."""
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
-        """Takes the scores of a round."""
+        """Ignores the scores of a round."""
 
     def checkpoint(self, progress: Progress) -> None:
-        """Takes the state after a round."""
+        """Ignores the state after a round."""
 
     def keep_best(self, progress: Progress) -> None:
-        """Takes the state after the best round."""
+        """Ignores the state after the best round."""
 
 
 def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progress]:
-    """A function that simulates further rounds of a study, and the progress it updates.
+    """Makes a function that simulates further rounds of a study, and the progress that the function updates.
 
     Args:
-        study: the study; it is neither evaluated nor saved.
-        runtime: where jobs run; None means in this process.
+        study: the study to simulate; it is neither evaluated nor saved.
+        runtime: the runtime of the jobs; None means this process.
 
     Example:
         >>> more, progress = simulate(small_clients(4, per_round=2).study())
@@ -270,18 +270,18 @@ def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progre
 # The plain PyTorch loop that fedray is compared with: one model, `torch.optim.SGD`, batches by index, no DataLoader.
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-DealBatches = Callable[[int, int], Iterable[Tensor]]  # (round, client) -> rows of each batch
+DealBatches = Callable[[int, int], Iterable[Tensor]]  # (round, client) -> indices of samples, per batch
 ChooseClients = Callable[[int], Sequence[int]]  # round -> clients
 
 
 class Federation(NamedTuple):
-    """One model and the data of its clients.
+    """One global model and the data of its clients.
 
     Attributes:
         model: the global model, trained in place.
-        clients: `(x, y)` of each client, as the network reads them.
-        loss: mean loss of a batch, from outputs and targets.
-        local: how a client trains: the optimizer with its settings, and the pull towards the received model.
+        clients: `(x, y)` of each client, in the form that the network takes.
+        loss: a function from outputs and targets to the mean loss of a batch.
+        local: the settings of local training: the optimizer, and the pull towards the received model.
     """
 
     model: nn.Module
@@ -291,13 +291,13 @@ class Federation(NamedTuple):
 
 
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
-    """A round of FedAvg: every chosen client trains the model from its start; the model becomes the mean.
+    """Runs a round of FedAvg: every chosen client trains the global model, which becomes the mean of the results.
 
     Args:
         world: the model and the clients.
-        t: the round, from 0.
-        choose: gives the clients of a round.
-        deal: gives the batches of a client.
+        t: the number of the round, from 0.
+        choose: a function that returns the clients of a round.
+        deal: a function that returns the batches of a client.
     """
     model, start = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
     total: dict[str, Tensor] = {}
@@ -318,7 +318,7 @@ def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatc
 
 
 def make_torch_optimizer(model: nn.Module, local: Local) -> torch.optim.Optimizer:
-    """The optimizer of `torch.optim` for the parameters of a model."""
+    """Makes the optimizer of `torch.optim` for the parameters of a model."""
     if local.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
     return torch.optim.SGD(model.parameters(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
@@ -333,7 +333,7 @@ def pull_gradients(model: nn.Module, start: dict[str, Tensor], pull: float) -> N
 
 
 def half_mse(z: Tensor, y: Tensor) -> Tensor:
-    """Half the squared error of a batch, averaged over its samples.
+    """Computes half the squared error of a batch, averaged over its samples.
 
     Example:
         >>> half_mse(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [1.0]]))
@@ -343,18 +343,18 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 
 
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
-    """A world of a study for the plain loop: its first model, and its clients' data, standardized beforehand.
+    """Makes a world of a study for the plain loop: its first model, and the standardized data of its clients.
 
     Args:
-        study: the study.
-        module: makes the network.
-        world: which world, from 0.
-        device: where model and data lie.
+        study: the study to take the world from.
+        module: a function that makes the network.
+        world: the number of the world, from 0.
+        device: the device of the model and the data.
     """
     model = module().to(study.dtype)
     layout = study.net.layout
     row = study.net.init(int(rng.keys(study.seeds[world], "init", 0))).to(study.dtype)
-    model.load_state_dict(state_dict(layout, row), strict=False)  # a shared weight has one name in the row
+    model.load_state_dict(state_dict(layout, row), strict=False)  # a shared weight has one name in the row of the state
     worlds = torch.tensor([world])
     clients = []
     for client in range(study.clients.number):
@@ -368,12 +368,12 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
 
 
 def _to_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Numbers in the type of the networks; tokens and labels stay integers."""
+    """Converts numbers to the type of the networks; tokens and labels stay integers."""
     return x.to(dtype) if x.is_floating_point() else x
 
 
 def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, DealBatches]:
-    """Clients and batches from one generator, as one writes a plain loop."""
+    """Draws clients and batches from one generator, as a plain loop usually does."""
     random = rng.stream(0, "plain loop")
     local = study.method.phase.local
     chosen = len(study.method.phase.schedule(0, None).client) // study.worlds
@@ -387,7 +387,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """The clients and the batches of fedray itself, so that both must arrive at the same weights."""
+    """Returns the clients and batches that fedray itself draws: both loops must then reach the same weights."""
     phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:
@@ -407,25 +407,25 @@ def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatc
 
 
 def flatten_model(layout: Layout, model: nn.Module) -> Tensor:
-    """Parameters and buffers as one row `[d]`, float64, in main memory."""
+    """Joins the parameters and buffers of a model to one row `[d]`, float64, in main memory."""
     named = dict(model.named_parameters()) | dict(model.named_buffers())
     return torch.cat([named[name].detach().flatten() for name in layout.names]).double().cpu()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows of speed against the plain loop on one core, of the Ray runtime, and of a GPU; no evaluation.
+# Rows for the speed against the plain loop on one core, for the Ray runtime, and for a GPU; without evaluation.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows 1 to 5: CPU seconds of a steady round over those of the plain loop, one core, no evaluation.
+# Rows 1 to 5: CPU seconds of a steady round, divided by those of the plain loop; on one core, without evaluation.
 
 
 class Laps(NamedTuple):
-    """How a work is measured.
+    """The numbers of laps and rounds with which a work is measured.
 
     Attributes:
-        plain: rounds in a lap of the plain loop.
-        fedray: rounds in a lap of fedray.
-        repeats: laps of each.
+        plain: the number of rounds in a lap of the plain loop.
+        fedray: the number of rounds in a lap of fedray.
+        repeats: the number of laps of each of the two.
     """
 
     plain: int
@@ -434,32 +434,32 @@ class Laps(NamedTuple):
 
 
 def measure_thousand(quick: bool) -> list[BenchResult]:
-    """What fedray costs over the plain loop, with 1,000 small clients."""
+    """Measures the cost of fedray divided by that of the plain loop, with 1,000 small clients."""
     work = small_clients(1000, 100)
     what = "1,000 clients x 20 samples, 100 a round, MLP 64-64-10, batch 10"
     return [measure_ratio(what, 0.03, work, Laps(4, 40, 3 if quick else 9))]
 
 
 def measure_ten_thousand(quick: bool) -> list[BenchResult]:
-    """What fedray costs over the plain loop, with 10,000 small clients."""
+    """Measures the cost of fedray divided by that of the plain loop, with 10,000 small clients."""
     work = small_clients(10_000, 1000)
     return [measure_ratio("10,000 clients, 1,000 a round, same", 0.024, work, Laps(1, 5, 3 if quick else 9))]
 
 
 def measure_cnn(quick: bool) -> list[BenchResult]:
-    """What fedray costs over the plain loop, with a small convolutional network."""
+    """Measures the cost of fedray divided by that of the plain loop, with a small convolutional network."""
     what = "100 clients x 100 samples, 10 a round, CNN 10-20-fc50, batch 10"
     return [measure_ratio(what, 0.2, images(small_cnn), Laps(2, 4, 3 if quick else 9))]
 
 
 def measure_wide_cnn(quick: bool) -> list[BenchResult]:
-    """What fedray costs over the plain loop, with a wide convolutional network."""
+    """Measures the cost of fedray divided by that of the plain loop, with a wide convolutional network."""
     what = "same with CNN 32-64-fc128 (1.2M parameters)"
     return [measure_ratio(what, 0.55, images(plain_wide_cnn), Laps(1, 1, 2 if quick else 7))]
 
 
 def measure_fedag(quick: bool) -> list[BenchResult]:
-    """What fedray costs over the plain loop, with the local training of FedAG."""
+    """Measures the cost of fedray divided by that of the plain loop, with the local training of FedAG."""
     epochs = 4 if quick else 40
     what = f"FedAG's local training, Boston, 20 folds x 10 clients x {epochs} epochs, batch 1, MLP 13-50-1"
     return [measure_ratio(what, 0.003, boston(epochs), Laps(1, 1, 1 if quick else 2), boston(1))]
@@ -468,14 +468,14 @@ def measure_fedag(quick: bool) -> list[BenchResult]:
 def measure_ratio(
     what: str, target: float | None, work: BenchWork, laps: Laps, brief: BenchWork | None = None
 ) -> BenchResult:
-    """Measures fedray and the plain loop in turns.
+    """Measures fedray and the plain loop in turns, and returns the ratio of their costs.
 
     Args:
         what: the work in words.
-        target: the most that the ratio should be; None where none was set.
-        work: what both train.
-        laps: how it is measured.
-        brief: what weights are compared on; None means the work itself.
+        target: the largest ratio that is acceptable; None if no target was set.
+        work: the work that both train.
+        laps: the numbers of laps and rounds.
+        brief: the work on which weights are compared; None means `work` itself.
     """
     pin_to_one_core()
     study = work.study()
@@ -495,7 +495,7 @@ def measure_ratio(
 
 
 def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu") -> Work:
-    """Rounds of the plain loop, in every world of the study, on a device."""
+    """Makes a function that runs rounds of the plain loop in every world of the study, on a device."""
     worlds = [make_federation(study, work.module, world, device) for world in range(study.worlds)]
     draws = [draw_at_random(world, study) for world in worlds]
 
@@ -510,8 +510,8 @@ def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu") -> Work:
 
 
 def count_flops(study: Study, work: BenchWork) -> float:
-    """Floating-point operations of a round's products, forward and backward."""
-    from torch.utils.flop_counter import FlopCounterMode  # loads triton, 60 MB that rows of memory would count
+    """Counts the floating-point operations of the products of a round, forward and backward."""
+    from torch.utils.flop_counter import FlopCounterMode  # loads triton: 60 MB in the rows that measure memory
 
     phase, world = study.method.phase, make_federation(study, work.module)
     plan = phase.schedule(0, None)
@@ -524,7 +524,7 @@ def count_flops(study: Study, work: BenchWork) -> float:
 
 
 def measure_weight_difference(work: BenchWork, dtype: torch.dtype, device: str = "cpu") -> float:
-    """|w_fedray - w_plain| / |update| after one round on the same batches, in the worst world; both on the device.
+    """Measures |w_fedray - w_plain| / |update| after one round on the same batches and device, in the worst world.
 
     Example:
         >>> work = small_clients(4, per_round=2)
@@ -546,12 +546,12 @@ def measure_weight_difference(work: BenchWork, dtype: torch.dtype, device: str =
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows 7 and 8: what Ray adds to a round, and what a second actor brings.
+# Rows 7 and 8: the time that Ray adds to a round, and the speedup by a second actor.
 
 
 @contextmanager
 def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
-    """The Ray runtime of a work, with that many client actors of one CPU each."""
+    """Opens the Ray runtime of a work, with `actors` client actors of one CPU each."""
     from fedray.runtime.ray.runtime import RayRuntime
 
     scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
@@ -560,7 +560,7 @@ def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
 
 
 def measure_overhead(quick: bool) -> list[BenchResult]:
-    """Wall time of a round on Ray with two actors, minus that of the inline runtime."""
+    """Measures the wall time of a round on Ray with two actors, minus that of the inline runtime."""
     from fedray.runtime.ray.connection import open_ray
 
     work = small_clients(1000, 100)
@@ -573,7 +573,7 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
 
 
 def measure_scaling(quick: bool) -> list[BenchResult]:
-    """Wall time of a round with one actor over that with two."""
+    """Measures the wall time of a round with one actor, divided by that with two."""
     from fedray.runtime.ray.connection import open_ray
 
     work = images(small_cnn, per_round=40)
@@ -590,18 +590,16 @@ def _note(one: Cost, other: Cost) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows on a GPU: wall seconds of a steady round over those of the plain loop on the same GPU.
-#
-# Both have the networks and the clients' rows there. The plain loop trains one client after another, as one writes
-# it.
+# Rows on a GPU: wall seconds of a steady round, divided by those of the plain loop on the same GPU.
+# Both keep the networks and the clients' samples on the GPU. The plain loop trains one client after another, as usual.
 
 
 class GpuWork(NamedTuple):
-    """What a row trains.
+    """A work that is measured on a GPU.
 
     Attributes:
-        what: in words.
-        make: makes it.
+        what: the work in words.
+        make: a function that makes the work.
     """
 
     what: str
@@ -609,12 +607,12 @@ class GpuWork(NamedTuple):
 
 
 def small_resnet() -> nn.Module:
-    """ResNet-18 with BatchNorm, for images of 32 x 32: 11 million parameters."""
+    """Makes a ResNet-18 with BatchNorm for images of 32 x 32: 11 million parameters."""
     return resnet18((3, 32, 32), 10)
 
 
 def color_pictures() -> BenchWork:
-    """20 clients of 160 images of 32 x 32 in three colors, 10 a round, batches of 16."""
+    """Makes a work of 20 clients with 160 images of 32 x 32 in three colors each, 10 per round, batches of 16."""
     keys = fedavg_scenario(20, 10, batch_size=16)
     data = noise(20 * 160, (3, 32, 32))
     return BenchWork(read_scenario(keys), UserObjects(data=data, model=small_resnet), small_resnet)
@@ -635,12 +633,12 @@ WORKS = (
 
 
 def measure_gpu(quick: bool) -> list[BenchResult]:
-    """What fedray costs over the plain loop on a GPU; nothing is measured where there is none."""
+    """Measures the cost of fedray divided by that of the plain loop on a GPU; measures nothing without a GPU."""
     return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
 
 
 def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
-    """Measures fedray and the plain loop by turns, in laps of one round."""
+    """Measures fedray and the plain loop in turns, in laps of one round."""
     device = device_of(1.0)
     made = work.make()
     study = made.study()

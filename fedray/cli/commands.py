@@ -1,4 +1,4 @@
-"""The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once."""
+"""The command line. Heavy modules load inside the commands: `fedray --help` is printed at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     from fedray.bench.rows import run_benchmark
     from fedray.files.plain import write_atomically
 
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # said before minutes of measuring
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # reported before minutes of measuring
         raise BadInput(f"--out {out}: give a file in a directory that exists")
     table = run_benchmark(only, quick, click.echo)
     if out is not None:
@@ -86,10 +86,10 @@ def clean_command(yes: bool) -> None:
 
 
 def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
-    """Lists the folders of runs and sweeps without `out`, and removes those that nobody uses where `yes` says so.
+    """Lists the folders of runs and sweeps without `out`; with `yes`, removes the folders that no process uses.
 
     Returns:
-        Of each folder whether it can be removed.
+        For each folder, whether it can be removed.
     """
     from fedray.core.errors import format_bytes
     from fedray.files import plain
@@ -106,9 +106,9 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The commands about what there is: `fedray list`, `fedray scenarios` and `fedray data`.
+# The commands that list and fetch: `fedray list`, `fedray scenarios` and `fedray data`.
 
-_NONE = {  # what has names of users only
+_NONE = {  # kinds of which only users register names
     "metrics": "none of your own: --import the module that registers them; `fedray list columns` has fedray's",
     "callbacks": "none: --import the module that registers yours",
     "losses": "none of your own: --import the module that registers them",
@@ -158,7 +158,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
 
 
 def _print_columns() -> None:
-    """Prints every column of every table: name, unit, and what it is."""
+    """Prints the name, unit and meaning of every column of every table."""
     from fedray.storage.tables import TABLES_OF, list_table_columns
 
     for table, columns in list_table_columns().items():
@@ -328,7 +328,7 @@ def tune_command(
 
 
 def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
-    """The best trial, and the files that hold it."""
+    """Prints the best trial, and the files that hold it."""
     for winner in summary["winners"][:1]:
         what = summary.get("first_winner", "best")
         click.echo(
@@ -340,17 +340,17 @@ def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.
+# The command line. Heavy modules load inside the commands: `fedray --help` is printed at once.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The command line. Heavy modules load inside the commands, so that `fedray --help` answers at once.
+# The command line. Heavy modules load inside the commands: `fedray --help` is printed at once.
 
 _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 @contextmanager
 def exit_with_one_line() -> Iterator[None]:
-    """Ends the program with one line instead of a traceback, and exit status 2 for bad input, 1 for other failures."""
+    """Ends the program with one line instead of a traceback; exits with 2 for bad input, with 1 for other failures."""
     try:
         yield
     except FedrayError as error:
@@ -358,13 +358,13 @@ def exit_with_one_line() -> Iterator[None]:
             traceback.print_exc()
         click.echo(f"fedray: {error}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
-    except (KeyboardInterrupt, click.Abort):  # click makes the second of the first
+    except (KeyboardInterrupt, click.Abort):  # click turns KeyboardInterrupt into Abort
         click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
         sys.exit(1)
-    except BrokenPipeError:  # the reader of the output, `head` say, has closed it
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has closed it
         silence(sys.stdout)
         sys.exit(1)
-    except OSError as error:  # a path of somebody else, a disk that is gone
+    except OSError as error:  # another user's path, or a lost disk
         is_path = error.filename is not None and error.errno in _WRONG_PATH
         click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
         sys.exit(2 if is_path else 1)
@@ -399,12 +399,12 @@ for _command in (
     export_command,
     clean_command,
 ):
-    _command.short_help = (_command.help or "").partition("\n\n")[0]  # whole: click cuts what it makes itself
+    _command.short_help = (_command.help or "").partition("\n\n")[0]  # the whole text: click would shorten its own
     commands.add_command(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; what is wrong with its arguments is one line too.
+    """Runs the program; wrong arguments are reported in one line too.
 
     Example:
         >>> main(["list", "partitions"])  # doctest: +ELLIPSIS
@@ -417,7 +417,7 @@ def main(arguments: list[str] | None = None) -> None:
             commands.main(arguments, prog_name="fedray", standalone_mode=False, obj=heard)
         except click.UsageError as error:
             text = error.format_message()
-            if "\n" in text:  # a group without a command: its help
+            if "\n" in text:  # the help of a group without a command
                 click.echo(text, err=True)
                 sys.exit(2)
             command = error.ctx.command_path if error.ctx else "fedray"

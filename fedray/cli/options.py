@@ -25,17 +25,17 @@ from fedray.runtime.environment import read_awaited
 
 
 def path(text: str) -> Path:
-    """The type of arguments and options that are paths: `~` is expanded, which no shell does in `--out=~/run`."""
+    """Converts the text of an argument or option to a path; expands `~`, which no shell does in `--out=~/run`."""
     return expand_user_path("the path", text)
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """What Tab offers for a path: the shell's own files."""
+    """Returns the completions of Tab for a path: the shell's own files."""
     return [CompletionItem(typed, type="file")]
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """What Tab offers for a scenario or a sweep: files, and the names of those that come with fedray."""
+    """Returns the completions of Tab for a scenario or a sweep: files, and the names that come with fedray."""
     from fedray.scenario.shipped import list_shipped
 
     wanted = {"sweep": ("tune",), "scenario": ("run", "table")}.get(parameter.name or "", ("run", "table", "tune"))
@@ -43,7 +43,7 @@ def complete_file(context: click.Context, parameter: click.Parameter, typed: str
     return complete_path(context, parameter, typed) + [CompletionItem(n, help=file.what) for n, file in names.items()]
 
 
-as_path: dict[str, Any] = {"type": path, "shell_complete": complete_path}  # of an argument or an option
+as_path: dict[str, Any] = {"type": path, "shell_complete": complete_path}  # keywords of click for a path
 scenario = click.argument("scenario", shell_complete=complete_file)
 out = click.option(
     "--out",
@@ -70,7 +70,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _set_level(level: int) -> Callable[[click.Context, click.Parameter, bool], None]:
-    """What an option does: it sets how much is said."""
+    """Makes the callback of an option that sets the level of the log."""
 
     def act(_context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
         if wanted:
@@ -103,13 +103,13 @@ def loudness(command: _Command) -> _Command:
 
 
 def current_phase() -> Heard:
-    """The phase that the command which runs now is in."""
+    """Returns the current phase of the running command."""
     context = click.get_current_context(silent=True)
     return (context.find_object(Heard) if context else None) or Heard()
 
 
 def say_line(text: str) -> None:
-    """A line about what goes on, beside the result; with `--quiet` nothing."""
+    """Prints a line about the progress to stderr; with `--quiet` prints nothing."""
     if log.level <= logging.INFO:
         current_phase().speak()
         click.echo(text, err=True)

@@ -20,8 +20,7 @@ from fedray.process.session import import_quickly, silence
 from fedray.runtime.environment import refuse_unused_wait
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What can be said at once is said before torch is imported: a missing file, an unknown name or key, a directory that
-# is taken.
+# Some errors are reported before torch is imported: a missing file, an unknown name or key, a taken directory.
 
 
 @click.command(name="run")
@@ -144,7 +143,7 @@ def check_command(
         from fedray.experiments.check import explain_scenario
 
     facts = explain_scenario(wanted, address, plot)
-    if every_key:  # what a run writes into its `scenario.yaml`
+    if every_key:  # the text that a run writes into its `scenario.yaml`
         click.echo(dump_scenario(wanted), nl=False)
         return
     click.echo(facts)
@@ -155,8 +154,8 @@ def check_command(
 def _show_summary(folder: Path, *, drawn: bool) -> None:
     """Prints the result in a few lines.
 
-    Where they cannot be written the status stays 0: what a run is for is in its directory, and a script that sees
-    another status would train it again.
+    If the lines cannot be written, the exit status stays 0: the result is in the run directory, and a script that sees
+    another status would train again.
     """
     lines = _describe_summary(folder, drawn=drawn)
     try:
@@ -168,7 +167,7 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
 
 
 def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
-    """The result in a few lines."""
+    """Describes the result in a few lines."""
     from fedray.api import load
     from fedray.core.errors import TOTALS, format_score, format_total, name_score
     from fedray.core.scores import leave_out_repeats
@@ -207,7 +206,7 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     """
     folders = tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
     for folder in folders:
-        if not has_file(folder, "scenario.yaml"):  # said before anything heavy is imported
+        if not has_file(folder, "scenario.yaml"):  # reported before anything heavy is imported
             raise BadInput(
                 f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them"
             )

@@ -1,4 +1,4 @@
-"""The clients one by one: what data they hold, which models suit them, who is served badly."""
+"""Pictures of the single clients: their data, the models that suit them, and who is served badly."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from fedray.report.predictions import MOST_NAMED_CLASSES, read_class_names
 from fedray.report.read import ReadRun, pivot_rounds
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients one by one: what data they hold, which models suit them, who is served badly.
+# Pictures of the single clients: their data, the models that suit them, and who is served badly.
 
 MOST_CLIENT_COLUMNS = 100  # clients in a figure at most
-LEAST_SPREAD = 0.005  # of personal weights: they are written in percent, and below this all look equal
+LEAST_SPREAD = 0.005  # range of personal weights below which all look equal in percent
 
 
 def figure_data(run: ReadRun) -> Figure | None:
-    """Stacked label counts of each client."""
+    """Draws the stacked label counts of each client."""
     counts = run.pictures.get("label_counts")
-    if counts is None or (counts == counts[0]).all():  # bars of equal length and colours say nothing
+    if counts is None or (counts == counts[0]).all():  # bars of equal length and colors tell nothing
         return None
     clients, classes = counts.shape
     size = counts.sum(axis=1)
@@ -61,7 +61,7 @@ def figure_data(run: ReadRun) -> Figure | None:
 
 
 def figure_weights(run: ReadRun) -> Figure | None:
-    """Which models each known client relies on."""
+    """Draws the weights with which each known client combines the models."""
     alpha = run.pictures.get("alpha")
     if alpha is None or alpha.shape[1] < 2 or float(np.ptp(alpha)) < LEAST_SPREAD:
         return None
@@ -86,7 +86,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Accuracy or RMSE of each client, the best first, and what equal weights would give it (of an RMSE)."""
+    """Draws the accuracy or RMSE of each client, the best first; for RMSE, also the value under equal weights."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -119,12 +119,12 @@ def figure_clients(run: ReadRun) -> Figure | None:
 
 
 def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
-    """One bar a client, next to each other where they are many.
+    """Draws one bar per client; many bars touch each other.
 
     Args:
-        axes: where to draw.
-        values: sorted, `[N]`.
-        color: of the bars.
+        axes: the axes to draw on.
+        values: the sorted values, `[N]`.
+        color: the color of the bars.
     """
     width = 0.84 if len(values) <= 120 else 1.0
     look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > pictures.MOST_VECTOR_MARKS}
@@ -132,7 +132,7 @@ def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
 
 
 def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | None:
-    """The finite values of clients `[N]`, the highest first, and whose they are; None where no two differ.
+    """Sorts the finite values of clients `[N]`, the highest first, with their clients; None if no two values differ.
 
     Example:
         >>> values, who = sort_clients(np.array([0.5, np.nan, 0.75]))
@@ -147,14 +147,14 @@ def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Accuracy by class and by tier, which a mean over all clients hides; by tier also round by round (`evaluate.clients`).
+# Accuracy by class and by tier, which a mean over all clients hides; also by tier over the rounds (`evaluate.clients`).
 
-WIDE_FROM = 16  # classes
-Z = 1.96  # of a 95 % interval
+WIDE_FROM = 16  # classes drawn at most
+Z = 1.96  # normal quantile of a 95 % interval
 
 
 def figure_classes(run: ReadRun) -> Figure | None:
-    """The share of each class that is answered rightly, with its interval, the best class first."""
+    """Draws the share of each class that is predicted correctly, with its interval, the best class first."""
     counts = run.pictures.get("confusion")
     if counts is None or not counts.sum():
         return None
@@ -181,7 +181,7 @@ def figure_classes(run: ReadRun) -> Figure | None:
 
 
 def figure_tiers(run: ReadRun) -> Figure | None:
-    """How well the clients of each tier are answered: a dot a client, and the mean of the tier."""
+    """Draws the score of each client as a dot, tier by tier, and the mean of each tier."""
     name = "accuracy" if "client_accuracy" in run.pictures else "rmse"
     values, table = run.pictures.get(f"client_{name}"), run.first_world()
     if values is None or table is None or len(run.tiers) < 2:
@@ -196,7 +196,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
     what = "accuracy" if name == "accuracy" else "RMSE"
     figure, axes = pictures.make_canvas(f"Mean {what} of the tiers' clients: {title}", size=(pictures.NARROW, 3.4))
     for place, (one, found) in enumerate(groups.items()):
-        spread = 0.5 * (np.arange(len(found)) * 0.6180339887 % 1 - 0.5)  # golden ratio: even, and always the same
+        spread = 0.5 * (np.arange(len(found)) * 0.6180339887 % 1 - 0.5)  # golden ratio: an even spread
         look: dict[str, Any] = {"color": pictures.pick_color(place, len(groups)), "alpha": 0.7, "markersize": 8}
         look["rasterized"] = len(values) > pictures.MOST_VECTOR_MARKS
         axes.plot(place + spread, found, ".", label=f"_{one}", **look)
@@ -212,7 +212,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
 
 
 def figure_tier_rounds(run: ReadRun) -> Figure | None:
-    """How well the recorded clients of each tier are answered on average, round by round."""
+    """Draws the mean score of the recorded clients of each tier over the rounds."""
     if run.client_scores is None or run.metric not in run.client_scores.column_names:
         return None
     keys = ["tier", "replicate", "fold", "round"]
@@ -236,10 +236,10 @@ def figure_tier_rounds(run: ReadRun) -> Figure | None:
 
 
 def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The share of each class that is answered rightly, and the ends of Wilson's 95 % interval, `[C]` each.
+    """Computes the share of each class predicted correctly, and the ends of Wilson's 95 % interval, `[C]` each.
 
     Args:
-        counts: the confusion matrix, `[C, C]`; row: the true class. A class without samples has NaN.
+        counts: the confusion matrix, `[C, C]`; a row is a true class. The results of a class without samples are NaN.
 
     Source: Wilson, "Probable inference", Journal of the American Statistical Association 22 (1927).
 
@@ -257,11 +257,11 @@ def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, Float
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The conformal sets of the known clients: how often they hold the right answer, and how large they are.
+# The conformal sets of the known clients: how often a set holds the true class or value, and how large the sets are.
 
 
 def figure_conformal(run: ReadRun) -> Figure | None:
-    """Coverage of each client, sorted, above the mean size of its sets.
+    """Draws the sorted coverage of the clients, above the mean size of each client's sets.
 
     Example:
         >>> pictures = {"conformal_clients": np.array([[0.95, 2.0], [0.8, 3.0]]), "conformal_alpha": np.array([0.1])}
@@ -296,13 +296,13 @@ def figure_conformal(run: ReadRun) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How unlike the others a client's data are: its drift score, the z-score of the ensemble's disagreement on them.
+# The drift score of a client: the z-score of the ensemble's disagreement on the data of this client.
 
 MOST_NAMED_CLIENTS = 8
 
 
 def figure_drift(run: ReadRun) -> Figure | None:
-    """The drift score of each client, sorted; clients beyond the threshold are named."""
+    """Draws the sorted drift scores of the clients; names the clients beyond the threshold."""
     found = sort_clients(run.pictures.get("client_scores"))
     if found is None:
         return None
@@ -329,25 +329,25 @@ def figure_drift(run: ReadRun) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The picture of a partition: who has how many rows of each class, and how many rows clients have.
+# The picture of a partition: the number of samples of each class at each client, and the sizes of the clients.
 
-MOST_CLIENTS, MOST_CLASSES = 100, 40  # rows and columns that a picture shows one by one
+MOST_CLIENTS, MOST_CLASSES = 100, 40  # clients and classes that a picture shows one by one
 
 
 def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]) -> bytes:
-    """Draws rows of each class at each client, and the sizes of the clients, as a PNG on white.
+    """Draws the number of samples of each class at each client, and the sizes of the clients, as a PNG on white.
 
     Args:
-        title: Above the picture.
-        counts: Rows of each class at the first clients, `[n, C]`; C is 0 for a regression.
-        sizes: Rows of each client, `[N]`.
-        names: Of the classes.
+        title: The title above the picture.
+        counts: The number of samples of each class at the first n clients, `[n, C]`; C is 0 for a regression.
+        sizes: The number of samples of each client, `[N]`.
+        names: The names of the classes.
     """
     counts, sink = counts[:MOST_CLIENTS], io.BytesIO()
     with pictures.use_figure_style(), matplotlib.rc_context({"figure.facecolor": "#ffffff", "axes.grid": False}):
         figure = Figure(figsize=(pictures.WIDE, 3.6), layout="constrained")
         figure.suptitle(title)
-        if counts.shape[1]:  # a cell for each client and class, darker for more rows; no rows are blank
+        if counts.shape[1]:  # a cell for each client and class, darker for more samples; blank for none
             cells, bars = figure.subplots(1, 2, width_ratios=(3, 2))
             shown = np.where(counts > 0, counts, np.nan).T[:MOST_CLASSES]
             image = cells.imshow(shown, aspect="auto", origin="lower", cmap="viridis_r", vmin=0)

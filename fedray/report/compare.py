@@ -1,4 +1,4 @@
-"""Several runs in one picture and one table: paired by seed, at equal rounds, cost or time."""
+"""Compares several runs in one picture and one table: paired by seed, at equal rounds, cost or time."""
 
 from __future__ import annotations
 
@@ -55,30 +55,31 @@ from fedray.scenario.nested import flatten
 from fedray.scenario.shipped import has_own_rounds
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Runs compared seed by seed: the paired differences of their scores, and what a reader must know about the pairs.
-#
-# Runs in rounds are compared at the last round of the shortest; one whose method has phases is read at its end. Where
-# the clients of one of them do not wait for rounds, its rounds are steps of its server, and all are compared at equal
-# virtual time: where the first one of them ended. They are also compared at an equal cost (bytes, virtual time): what
-# the cheapest of them cost in all.
+# Compares runs seed by seed: the paired differences of their scores, and notes on the pairs for the reader.
+# Runs in rounds are compared at the last round of the shortest run; a run whose method has phases is compared at its
+# own end. If the clients of a run do not wait for rounds, the rounds of that run are server steps. All runs are then
+# compared at equal virtual time: when the first of them ended. Runs are also compared at an equal cost (bytes, virtual
+# time): the total cost of the cheapest run.
 
 MOST_NAMED_SEEDS = 12
-ALIKE = 0.01  # costs that differ by no more than this share are the same
+ALIKE = 0.01  # costs count as equal if they differ by at most this share
 COSTS = (UPLINK, BYTES, SECONDS)
 
 
 class RunPair(NamedTuple):
-    """One score of two runs.
+    """The comparison of two runs by one score.
 
     Attributes:
-        metric: the score.
-        run: name of the run.
-        baseline: name of the run that it is compared with.
-        run_mean: mean score of the run over the shared seeds and folds; NaN where they share none.
-        baseline_mean: that of the other run.
-        difference: run minus baseline over the shared seeds; None where they share none, or one is not read there.
-        at: where both are read: a round, or a cost.
-        read: how much of that the evaluations of both had used, the run's first; `-` where one is not read there.
+        metric: the name of the score.
+        run: the name of the run.
+        baseline: the name of the run that `run` is compared with.
+        run_mean: the mean score of the run over the shared seeds and folds; NaN if the two runs share none.
+        baseline_mean: the mean score of the baseline over the same seeds and folds.
+        difference: run minus baseline over the shared seeds; None if the two runs share none, or if one has no score at
+            `at`.
+        at: the round, or the cost, at which both scores are taken.
+        read: the share of `at` that was used at the evaluations of the run and of the baseline; `-` for a run without a
+            score there.
     """
 
     metric: str
@@ -92,7 +93,7 @@ class RunPair(NamedTuple):
 
 
 def format_budget(over: str, value: float) -> str:
-    """Returns a round or a cost in its unit.
+    """Formats a round or a cost with its unit.
 
     Example:
         >>> format_budget(ROUNDS, 20.0), format_budget(BYTES, 2e6), format_budget(SECONDS, 90.0)
@@ -110,7 +111,7 @@ def read_world_scores(run: ReadRun, metric: str) -> dict[tuple[int, int], float]
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:
-    """What runs have in common: rounds; virtual seconds where one of them has no rounds.
+    """Returns the axis that runs have in common: rounds, or virtual seconds if a run has no rounds.
 
     Example:
         >>> keys = [{}, {"participation": {"mode": "buffered"}}]
@@ -125,16 +126,17 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
 def compare_with_first(
     runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None, over: str | None = None
 ) -> list[RunPair]:
-    """Compares every run with the first one: each score that both have, by the end of the shortest.
+    """Compares every run with the first one, by each score that both have, at the end of the shortest run.
 
     Args:
-        runs: at least two.
-        metrics: columns of `rounds.parquet`; those that two runs do not share are left out.
-        last: the round, or the cost, at which they are compared; None means the end of the shortest run.
-        over: rounds, or a cost; None means rounds, and virtual seconds where a run has no rounds.
+        runs: at least two runs.
+        metrics: columns of `rounds.parquet`; a pair of runs is not compared by a column that one of them lacks.
+        last: the round, or the cost, at which the runs are compared; None means the end of the shortest run.
+        over: the unit of `last`: rounds, or a cost; None means rounds, or virtual seconds if a run has no rounds.
 
     Example:
-        Two seeds each. The second run sends half as much a round, so that the first one is read after its first round.
+        Each run has two seeds. The second run sends half as much per round. At equal cost, the score of the first run
+        is therefore the score after its first round.
 
         >>> def run(name, scores, each):
         ...     worlds = {"replicate": np.repeat([0.0, 1.0], 3), "fold": np.zeros(6)}
@@ -162,9 +164,9 @@ def compare_with_first(
 
 
 def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
-    """Compares every run with the first one at the end of the shortest, and the headline score also at equal costs.
+    """Compares every run with the first one at the end of the shortest run, and the headline score also at equal costs.
 
-    A cost that is the same for all runs, or that one of them does not have, is left out.
+    A cost is left out if it is the same for all runs, or if a run does not have it.
     """
     headline, own = find_headline(runs), [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
     shown = dict.fromkeys([headline, *SHOWN_METRICS, *own])
@@ -177,11 +179,11 @@ def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
 
 
 def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """What a reader must know before the runs are compared: lengths and seeds that differ, and too few of them.
+    """Lists notes for readers of a comparison: lengths and seeds that differ, and too few seeds.
 
     Args:
-        runs: to be compared.
-        over: the cost that is equal; None means that rounds are, if there are rounds.
+        runs: the runs to compare.
+        over: the cost at which runs are compared; None means rounds, if there are rounds.
 
     Example:
         >>> import numpy as np
@@ -220,7 +222,7 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
 
 
 def _name_seeds(seeds: set[int]) -> str:
-    """Seeds as text.
+    """Formats seeds as text.
 
     Example:
         >>> _name_seeds({0, 1, 2, 7}), _name_seeds(set(range(40)))
@@ -232,21 +234,20 @@ def _name_seeds(seeds: set[int]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether runs have the same data: what breaks their pairs, and what makes their scores incomparable.
-#
-# The digests of `identity.json` decide, where runs have them; else the names of the data do.
+# Checks whether runs have the same data: differences break the pairs, or make the scores incomparable.
+# The digests of `identity.json` decide if the runs have them; else the names of the data decide.
 
-TRAINING = ("training inputs", "training labels", "generated clients")  # digests, as `fedray.data.shards` names them
+TRAINING = ("training inputs", "training labels", "generated clients")  # names of digests in `fedray.data.shards`
 TEST = ("test inputs", "test labels", "classes")
 ROWS = "the clients' rows"
 PAIRING_KEYS = ("data.hold_out", "data.partition", "clients.number", "method.server_data", "method.validation")
 
 
 def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Lists what must be known of the data of runs before they are compared; nothing where they have the same.
+    """Lists notes on the data of runs for readers of a comparison; empty if all runs have the same data.
 
     Args:
-        runs: at least two; each is compared with the first.
+        runs: at least two runs; each is compared with the first.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": "digits", "hold_out": out}}, "", {}, {}, {}, None, None, {})
@@ -274,7 +275,7 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
         for key, values in find_differences(runs, UNSET)
         if key in PAIRING_KEYS or key.startswith("data.partition.")
     ]
-    shared = [(key, values) for key, values in differ if UNSET not in values]  # the rest follows from a name
+    shared = [(key, values) for key, values in differ if UNSET not in values]  # the other keys differ because these do
     said = []
     for key, values in shared or differ:
         said.append(f"{key} ({', '.join(f'{run.name} {value}' for run, value in zip(runs, values, strict=True))})")
@@ -287,17 +288,16 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether the regressions of several runs count the noise of the observations in the same way.
-#
-# An ensemble's variance is the spread of its models, unless `predict.noise` adds noise; one model has no spread, so
-# its residual variance stands there. Side by side, their NLL and coverage are of two kinds.
+# Checks whether the regressions of several runs treat the noise of the observations in the same way.
+# The variance of an ensemble is the spread of its models, unless `predict.noise` adds noise. A single model has no
+# spread; its variance is the residual variance. NLL and coverage of the two cannot be compared directly.
 
 
 def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """A note where the scores of some runs leave out the noise of the observations and those of others hold it.
+    """Notes if the scores of some runs include the noise of the observations and the scores of others do not.
 
     Args:
-        runs: to be compared.
+        runs: the runs to compare.
 
     Example:
         >>> nll = {"nll_none": np.array([9.0]), "nll_residual": np.array([2.0])}
@@ -306,10 +306,10 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
         >>> list_noise_notes(runs[:1]), len(list_noise_notes(runs))
         ([], 1)
     """
-    without: list[str] = []  # runs whose NLL is the one without noise
+    without: list[str] = []  # runs whose NLL leaves out the noise
     within: list[str] = []
     for run in runs:
-        predicted = (run.scenario.get("model") or {}).get("objective") == "gaussian_nll"  # by the models themselves
+        predicted = (run.scenario.get("model") or {}).get("objective") == "gaussian_nll"  # predicted by models
         if has_score(run, "nll") and has_score(run, "nll_none") and not predicted:
             known = np.isfinite(run.rounds["nll_none"])
             same = np.allclose(run.rounds["nll"][known], run.rounds["nll_none"][known])
@@ -326,8 +326,8 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Curves, clients and final scores of several runs.
 
-Line = tuple[int, str, tuple[FloatArray, Curve]]  # of a run: its place, its name, its curve and where it lies
-MOST_NAMED_RUNS = 4  # in a title
+Line = tuple[int, str, tuple[FloatArray, Curve]]  # the number, name and curve of a run, and the positions on the axis
+MOST_NAMED_RUNS = 4  # runs named in a title at most
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 COMPARED_METRICS: tuple[str, ...] = (
     "accuracy",
@@ -347,9 +347,9 @@ OOD_METRICS = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95")
 
 
 def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
-    """The scores in which runs are compared: the usual ones, and the user's own metrics that all of them have.
+    """Lists the scores by which runs are compared: the usual scores, and the user's metrics that all runs have.
 
-    Scores of out-of-distribution inputs are among them where all runs have the same ones (`evaluate.ood`).
+    Scores of out-of-distribution inputs are among them if all runs have the same such inputs (`evaluate.ood`).
 
     Example:
         >>> own = {"own": {"metrics": ["minority"]}}
@@ -365,19 +365,19 @@ def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
 
 
 def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
-    """The different values of `evaluate.ood`, of runs that have it."""
+    """Lists the different values of `evaluate.ood` in the runs that set this key."""
     sections = [run.scenario.get("evaluate") for run in runs]
     given = [section.get("ood") for section in sections if isinstance(section, Mapping)]
     return list(dict.fromkeys(str(one) for one in given if one is not None))
 
 
 def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | None:
-    """Draws a score of every run that has it, in one picture.
+    """Draws one score of every run that has it, in one picture.
 
     Args:
-        runs: in the order of their colours.
+        runs: the runs, in the order of their colors.
         metric: a column of `rounds.parquet`.
-        what: `rounds`, `bytes` or `seconds`, on the horizontal axis.
+        what: the horizontal axis: `rounds`, `bytes` or `seconds`.
     """
     found = [(i, run.name, curves.read_curve_over(run, what, metric)) for i, run in enumerate(runs)]
     lines: list[Line] = [(i, name, each) for i, name, each in found if each is not None]
@@ -385,7 +385,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
         return None
     word, wide = name_score(metric), what == "rounds"
     title = word[0].upper() + word[1:] + {"bytes": " for its bytes", "seconds": " for its virtual time"}.get(what, "")
-    if wide:  # where the runs end; whether one is better is said by their paired differences alone
+    if wide:  # where the runs end; only the paired differences tell which run is better
         title += f" over the rounds of {len(lines)} runs"
         if len(lines) <= MOST_NAMED_RUNS:
             ends = [
@@ -412,7 +412,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
 
 
 def figure_clients(runs: list[ReadRun]) -> Figure | None:
-    """Accuracy of the clients of every run, sorted: the left end is who is served worst."""
+    """Draws the sorted accuracy of the clients of every run; the worst served clients are at the left end."""
     named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
     if len(named) < 2:
         return None
@@ -433,7 +433,7 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_comparison_table(runs: list[ReadRun]) -> Table:
-    """Returns header and rows: final metrics with mean +- sd; the best of each stands out, and what equals it."""
+    """Returns header and rows: final metrics with mean +- sd; highlights the best, and values not known to be worse."""
     metrics = [name for name in list_compared_metrics(runs) if _list_means(runs, name)]
     best = {name: find_best(runs, name) for name in metrics}
     head = ["run", *(name_compared(runs, name) for name in metrics)]
@@ -445,7 +445,7 @@ def make_comparison_table(runs: list[ReadRun]) -> Table:
 
 
 def make_cost_table(runs: list[ReadRun]) -> Table:
-    """Returns header and rows: what each run is, and what one of its replicates and folds cost."""
+    """Returns header and rows: a description of each run, and its costs per replicate and fold."""
     head = ["run", "method", "data", "rounds", "n", *(name_score(key) for key in TOTALS)]
     rows = []
     for run in runs:
@@ -457,9 +457,9 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 
 
 def find_cost(run: ReadRun, key: str) -> float | None:
-    """A total of a run for one of its replicates and folds; None where the run has no summary.
+    """Returns a total of a run per replicate and fold; None if the run has no summary.
 
-    The virtual time is the mean over them; the summary has that of the slowest.
+    The virtual time is the mean over replicates and folds; the summary has the time of the slowest.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -471,7 +471,7 @@ def find_cost(run: ReadRun, key: str) -> float | None:
 
 
 def find_differences(runs: Sequence[ReadRun], missing: str = "-") -> list[tuple[str, list[str]]]:
-    """Scenario keys whose values are not the same in all runs, with the value of each run, or what stands for none."""
+    """Lists the scenario keys that differ between runs, with the value in each run (`missing` if a run has none)."""
     each = [flatten(run.scenario) for run in runs]
     flat = [{k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in one.items()} for one in each]
     keys = dict.fromkeys(key for one in flat for key in one)
@@ -480,7 +480,7 @@ def find_differences(runs: Sequence[ReadRun], missing: str = "-") -> list[tuple[
 
 
 def format_cell(run: ReadRun, name: str) -> str:
-    """`mean +- sd` of a final metric."""
+    """Formats a final metric as `mean +- sd`."""
     entry = run.summary.get("metrics", {}).get(name)
     if not entry or entry.get("mean") is None:
         return "-"
@@ -491,7 +491,7 @@ def format_cell(run: ReadRun, name: str) -> str:
 
 
 def format_deviation(sd: float, name: str) -> str:
-    """A standard deviation in the unit of its metric.
+    """Formats a standard deviation in the unit of its metric.
 
     Example:
         >>> format_deviation(0.0123, "accuracy"), format_deviation(0.0123, "rmse")
@@ -501,37 +501,38 @@ def format_deviation(sd: float, name: str) -> str:
 
 
 def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
-    """The final mean of a metric, by the place of its run; without runs that have none."""
+    """Returns the final mean of a metric, by the index of the run; without runs that have none."""
     found = {i: run.summary.get("metrics", {}).get(name) or {} for i, run in enumerate(runs)}
     return {i: float(entry["mean"]) for i, entry in found.items() if entry.get("mean") is not None}
 
 
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
-    """Which runs have the best final mean of a metric, or one that is not known to be worse.
+    """Finds the runs with the best final mean of a metric, or with a mean that is not known to be worse.
 
-    Runs that share two seeds are compared in pairs; where the run with the best mean is worse than another one on the
-    seeds that they share, that one is best. Others are apart where their means differ by more than twice the standard
-    error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`; a run of one world is apart from none.
+    Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than another run on
+    the shared seeds, the other run is the best. Other runs differ if their means differ by more than twice the standard
+    error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run of one world differs from no other.
 
     Args:
-        runs: to be compared.
-        name: of the metric.
+        runs: the runs to compare.
+        name: the name of the metric.
 
     Returns:
-        Places in `runs`, the best one first; empty where no run is known to be worse, or no value is better.
+        Indices in `runs`, the best run first; empty if no run is known to be worse, or if the metric has no better
+        direction.
     """
     means = _list_means(runs, name)
     if len(means) < 2 or not has_direction(name):
         return []
     first = (min if lower_is_better(name) else max)(means, key=lambda i: means[i])
-    for i in means:  # its mean may be the best one of other seeds
+    for i in means:  # the best mean may come from other seeds
         first = i if _is_worse(runs[first], runs[i], name) else first
     alike = [first, *(i for i in means if i != first and not _is_worse(runs[i], runs[first], name))]
     return alike if len(alike) < len(means) else []
 
 
 def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
-    """Whether a run is worse than another one in a metric, by more than chance explains."""
+    """Returns whether a run is worse than another one in a metric, by more than chance explains."""
     sign = 1 if lower_is_better(name) else -1
     paired = compare_paired(read_world_scores(run, name), read_world_scores(other, name))
     if paired is not None and paired.n > 1:
@@ -544,11 +545,11 @@ def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
 
 
 def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """What a reader must know before the runs are compared: other data, lengths, or seeds.
+    """Lists all notes for readers of a comparison: on differing data, lengths and seeds.
 
     Args:
-        runs: to be compared.
-        over: as in `list_pairing_notes`.
+        runs: the runs to compare.
+        over: the cost at which runs are compared, as in `list_pairing_notes`.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": name}}, "", {}, {}, {}, None, None, {}) for name in ("a", "b")]
@@ -563,9 +564,9 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What runs differ by: paired differences over the seeds that they share, as a picture and a table.
+# Paired differences between runs over the seeds that they share, as a picture and a table.
 
-MOST_BARS = 40  # runs in the picture
+MOST_BARS = 40  # runs in the picture at most
 SHOWN_METRICS = (
     *("accuracy", "personal_accuracy", "rmse", "personal_rmse", "nll", "brier", "ece", "crps"),
     *("conformal_size", "conformal_width"),
@@ -573,7 +574,7 @@ SHOWN_METRICS = (
 
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
-    """The paired difference of the headline metric, of every run from the first one, with its interval."""
+    """Draws the paired difference of every run from the first one in the headline metric, with its interval."""
     metric = find_headline(runs)
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
@@ -609,11 +610,11 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> Table:
-    """Returns header and rows: where each score of two runs is read, and their paired difference.
+    """Returns header and rows: where each score of two runs was taken, and the paired difference.
 
     Args:
-        runs: all of them, the first one first.
-        pairs: each of a run and the first one.
+        runs: all runs, the baseline first.
+        pairs: the comparisons of each run with the first one.
     """
     first, chosen = runs[0].name, list_chosen(runs)
     head = ["score, run", "at", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
@@ -632,7 +633,7 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
 
 
 def tell_difference(pair: RunPair) -> str:
-    """One difference as the title of a picture: it says better or worse only where the interval leaves out zero."""
+    """Describes a difference in the title of a picture: better or worse only if the interval excludes zero."""
     found = pair.difference
     if found is None:
         return f"{pair.run} and {pair.baseline} share no seed"
@@ -643,7 +644,7 @@ def tell_difference(pair: RunPair) -> str:
 
 
 def format_difference(pair: RunPair) -> str:
-    """The difference with its interval and the number of pairs.
+    """Formats a difference with its interval and the number of pairs.
 
     Example:
         >>> format_difference(RunPair("accuracy", "b", "a", 0.9, 0.88, PairedDifference(0.02, 0.01, 0.03, 5, "seeds")))
@@ -660,7 +661,7 @@ def format_difference(pair: RunPair) -> str:
 
 
 def show_interval(metric: str, found: PairedDifference) -> str:
-    """The interval of a difference, or why there is none.
+    """Formats the interval of a difference, or the reason why there is none.
 
     Example:
         >>> show_interval("rmse", PairedDifference(-0.5, -0.75, -0.25, 5, "seeds"))
@@ -674,17 +675,17 @@ def show_interval(metric: str, found: PairedDifference) -> str:
 
 
 def count_pairs(found: PairedDifference) -> str:
-    """How many pairs there are, and of what."""
+    """Says how many pairs there are, and of what: seeds or folds."""
     return f"{found.n} {found.over if found.n > 1 else found.over.removesuffix('s')}"
 
 
 def show_score(metric: str, value: float, difference: bool = False) -> str:
-    """A score in its unit; a difference of shares is in points, and has its sign.
+    """Formats a score with its unit; a difference of shares is in points, with its sign.
 
     Args:
-        metric: its name.
-        value: the score; NaN is a dash.
-        difference: whether it is a difference.
+        metric: the name of the score.
+        value: the score; NaN becomes a dash.
+        difference: whether `value` is a difference of two scores.
     """
     if np.isnan(value):
         return "-"

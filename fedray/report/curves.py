@@ -1,4 +1,4 @@
-"""What the run reached, and at which cost: metrics over rounds, bytes and virtual seconds."""
+"""Pictures of a run's metrics over rounds, bytes and virtual seconds."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PANEL_SCORES = (
     *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),
     *("sharpness", "personal_accuracy", "personal_rmse"),
 )
-LEGEND_MODELS = 10  # up to which the legend names each
-LEAST_POINTS = 6  # of a curve whose beginning may lie outside of the axis
-LEAST_EMPTY = 0.1  # of an axis, before its beginning is left out too
-LEAST_WINDOW = 0.15  # of the way from the first value to the best one, below the worst end
+LEGEND_MODELS = 10  # number of models up to which the legend names each
+LEAST_POINTS = 6  # points of a curve whose beginning may be cut off
+LEAST_EMPTY = 0.1  # empty share of an axis from which on its beginning is cut off
+LEAST_WINDOW = 0.15  # share of the rise from the first value to the best that stays below the worst end
 MOST_MEMBER_LINES = 50
 BAND_NOTE = (
     "Line: mean of the replicates and folds; band: one standard deviation of them up and down, no confidence interval."
 )
-WORLDS_BAND = "worlds"  # the mark of such a band
+WORLDS_BAND = "worlds"  # marks the band over worlds
 
 
 def figure_rounds(run: ReadRun) -> Figure | None:
-    """The headline metric of the ensemble and of each member over rounds."""
+    """Draws the headline metric of the ensemble and of each member over rounds."""
     curve = run.curve(run.metric)
     if curve is None:
         return None
@@ -62,17 +62,17 @@ def figure_rounds(run: ReadRun) -> Figure | None:
 
 
 def figure_bytes(run: ReadRun) -> Figure | None:
-    """The headline metric over the bytes moved in both directions."""
+    """Draws the headline metric over the bytes sent up and down."""
     return _figure_over(run, "bytes")
 
 
 def figure_seconds(run: ReadRun) -> Figure | None:
-    """The headline metric over virtual time."""
+    """Draws the headline metric over virtual time."""
     return _figure_over(run, "seconds")
 
 
 def figure_scores(run: ReadRun) -> Figure | None:
-    """All other scores over rounds, one small panel each."""
+    """Draws all other scores over rounds, one small panel each."""
     names = (*list_own_metrics(run.scenario), *PANEL_SCORES)
     curves = {name: curve for name in names if (curve := run.curve(name)) is not None and len(curve.round) > 1}
     if not curves:
@@ -98,7 +98,7 @@ def figure_scores(run: ReadRun) -> Figure | None:
 
 
 def list_own_metrics(scenario: Mapping[str, Any]) -> list[str]:
-    """Names of the metrics that the user registered or passed.
+    """Lists the names of the metrics that the user registered or passed.
 
     Example:
         >>> list_own_metrics({"evaluate": {"metrics": ["margin"]}, "own": {"metrics": ["doubt"]}})
@@ -108,14 +108,14 @@ def list_own_metrics(scenario: Mapping[str, Any]) -> list[str]:
 
 
 def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple[FloatArray, Curve] | None:
-    """Where the rounds of a curve lie on the axis of `rounds`, `bytes` or `seconds`, and that curve.
+    """Returns a curve and the positions of its rounds on an axis of `rounds`, `bytes` or `seconds`.
 
-    Bytes and seconds are means over worlds; None where the run has no curve or no cost.
+    Bytes and seconds are means over worlds. Returns None if the run has no such curve or no such cost.
 
     Args:
         run: the run.
-        what: `rounds`, `bytes` or `seconds`.
-        metric: the score; None: accuracy or RMSE.
+        what: the axis: `rounds`, `bytes` or `seconds`.
+        metric: the name of the score; None means accuracy or RMSE.
     """
     curve = run.curve(metric or run.metric)
     if curve is None or what == "rounds":
@@ -129,15 +129,15 @@ def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple
 def draw_mean_line(
     axes: Axes, x: FloatArray, curve: Curve, *, color: str, width: float, label: str | None = None
 ) -> None:
-    """Draws the mean over worlds, with a band of one standard deviation where there are several.
+    """Draws the mean over worlds, with a band of one standard deviation if there are several worlds.
 
     Args:
-        axes: where to draw.
-        x: places of the curve's rounds on the axis, `[T]`.
-        curve: the metric.
-        color: of the line and the band.
-        width: of the line, in points; the band of a thin line is fainter.
-        label: in the legend, if any.
+        axes: the axes to draw on.
+        x: the positions of the curve's rounds on the axis, `[T]`.
+        curve: the metric to draw.
+        color: the color of the line and the band.
+        width: the width of the line in points; the band of a thin line is fainter.
+        label: the name in the legend, if any.
     """
     mark = "o" if len(x) == 1 else None
     axes.plot(x, curve.mean, color=color, linewidth=width, label=label, marker=mark, markersize=4)
@@ -148,7 +148,7 @@ def draw_mean_line(
 
 
 def label_headline(axes: Axes, metric: str) -> None:
-    """The value axis of the headline metric; a diverged start does not flatten the rest."""
+    """Labels and limits the value axis of the headline metric; a diverged start does not flatten the rest."""
     axes.set_ylabel(name_score(metric, unit=True))
     if is_share(metric):
         pictures.use_percent(axes.yaxis)
@@ -156,13 +156,13 @@ def label_headline(axes: Axes, metric: str) -> None:
 
 
 def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
-    """Marks the best round of a curve of several rounds: the mean of the worlds decides.
+    """Marks the round with the best mean over worlds, on a curve of several rounds.
 
     Args:
-        axes: of rounds.
-        curve: the metric.
-        metric: it says which way is better.
-        begins: the round after which the last phase trains; earlier ones have no mark.
+        axes: the axes of the curve, with rounds on the horizontal one.
+        curve: the metric to draw.
+        metric: the name of the metric, which determines whether lower is better.
+        begins: the round after which the last phase trains; earlier rounds are never marked.
     """
     late = np.flatnonzero(curve.round > begins) if begins else np.arange(len(curve.round))
     if len(late) < 2:
@@ -175,14 +175,15 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
 
 
 def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
-    """Lets the axes begin where the lines differ, not where all of them start; the value axis says from where.
+    """Lets the value axis begin where the lines differ, not where all lines start; its label says where it begins.
 
-    The second half of every line stays in sight, and below the worst end twice the distance from the best one.
+    The second half of every line stays visible. Below the worst final value, the axis shows at least twice the distance
+    between the worst and the best final value.
 
     Args:
-        axes: of the curves.
-        metric: it says which way is better.
-        drawn: the curves.
+        axes: the axes of the curves.
+        metric: the name of the metric, which determines whether lower is better.
+        drawn: the curves on the axes.
     """
     sign = -1.0 if lower_is_better(metric) else 1.0
     window = find_window([Curve(curve.round, sign * curve.values) for curve in drawn])
@@ -193,14 +194,14 @@ def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
     axes.set_ylim(*((None, -window) if sign < 0 else (window, None)))
     entry = min(float(place[mean >= window][0]) for place, mean in seen)
     left, right = axes.get_xlim()
-    if entry - left > LEAST_EMPTY * (right - left):  # nothing would be there
+    if entry - left > LEAST_EMPTY * (right - left):  # the axis would be empty
         axes.set_xlim(left=entry - 0.04 * (right - entry))
     end = format_number(sign * window, metric)
     axes.set_ylabel(f"{axes.get_ylabel()}\n{'up to' if sign < 0 else 'from'} {end}")
 
 
 def find_window(drawn: Sequence[Curve]) -> float | None:
-    """Where the axis of rising curves may begin; None where it would leave out next to nothing.
+    """Returns where the axis of rising curves may begin; None if it would cut off next to nothing.
 
     Example:
         >>> rounds = np.arange(10.0)
@@ -221,12 +222,12 @@ def find_window(drawn: Sequence[Curve]) -> float | None:
 
 
 def draw_legend(axes: Axes, metric: str, columns: int = 1) -> None:
-    """Draws the legend, if there is any entry, in the corner that a curve of this metric leaves free.
+    """Draws the legend, if it has an entry, in the corner that a curve of this metric leaves free.
 
     Args:
-        axes: of the curves.
-        metric: it says which way is better.
-        columns: of the legend.
+        axes: the axes of the curves.
+        metric: the name of the metric, which determines whether lower is better.
+        columns: the number of columns of the legend.
     """
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper right" if lower_is_better(metric) else "lower right", ncols=columns)
@@ -252,7 +253,7 @@ def _figure_over(run: ReadRun, what: str) -> Figure | None:
 
 
 def label_rounds(run: ReadRun) -> str:
-    """The label of an axis of rounds."""
+    """Returns the label of an axis of rounds."""
     return "steps of each walk" if "graph_edges" in run.pictures else "rounds completed"
 
 
@@ -272,7 +273,7 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
 
 
 def figure_losses(run: ReadRun) -> Figure | None:
-    """The mean training loss of the jobs of each round, and that of each tier."""
+    """Draws the mean training loss over the jobs of each round, for all jobs and for each tier."""
     table = keep_counted(run.clients)
     curve = None if table is None else _average_losses(table)
     if table is None or curve is None or len(curve.round) < 2:
@@ -297,7 +298,7 @@ def figure_losses(run: ReadRun) -> Figure | None:
 
 
 def _average_losses(table: pa.Table) -> Curve | None:
-    """The mean loss of the jobs of each round, weighted by their samples; None where no job has one."""
+    """Computes the mean loss of the jobs of each round, weighted by their samples; None if no job has a loss."""
     jobs = table.select(["replicate", "fold", "round", "loss", "samples"]).to_pandas()
     jobs = jobs[np.isfinite(jobs["loss"].astype(float))]
     jobs["loss"] *= jobs["samples"]

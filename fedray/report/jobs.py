@@ -1,4 +1,4 @@
-"""Which client trained which model, and at which cost: read from the jobs of the first replicate."""
+"""Pictures of the jobs of the first replicate: which client trained which model, and at which cost."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedray.report import pictures
 from fedray.report.read import ReadRun
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which client trained which model, and at which cost: read from the jobs of the first replicate.
+# Pictures of the jobs of the first replicate: which client trained which model, and at which cost.
 
-MOST_ROUNDS, MOST_CLIENT_ROWS = 60, 100  # shown at most
-MOST_LANES = 40  # clients on a virtual clock at most
-FAINT_ALPHA = 0.25  # of a job that did not finish
-EQUAL_SHARE = 0.99  # of the slowest client's seconds: no worse is no wait
+MOST_ROUNDS, MOST_CLIENT_ROWS = 60, 100  # clients shown at most
+MOST_LANES = 40  # clients drawn on a virtual clock at most
+FAINT_ALPHA = 0.25  # color of a job that did not finish
+EQUAL_SHARE = 0.99  # share of the slowest client's seconds; a smaller difference is no wait
 
 
 def figure_assignment(run: ReadRun) -> Figure | None:
-    """Client x round, coloured by the model trained; several models share a cell from top to bottom.
+    """Draws a cell for each client and round, colored by the model trained; several models share a cell.
 
-    Clients whose true clusters are known stand cluster by cluster, others tier by tier.
+    Clients are grouped by their true clusters if these are known, else by their tiers.
     """
     table = run.first_world()
     if table is None:
@@ -60,7 +60,7 @@ def figure_assignment(run: ReadRun) -> Figure | None:
         shape=(len(shown), wide),
         models=run.trained,
     )
-    if len(np.unique(image.reshape(-1, 4), axis=0)) == 1:  # everybody trains everything in every round
+    if len(np.unique(image.reshape(-1, 4), axis=0)) == 1:  # every client trains every model in every round
         return None
     limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
     limits += [f"first {wide} of {total} rounds"] * (wide < total)
@@ -84,11 +84,11 @@ def figure_assignment(run: ReadRun) -> Figure | None:
 
 
 def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
-    """Names groups of rows on the right, with a line between them; a single group has no name.
+    """Writes the names of groups of rows on the right, with a line between groups; a single group gets no name.
 
     Args:
-        axes: a row for each client, from 0 at the top.
-        groups: that of each row; those of one group follow each other.
+        axes: axes with a row for each client, from 0 at the top.
+        groups: the group of each row; rows of one group follow each other.
     """
     first = 0
     look: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "color": pictures.INK}
@@ -101,24 +101,24 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def find_finished(table: pa.Table) -> NDArray[np.bool_]:
-    """Which jobs counted, `[J]`: not late, dropped, unavailable, failed or without data."""
+    """Marks the jobs that counted, `[J]`: those not late, dropped, unavailable, failed or without data."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
 def keep_counted(table: pa.Table | None) -> pa.Table | None:
-    """The jobs that counted, if there are any."""
+    """Returns the jobs that counted, if there are any."""
     table = None if table is None else table.filter(pa.array(find_finished(table)))
     return table if table is not None and len(table) else None
 
 
 def figure_traffic(run: ReadRun) -> Figure | None:
-    """Bytes each tier sends and receives."""
+    """Draws the bytes that each tier sends and receives."""
     if run.clients is None:
         return None
     columns, tiers = ("up_bytes", "down_bytes"), run.tiers
     sums = run.clients.group_by("tier").aggregate([(name, "sum") for name in columns]).to_pandas().set_index("tier")
     up, down = (sums.loc[tiers, f"{name}_sum"].to_numpy(float) / run.worlds for name in columns)
-    if len(tiers) < 2 or np.ptp(np.concatenate([up, down])) == 0:  # the cards say it in two numbers
+    if len(tiers) < 2 or np.ptp(np.concatenate([up, down])) == 0:  # the cards show it as two numbers
         return None
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
     title = f"{format_bytes(float(up.sum()))} go up and {format_bytes(float(down.sum()))} come down"
@@ -139,12 +139,12 @@ def figure_traffic(run: ReadRun) -> Figure | None:
 
 
 def read_job_column(table: pa.Table, name: str) -> Any:
-    """A column as an array, empty values of numbers as zero."""
+    """Returns a column as an array; empty values of numbers become zero."""
     return pc.fill_null(table[name], 0).to_numpy()
 
 
 def pick_evenly(values: IntArray, most: int) -> IntArray:
-    """At most so many of the values, evenly spaced.
+    """Picks at most `most` of the values, evenly spaced.
 
     Example:
         >>> pick_evenly(np.arange(9), 3).tolist()
@@ -156,12 +156,12 @@ def pick_evenly(values: IntArray, most: int) -> IntArray:
 
 
 def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
-    """Names the colours of the models, three of them where they are many.
+    """Draws the legend of the models' colors; of many models it names three.
 
     Args:
-        axes: where to draw.
-        models: K.
-        every: whether the colour of a cell with all models is named too.
+        axes: the axes to draw on.
+        models: the number K of models.
+        every: whether the legend also names the color of a cell with all models.
     """
     shown = range(models) if models <= len(pictures.PALETTE) else (0, models // 2, models - 1)
     if models > 1:
@@ -172,12 +172,12 @@ def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
 def _paint_cells(
     row: IntArray, x: IntArray, model: IntArray, *, faint: NDArray[np.bool_], shape: tuple[int, int], models: int
 ) -> FloatArray:
-    """An RGBA image of jobs `[J]` at their row and column; the models of one cell stand from top to bottom."""
+    """Paints an RGBA image of jobs `[J]` at their rows and columns; models of one cell are stacked top to bottom."""
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
     _, start, count = np.unique(cell, return_index=True, return_counts=True)
-    if models > 1:  # a client that trains all models: one colour, not stripes
+    if models > 1:  # a client that trains all models: one color, no stripes
         full = count == models
         keep = np.repeat(~full, count)
         keep[start[full]] = True
@@ -186,7 +186,7 @@ def _paint_cells(
         _, start, count = np.unique(cell, return_index=True, return_counts=True)
     place = np.arange(len(cell)) - np.repeat(start, count)
     share = np.repeat(count, count)
-    high = int(min(count.max(), 10))  # image rows of a client
+    high = int(min(count.max(), 10))  # rows of pixels per client
     image = np.zeros((shape[0] * high, shape[1], 4))
     for h in range(high):
         chosen = (place * high // share <= h) & (h < np.maximum((place + 1) * high // share, place * high // share + 1))
@@ -199,13 +199,13 @@ def _paint_cells(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One round on the virtual clock: which device the others wait for.
+# One round on the virtual clock, which shows the device that the others wait for.
 
 
 def figure_gantt(run: ReadRun) -> Figure | None:
-    """The last round: a lane a client, its jobs that counted one after another (or side by side, as the tier says)."""
+    """Draws the last round: one lane per client, with its counted jobs in sequence (or side by side, by tier)."""
     table = keep_counted(run.first_world())
-    if table is None or "start_seconds" in table.column_names:  # without rounds: `flights.figure_flights`
+    if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
         return None
     jobs = table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pandas()
     given: Any = run.scenario.get("clients")
@@ -217,7 +217,7 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     jobs["low"] = (of.cumcount() * jobs["tall"]).where(together, 0.0)
     done = (jobs["start"] + jobs["sim_seconds"]).groupby(jobs["client"]).max()
     slowest, half = done.idxmax(), float(done.median())
-    if half >= EQUAL_SHARE * done[slowest]:  # nobody waits: bars of equal length
+    if half >= EQUAL_SHARE * done[slowest]:  # bars of equal length: nobody waits
         return None
     tier = jobs.groupby("client")["tier"].first()
     name = f"client {slowest}" + (f" ({tier[slowest]})" if len(run.tiers) > 1 else "")
@@ -233,17 +233,17 @@ def figure_gantt(run: ReadRun) -> Figure | None:
 
 
 def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) -> tuple[Figure, Axes, list[int]]:
-    """Draws jobs on a virtual clock, a lane a client, in the colours of their models.
+    """Draws jobs on a virtual clock, one lane per client, in the colors of their models.
 
     Args:
-        run: whose models they train.
-        title: of the figure.
-        jobs: rows with `client`, `model`, `start` and `sim_seconds`; `low` and `tall`, the shares of the lane that lie
-            above a job, and that it takes.
-        clients: in the order of their lanes; where they are many, some are left out evenly.
+        run: the run of the jobs.
+        title: the title of the figure.
+        jobs: one row per job, with `client`, `model`, `start` and `sim_seconds`. `low` and `tall` are shares of the
+            height of the lane: above the job, and of the job.
+        clients: the clients in the order of their lanes; of many clients, evenly spaced ones are shown.
 
     Returns:
-        Figure, axes, and the clients that are shown.
+        The figure, its axes, and the clients that are shown.
     """
     shown = pick_evenly(clients, MOST_LANES).tolist()
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, max(2.2, 1.0 + 0.155 * len(shown))))
@@ -261,14 +261,14 @@ def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training without rounds: the jobs in flight, and how late their uploads come.
+# Training without rounds: the jobs under way, and how late their uploads arrive.
 
-MOST_BARS_SHOWN = 400  # jobs shown at most: the last ones
-MOST_LATE = 20  # steps: what is later shares the last bar
+MOST_BARS_SHOWN = 400  # the last jobs, as many at most
+MOST_LATE = 20  # steps; later uploads share the last bar
 
 
 def figure_flights(run: ReadRun) -> Figure | None:
-    """The last jobs of the run on the virtual clock: a lane a client, from start to arrival."""
+    """Draws the last jobs of the run on the virtual clock, from start to arrival, one lane per client."""
     jobs = _read_flights(run)
     if jobs is None:
         return None
@@ -284,7 +284,7 @@ def figure_flights(run: ReadRun) -> Figure | None:
 
 
 def figure_staleness(run: ReadRun) -> Figure | None:
-    """Of each tier, the share of its uploads by the steps that the model took between start and use."""
+    """Draws the staleness of each tier's uploads: the steps of the model between the start and the use of an upload."""
     jobs = _read_flights(run)
     if jobs is None or not jobs["staleness"].max():
         return None
@@ -309,7 +309,7 @@ def figure_staleness(run: ReadRun) -> Figure | None:
 
 
 def _read_flights(run: ReadRun) -> pd.DataFrame | None:
-    """The jobs of the first world whose uploads were used; None for training in rounds."""
+    """Returns the jobs of the first world whose uploads were used; None for training in rounds."""
     table = keep_counted(run.first_world())
     if table is None or "staleness" not in table.column_names:
         return None

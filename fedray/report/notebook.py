@@ -1,4 +1,4 @@
-"""What a notebook shows of a run, or of runs compared: tables of scores, and a curve as inline SVG."""
+"""Shows a run, or a comparison of runs, in a notebook: tables of scores, and a curve as inline SVG."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from fedray.report.page import SECTIONS, list_run_facts
 from fedray.report.read import CONTEXT, Best, ReadRun, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a notebook shows: tables of scores, and a curve as inline SVG.
+# The HTML for a notebook: tables of scores, and a curve as inline SVG.
 
-# The colours of the figures follow those of JupyterLab where it sets them, dark or light.
+# The colors of the figures follow the dark or light theme of JupyterLab, if it sets one.
 _COLORS = (
     "--ink:var(--jp-content-font-color1,#1b2530);--muted:var(--jp-content-font-color2,#55616d);"
     "--grid:var(--jp-border-color2,#d7dde3);--card:var(--jp-layout-color1,#ffffff)"
@@ -37,11 +37,11 @@ _COLORS = (
 
 
 def show_run(run: ReadRun, error: Exception | None) -> str:
-    r"""A run as HTML: what it is, its scores and totals, and its headline curve.
+    r"""Shows a run as HTML: a description, its scores and totals, and its headline curve.
 
     Args:
-        run: what its directory says.
-        error: what ended it; None where it is finished or goes on.
+        run: the content of the run directory.
+        error: the error that ended the run; None if the run is finished or still goes on.
 
     Example:
         >>> score = {"accuracy": {"mean": 0.9, "sd": 0.01, "n": 3}}
@@ -66,12 +66,12 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
 
 
 def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair], notes: Sequence[str]) -> str:
-    """Runs compared as HTML: their keys that differ, what must be known, and the paired differences.
+    """Shows a comparison of runs as HTML: the keys that differ, the notes, and the paired differences.
 
     Args:
-        runs: the runs; every other one was compared with the first.
-        pairs: the differences.
-        notes: what must be known first.
+        runs: the runs; the first is the baseline of all others.
+        pairs: the comparisons of each run with the first one.
+        notes: the notes that a reader must know first.
     """
     keys = [[key, *values] for key, values in find_differences(list(runs))]
     shown = [*notes, "Differences over shared seeds; bold: the 95 % interval leaves zero out."]
@@ -81,7 +81,7 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair], notes: Se
 
 
 def _list_scores(run: ReadRun) -> list[list[str]]:
-    """Rows of the table of a run: name, mean with deviation, number; an interrupted run shows its last round."""
+    """Lists the rows of the table of scores: name, mean with deviation, number; if interrupted, of the last round."""
     rows = []
     metrics, known = run.summary.get("metrics", {}), list_compared_metrics([run])
     for name in (name for name in known if name in metrics):
@@ -106,13 +106,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The pictures of the report one by one, for notebooks: the same figures, in colours that need no page.
+# Single pictures of the report, for notebooks: the same figures, in colors that need no page.
 
 Draw = Callable[[ReadRun], Figure | None]
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """What `draw_plot` draws, by its name: the report's pictures, short names of some of them, and a run's scores."""
+    """Lists what `draw_plot` can draw, by name: pictures of the report, also by short names, and scores of the run."""
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
@@ -121,16 +121,16 @@ def list_draws(run: ReadRun) -> dict[str, Draw]:
 
 
 def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
-    """One picture of a run.
+    """Draws one picture of a run.
 
     Args:
         run: the run.
-        name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`; None: the
-            first score, `accuracy` or `rmse`.
+        name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`; None means
+            the headline score, `accuracy` or `rmse`.
 
     Raises:
-        BadInput: there is no such picture.
-        FedrayError: the run has no numbers for it.
+        BadInput: there is no picture of this name.
+        FedrayError: the run has no numbers for the picture.
 
     Example:
         >>> rounds = {"round": np.array([0.0, 5.0]), "nll": np.array([2.0, 1.0])}
@@ -150,10 +150,10 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
 
 
 def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
-    """A figure of the report as it stands without its page, in the colours of a light one, with its title.
+    """Draws a figure of the report for use without the page: with its title, in the colors of a light page.
 
     Args:
-        draw: makes it, or says with None that there is nothing to draw.
+        draw: a function that makes the figure, or returns None if there is nothing to draw.
     """
     with pictures.use_figure_style(), pictures.ignore_odd_numbers():
         figure = draw()
@@ -162,8 +162,8 @@ def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
             figure.suptitle(str(figure.get_label()), fontsize=10.5, x=0.01, ha="left", wrap=True)
             if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
                 figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=pictures.MUTED, wrap=True)
-            figure.draw_without_rendering()  # so that all ticks are there, in this style
-    # a notebook shows figures that no `pyplot` made only when it is told to
+            figure.draw_without_rendering()  # makes all ticks, in this style
+    # by default, a notebook shows only figures that `pyplot` made
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell and not any(Figure in one.type_printers for one in shell.display_formatter.formatters.values()):
@@ -174,7 +174,7 @@ def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
 
 
 def figure_score(run: ReadRun, name: str) -> Figure | None:
-    """Any score over the rounds."""
+    """Draws any score over the rounds."""
     curve = run.curve(name)
     if curve is None:
         return None

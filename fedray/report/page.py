@@ -1,4 +1,4 @@
-"""What stands on the page: sections of figures, cards of headline numbers, tables."""
+"""The content of the page: sections of figures, cards of headline numbers, tables."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CARD_SCORES = (
 
 
 class Card(NamedTuple):
-    """One headline number.
+    """A card that shows one headline number.
 
     Attributes:
-        label: what it is.
+        label: the name of the number.
         value: the number with its unit.
-        sub: a line below it; may be empty.
+        sub: the line below the number; may be empty.
     """
 
     label: str
@@ -48,7 +48,7 @@ class Card(NamedTuple):
 
 
 def make_cards(run: ReadRun) -> list[Card]:
-    """Headline numbers: mean and standard deviation over the replicates and folds.
+    """Makes the cards of the headline numbers: mean and standard deviation over the replicates and folds.
 
     Example:
         >>> score = {"accuracy": {"mean": 0.9, "sd": 0.01, "n": 3}}
@@ -78,23 +78,21 @@ def make_cards(run: ReadRun) -> list[Card]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The template of every page, `report.html.j2`, and the one script that its policy lets run.
+# The template of every page, `report.html.j2`, and the only script that the policy of the page allows.
 
 PageTable = tuple[str, Table, str]  # heading, (header, rows), note
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
-)  # what no page may hold, whoever wrote the names
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what no page may hold, even in names
 
 
 def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
-    """The page: the template `report.html.j2`, filled with values.
+    """Fills the template `report.html.j2` with values and returns the page.
 
-    The page's own script is the only one that a browser runs: the policy of the page names its digest.
+    A browser runs no script but the page's own, because the policy of the page names the digest of this script.
 
     Args:
-        sections: of pictures; those without any are left out.
-        values: of the template.
+        sections: the sections of pictures; sections without pictures are left out.
+        values: the other values of the template.
 
     Example:
         >>> page = fill_template(title="nothing", facts=[], runs=[])
@@ -111,7 +109,7 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
     shown = [section for section in sections if section.pictures]
     numbers = {p.key: p.numbers for section in shown for p in section.pictures if p.numbers}
     packed = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&":  # nothing in it ends the script element, or begins another one
+    for mark in "<>&":  # the text can neither end the script element nor begin another
         packed = packed.replace(mark, f"\\u{ord(mark):04x}")
     own = {
         "version": fedray.__version__,
@@ -123,20 +121,20 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Tells of each column whether its texts begin on the left: it is the first one, or none begins with a number."""
+    """Returns for each column whether it is aligned left: if it is the first, or no text in it begins with a number."""
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 
 
 def read_script() -> str:
-    """The script of every page: its files as one function."""
+    """Reads the script of every page: joins its files to one function."""
     folder = resources.files("fedray.report") / "script"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "\n".join(['"use strict";', "(() => {", *parts, "})();", ""])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What stands on the page: sections of figures, cards of headline numbers, tables.
+# The content of the page: sections of figures, cards of headline numbers, tables.
 
 Draw = Callable[[ReadRun], Figure | None]
 MEAN_NOTE = (
@@ -240,7 +238,7 @@ OF_WORLDS |= {curves.figure_losses, clients.figure_tier_rounds}
 
 
 def render_one(run: ReadRun) -> str:
-    """The page of one run."""
+    """Renders the page of one run."""
     notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
     with pictures.use_figure_style():
         sections = []
@@ -264,12 +262,12 @@ def render_one(run: ReadRun) -> str:
 
 
 def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable] = ()) -> str:
-    """The page that compares several runs.
+    """Renders the page that compares several runs.
 
     Args:
-        runs: to be compared; the differences are those from the first.
-        title: of the page; empty: how many runs it compares.
-        tables: shown first.
+        runs: the runs to compare; differences are taken from the first.
+        title: the title of the page; if empty, the title tells the number of runs.
+        tables: the tables to show first.
     """
     keys = [[key, *values] for key, values in compare.find_differences(runs)]
     notes, pairs = compare.list_caveats(runs), compare.compare_at_all_budgets(runs)
@@ -292,7 +290,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
 
 
 def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Section:
-    """The pictures of the runs with one metric, or of the clients' own answers where these are compared."""
+    """Makes the section that compares runs by a metric, or by the clients' personal predictions."""
     drawn = find_headline(runs) if metric == runs[0].metric else metric
     draws: list[tuple[str, Callable[[], Figure | None], str]] = [
         (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, drawn, what), curves.BAND_NOTE)
@@ -307,7 +305,7 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Secti
 
 
 def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
-    """What was run, in a few words."""
+    """Lists the facts of a run in a few words, as pairs of a name and a value."""
     scenario: dict[str, Any] = {**run.scenario, **run.summary}
     names = {}
     for key in ("method", "data", "model"):
@@ -328,7 +326,7 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
 
 
 def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes: list[str]) -> list[Picture]:
-    """The picture, if there is one; where its numbers cannot be drawn, the page gets a note that says so."""
+    """Draws a picture, if there is one; if its numbers cannot be drawn, adds a note to the page instead."""
     try:
         with pictures.ignore_odd_numbers():
             figure = draw()
@@ -340,29 +338,29 @@ def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One HTML file that shows a run, or compares several: made from the files of run directories, and self-contained.
-#
-# No network: figures are inline SVG that follow the page's light or dark colours, and print. One script of the page's
-# own shows their values, hides lines, draws logarithmic axes and downloads; without it the page says the same.
+# One self-contained HTML file that shows a run, or compares several, made from the files of run directories.
+# The page needs no network. Figures are inline SVG, which follow its light or dark colors and can be printed. The
+# page's own script shows values, hides lines, draws logarithmic axes and offers downloads; without it, the page shows
+# the same facts.
 
 
 def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Sequence[PageTable] = ()) -> None:
     """Writes the report of one run directory, or the comparison of several, to `out`.
 
     Args:
-        run_dirs: directories as `fedray run` leaves them; an interrupted run shows what it recorded.
-        out: the HTML file; its directory is made.
-        title: of a comparison; empty: how many runs it compares.
-        tables: shown before those of a comparison: heading, (header, rows), note.
+        run_dirs: the run directories; an interrupted run shows what it recorded.
+        out: the HTML file to write; its directory is made if needed.
+        title: the title of a comparison; if empty, the title tells the number of runs.
+        tables: tables to show before those of a comparison: (heading, (header, rows), note) each.
 
     Raises:
         BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
-            stays as it was).
+            stays unchanged).
         Unwritable: the disk is full or has a fault.
     """
     if not run_dirs:
         raise BadInput("report: no run directory given: name at least one")
-    if out.is_dir():  # said before minutes of drawing
+    if out.is_dir():  # reported before minutes of drawing
         raise BadInput(f"--out {out} cannot be written: it is a directory: name a file")
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 and not tables else render_many(runs, title, tables)
@@ -371,7 +369,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:
-    """The last parts of the paths that tell the runs apart, at least one.
+    """Shortens the paths of runs to the last parts that tell the runs apart, at least one.
 
     Example:
         >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])

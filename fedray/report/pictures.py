@@ -1,4 +1,4 @@
-"""From Matplotlib figures to the pictures of a page: colours and units, inline SVG, and the numbers behind it."""
+"""Turns Matplotlib figures into pictures of a page: colors and units, inline SVG, and the numbers in the picture."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Colours, sizes, units and the way from a Matplotlib figure to inline SVG.
-#
-# Lines and text are drawn in four colours of a light page, which become CSS variables in the SVG, so that it is right
-# on a light page, on a dark page and on paper. Text stays text: it can be selected, searched and read aloud.
+# Colors, sizes, units, and the conversion of a Matplotlib figure to inline SVG.
+# Lines and text are drawn in four colors of a light page. These colors become CSS variables in the SVG, and so suit
+# light pages, dark pages and paper. Text stays text: it can be selected, searched and read aloud.
 
 INK, MUTED, GRID, PAPER = "#1b2530", "#55616d", "#d7dde3", "#fffffe"  # white itself stays white, see `to_svg`
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
@@ -40,9 +39,9 @@ ACCENT, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7683"
 # Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
 PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", ORANGE, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
 NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
-MOST_VECTOR_MARKS = 400  # bars or dots; more are a picture of pixels within the SVG, a tenth of the size
-DASHED: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (4, 3))}  # of a line to compare with
-BAND = "_band"  # label of the band that belongs to the line drawn before it
+MOST_VECTOR_MARKS = 400  # bars or dots; more become pixels within the SVG, a tenth of the size
+DASHED: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (4, 3))}  # style of a reference line
+BAND = "_band"  # label of a band that belongs to the line drawn before the band
 FIGURE_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedray",
@@ -82,17 +81,17 @@ FIGURE_SETTINGS: dict[Any, Any] = {
 def make_canvas(
     title: str, rows: int = 1, columns: int = 1, size: tuple[float, float] = (NARROW, 3.4), **options: Any
 ) -> tuple[Figure, Any]:
-    """Makes an empty figure.
+    """Makes an empty figure with its axes.
 
     Args:
-        title: becomes the label of the figure; the page shows it above.
-        rows: of axes.
-        columns: of axes.
-        size: width and height in inches.
-        options: of Matplotlib's `Figure.subplots`.
+        title: the label of the figure, which the page shows above the figure.
+        rows: the number of rows of axes.
+        columns: the number of columns of axes.
+        size: the width and height in inches.
+        options: further options of Matplotlib's `Figure.subplots`.
 
     Returns:
-        The figure, and its axes: one, or an array of them.
+        The figure, and its axes: one, or an array of axes.
     """
     figure = Figure(figsize=size, layout="constrained")
     figure.set_label(title)
@@ -100,15 +99,15 @@ def make_canvas(
 
 
 def to_svg(figure: Figure, prefix: str) -> str:
-    """The figure as an `<svg>` element that scales with the page.
+    """Converts a figure to an `<svg>` element that scales with the page.
 
     Args:
-        figure: made by `make_canvas`.
-        prefix: put before every id, so that several figures share one page.
+        figure: a figure made by `make_canvas`.
+        prefix: a text before every id, which keeps the ids of several figures on a page apart.
     """
     sink = io.StringIO()
-    figure.dpi = 150  # of what is drawn as pixels
-    canvas: Any = FigureCanvasSVG(figure)  # `savefig` would draw twice, for a layout that one drawing makes as well
+    figure.dpi = 150  # resolution of parts drawn as pixels
+    canvas: Any = FigureCanvasSVG(figure)  # `savefig` would draw twice, but one drawing makes the layout too
     canvas.print_svg(sink, metadata={"Date": None, "Creator": None})
     text = sink.getvalue()
     text = text[text.index("<svg") :]
@@ -116,7 +115,7 @@ def to_svg(figure: Figure, prefix: str) -> str:
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="(?:patch|text|line2d|xtick|ytick|legend|figure|axes|matplotlib\.axis)_[^"]*"', "<g", text)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
-    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # not in what is read
+    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # tags only, no text
     text = re.sub(r'(?<=<svg)([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--wide:\2px"', text, count=1)
     text = re.sub(r"\n\s*", "\n", text)
     for color, variable in VARIABLES.items():
@@ -125,13 +124,13 @@ def to_svg(figure: Figure, prefix: str) -> str:
 
 
 def use_figure_style() -> Any:
-    """The settings all figures are made and written under."""
+    """Applies the settings under which all figures are made and written."""
     return matplotlib.rc_context(FIGURE_SETTINGS)
 
 
 @contextmanager
 def ignore_odd_numbers() -> Iterator[None]:
-    """No warnings about numbers that are too large or about characters that a font lacks: the browser has others."""
+    """Silences warnings about too large numbers, and about characters missing in a font: the browser has more fonts."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -139,11 +138,11 @@ def ignore_odd_numbers() -> Iterator[None]:
 
 
 def pick_color(place: int, number: int) -> str:
-    """The colour of one model (or class, or run) among so many.
+    """Picks the color of one of several models (or classes, or runs).
 
     Args:
-        place: its number, from 0.
-        number: how many there are.
+        place: the index of the model, from 0.
+        number: the number of models.
     """
     if number <= len(PALETTE):
         return PALETTE[place]
@@ -151,7 +150,7 @@ def pick_color(place: int, number: int) -> str:
 
 
 def pick_colors(number: int) -> list[str]:
-    """One colour a model (or class, or run): the palette, or steps of viridis where it ends.
+    """Picks a color for each model (or class, or run): from the palette or, if it is too short, from viridis.
 
     Example:
         >>> pick_colors(2)
@@ -161,27 +160,27 @@ def pick_colors(number: int) -> list[str]:
 
 
 def hide_frame(axes: Axes) -> None:
-    """Takes frame, grid and ticks from axes that show cells."""
+    """Removes frame, grid and ticks from axes that show cells."""
     axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 
 
 def make_colormap() -> Colormap:
-    """From nothing to a full colour: reads the same on light and dark pages."""
+    """Makes a color map from transparent to a full color, which suits light and dark pages."""
     return LinearSegmentedColormap.from_list("strength", [(*to_rgb(ACCENT), 0.04), (*to_rgb(ACCENT), 1.0)])
 
 
 def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
-    """Draws many rectangles as one path: a hundred clients cost one SVG element.
+    """Draws many rectangles as one path: a hundred clients need one SVG element.
 
     Args:
-        axes: where to draw.
-        left: left end of each rectangle, `[n]` or one number, as the following.
-        bottom: lower end.
-        width: to the right.
-        height: upwards; nothing is drawn where it is 0.
-        look: of Matplotlib's `PathPatch`.
+        axes: the axes to draw on.
+        left: the left end of each rectangle, `[n]` or one number, like the following arguments.
+        bottom: the lower end of each rectangle.
+        width: the width of each rectangle, to the right.
+        height: the height of each rectangle, upwards; a rectangle of height 0 is not drawn.
+        look: further options of Matplotlib's `PathPatch`.
     """
     corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
     x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
@@ -194,13 +193,13 @@ def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, 
 
 
 def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options: Any) -> None:
-    """Draws a legend of coloured squares above the axes.
+    """Draws a legend of colored squares above the axes.
 
     Args:
-        axes: where to draw.
-        names: what each colour means.
-        colors: one a name.
-        options: of Matplotlib's `Axes.legend`.
+        axes: the axes to draw on.
+        names: the meaning of each color.
+        colors: one color per name.
+        options: further options of Matplotlib's `Axes.legend`.
     """
     marks = [PathPatch(Outline.unit_rectangle(), facecolor=color, linewidth=0) for color in colors]
     place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
@@ -213,12 +212,12 @@ def use_whole_numbers(axis: Any) -> None:
 
 
 def use_percent(axis: Any) -> None:
-    """Writes the shares of an axis, 0 to 1, in percent."""
+    """Writes the ticks of an axis of shares, 0 to 1, in percent."""
     axis.set_major_formatter(FuncFormatter(write_percent))
 
 
 def write_percent(value: float, _place: int | None = None) -> str:
-    """A share as the text of a tick.
+    """Formats a share as the text of a tick.
 
     Example:
         >>> write_percent(0.125)
@@ -229,19 +228,19 @@ def write_percent(value: float, _place: int | None = None) -> str:
 
 @dataclass(frozen=True)
 class PlaceNames:
-    """The names of the places 0, 1, ... of an axis, which the page tells of each place.
+    """The names of the positions 0, 1, ... of an axis, which the page shows for each position.
 
     Attributes:
-        names: one a place.
-        whole: stands before a name, which then says all of its place: the ticks show numbers; None where they show the
-            names, those that there is room for.
+        names: one name per position.
+        whole: a text before each name on the page; the ticks then show numbers. None means that the ticks show as many
+            names as fit.
     """
 
     names: tuple[str, ...]
     whole: str | None = None
 
     def __call__(self, value: float, _place: int | None = None) -> str:
-        """The text of a tick; nothing between two places."""
+        """Returns the text of a tick; empty between two positions."""
         place = round(value)
         if place != value or not 0 <= place < len(self.names):
             return ""
@@ -249,39 +248,39 @@ class PlaceNames:
 
 
 def name_places(axis: Any, names: Sequence[object], *, whole: str | None = None) -> None:
-    """Names every place of an axis.
+    """Names every position of an axis.
 
     Args:
-        axis: of whole numbers from 0.
-        names: one a place.
-        whole: as in `PlaceNames`.
+        axis: an axis of whole numbers from 0.
+        names: one name per position.
+        whole: the text before each name, as in `PlaceNames`.
     """
     use_whole_numbers(axis)
     axis.set_major_formatter(FuncFormatter(PlaceNames(tuple(str(name) for name in names), whole)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The numbers that a figure shows, read from what Matplotlib is about to draw.
-#
-# The page's script shows them under the pointer, hides a line of the legend, draws axes anew and writes CSV files
-# from them. A figure function knows nothing of this: whatever it plots is found.
+# Collects the numbers that a figure shows from what Matplotlib is about to draw.
+# From these numbers the page's script shows values under the pointer, hides lines, redraws axes and writes CSV files.
+# Functions that draw figures need not care: whatever they plot is found.
 
-MOST_NUMBERS = 6000  # of the lines or dots of a figure; every n-th is kept where there are more
-MOST_CELLS = 20_000  # of a map; a larger one has no numbers on the page
-LOG_RATIO = {"x": 8.0, "y": 1.5}  # largest to smallest positive value from which a logarithmic axis shows anything new
+MOST_NUMBERS = 6000  # numbers of the lines or dots of a figure; of more, every n-th is kept
+MOST_CELLS = 20_000  # cells of a map; a larger map has no numbers on the page
+LOG_RATIO = {"x": 8.0, "y": 1.5}  # largest over smallest positive value that makes a logarithmic axis useful
 
 Panel = dict[str, Any]
 Trace = dict[str, Any]
 
 
 def read_panels(figure: Figure) -> list[Panel]:
-    """Reads the numbers of each panel, and gives what is drawn the ids by which the script finds it.
+    """Collects the numbers of each panel, and sets the ids by which the script finds the drawn elements.
 
     Args:
-        figure: before it is written as SVG.
+        figure: a figure that is not yet written as SVG.
 
     Returns:
-        For each panel its `title`, the axes `x` and `y` (label, percent, names of places, log), its `traces`, `scales`
+        For each panel its `title`, the axes `x` and `y` (label, percent, names of positions, log), its `traces`,
+        `scales`
         (which axes may become logarithmic: "", "x", "y" or "xy"), and `every` (n where only each n-th number is kept).
 
     Example:
@@ -306,7 +305,7 @@ def read_panels(figure: Figure) -> list[Panel]:
 
 
 def read_frames(figure: Figure) -> dict[str, Any]:
-    """Where the panels of a figure lie in its SVG, once it was written, in the units of its view box."""
+    """Returns the positions of the panels in the SVG of a written figure, in units of the view box."""
     width, height = (72.0 * float(inches) for inches in figure.get_size_inches())
     frames = []
     for axes in _list_panels(figure):
@@ -318,7 +317,7 @@ def read_frames(figure: Figure) -> dict[str, Any]:
 
 
 def _list_panels(figure: Figure) -> list[Axes]:
-    """The axes with numbers: those of a colour bar, hidden ones and those of a map of nodes have none."""
+    """Lists the axes with numbers: without color bars, hidden axes and maps of nodes."""
     return [a for a in figure.axes if a.get_visible() and a.axison and a.get_label() != "<colorbar>"]
 
 
@@ -359,7 +358,7 @@ def _read_line(line: Line2D, errors: ErrorbarContainer | None) -> Trace:
 
 
 def _read_band(band: PolyCollection, of: Trace) -> Trace:
-    """The ends of the band that follows a line, at the places of the line; nothing where they do not match."""
+    """Reads both ends of the band that follows a line, at the points of the line; empty if they do not match."""
     vertices = np.asarray(band.get_paths()[0].vertices) if len(band.get_paths()) == 1 else np.empty((0, 2))
     x = of["x"]
     if len(vertices) != 2 * len(x) + 3 or not np.array_equal(vertices[1 : len(x) + 1, 0], x):
@@ -376,7 +375,7 @@ def _read_dots(dots: PathCollection) -> Trace:
 
 
 def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | None:
-    """Rectangles as `draw_bars` draws them, or one of Matplotlib's: left, bottom, width and height."""
+    """Reads rectangles as `draw_bars` draws them, or one of Matplotlib's: left, bottom, width and height."""
     if isinstance(patch, Rectangle):
         sides = np.array([[patch.get_x(), patch.get_y(), patch.get_width(), patch.get_height()]])
     else:
@@ -396,7 +395,7 @@ def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | Non
 
 
 def _merge_bars(traces: list[Trace]) -> list[Trace]:
-    """Single rectangles of one colour, as `Axes.barh` makes them, as one trace."""
+    """Merges single rectangles of one color, as `Axes.barh` makes them, to one trace."""
     merged: list[Trace] = []
     for trace in traces:
         same = [t for t in merged if t["kind"] == trace["kind"] == "bars" and t["color"] == trace["color"]]
@@ -411,7 +410,7 @@ def _merge_bars(traces: list[Trace]) -> list[Trace]:
 
 def _read_cells(image: AxesImage) -> Trace | None:
     values = np.ma.filled(np.ma.asarray(image.get_array(), dtype=np.float64), np.nan)
-    if values.ndim != 2 or values.size > MOST_CELLS:  # three colours a cell are no numbers
+    if values.ndim != 2 or values.size > MOST_CELLS:  # an image of colors has no numbers
         return None
     left, right, bottom, top = image.get_extent()
     (tall, wide), upper = values.shape, bool(image.origin == "upper")
@@ -422,14 +421,14 @@ def _read_cells(image: AxesImage) -> Trace | None:
 
 
 def _name(label: object) -> dict[str, Any]:
-    """A name that begins with `_` is not in the legend; those that Matplotlib made up are none."""
+    """Returns the name of a trace (empty for Matplotlib's made-up names), and whether the legend shows the name."""
     text = str(label or "")
     made_up = text.startswith(("_child", "_nolegend", "_container")) or text == BAND
     return {"name": "" if made_up else text.removeprefix("_"), "legend": bool(text) and not text.startswith("_")}
 
 
 def _read_key(axes: Axes) -> dict[str, str]:
-    """The names in a key of coloured squares, by colour."""
+    """Reads the names in a legend of colored squares, by color."""
     legend = axes.get_legend()
     if legend is None:
         return {}
@@ -452,7 +451,7 @@ def _read_axis(axis: Any) -> dict[str, Any]:
 
 
 def _find_scales(axes: Axes, traces: list[Trace]) -> str:
-    """Which axes the script may draw anew: of lines and dots alone, without words among them."""
+    """Returns which axes the script may redraw: axes of only lines and dots, without words."""
     drawn = {id(artist) for artist in (*axes.lines, *axes.collections)}
     others = len(axes.texts) + len(axes.patches) + len(axes.images) + sum("whiskers" in t for t in traces)
     counted = sum(1 + ("low" in t) for t in traces)
@@ -470,7 +469,7 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
 
 
 def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
-    """Numbers as short as they may be: five digits, what all bars share once, of long lines every n-th and the last."""
+    """Shortens numbers: five digits, values common to all bars once, of long lines every n-th number and the last."""
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):
         bars.update({side: bars[side][:1] for side in ("y", "w", "h") if len(bars[side]) and np.ptp(bars[side]) == 0})
@@ -491,7 +490,7 @@ def _plain(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[float | int | None]:
-    """Numbers as they stand in JSON: whole ones without a point, those that are not finite as null."""
+    """Prepares numbers for JSON: whole numbers without a point, numbers that are not finite as null."""
     found: list[float | int | None] = []
     for value in values:
         if not math.isfinite(value):
@@ -503,25 +502,25 @@ def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[fl
 
 
 def _show_color(color: Any) -> str:
-    """A colour as CSS; a placeholder becomes its variable."""
+    """Returns a color as CSS; a placeholder becomes its variable."""
     text = str(to_hex(color))
     return VARIABLES.get(text, text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From Matplotlib figures to the pictures of a page: inline SVG, and the numbers behind it for the page's script.
+# Turns Matplotlib figures into pictures of a page: inline SVG, and its numbers for the page's script.
 
 
 class Picture(NamedTuple):
-    """A drawn figure.
+    """A figure drawn for the page.
 
     Attributes:
-        title: stands above it.
-        note: the sentence below it; may be empty.
-        svg: the figure itself.
-        place: CSS class: `wide` (across the page), `half`, or `alone` (a half without a neighbour).
-        key: what it is called in the page, and in the names of downloaded files.
-        numbers: for the script: its panels, and where they lie in the SVG.
+        title: the text above the figure.
+        note: the sentence below the figure; may be empty.
+        svg: the figure as an `<svg>` element.
+        place: the CSS class: `wide` (across the page), `half`, or `alone` (a half without a neighbor).
+        key: the name of the picture in the page, and in the names of downloaded files.
+        numbers: the data for the script: the panels of the figure, and their positions in the SVG.
 
     Example:
         >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
@@ -538,11 +537,11 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the page.
+    """A section of the page.
 
     Attributes:
-        title: its heading.
-        pictures: in their order.
+        title: the heading of the section.
+        pictures: the pictures, in their order.
     """
 
     title: str
@@ -550,12 +549,12 @@ class Section(NamedTuple):
 
 
 def draw_picture(figure: Figure, note: str, key: str) -> Picture:
-    """Draws a figure.
+    """Draws a figure as a picture of the page.
 
     Args:
-        figure: made by `make_canvas`.
-        note: the sentence below it.
-        key: unique in the page; the ids of its SVG begin with it.
+        figure: a figure made by `make_canvas`.
+        note: the sentence below the figure.
+        key: the unique key of the picture in the page; the ids of its SVG begin with the key.
     """
     numbers: dict[str, Any] = {"panels": read_panels(figure)}
     place = "wide" if float(figure.get_figwidth()) > NARROW else "half"
@@ -565,11 +564,11 @@ def draw_picture(figure: Figure, note: str, key: str) -> Picture:
 
 
 def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Iterable[Picture]:
-    """Draws figures; those that are None are left out.
+    """Draws figures as pictures; figures that are None are left out.
 
     Args:
-        figures: each with the note below it.
-        key: what the keys of the pictures begin with.
+        figures: pairs of a figure and the note below it.
+        key: the beginning of the keys of the pictures.
     """
     for i, (figure, note) in enumerate(figures):
         if figure is not None:
@@ -577,9 +576,9 @@ def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Ite
 
 
 def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
-    """Halves that follow each other share a line; one that is left over stands alone."""
+    """Places two successive halves on one line; a remaining half stands alone."""
     paired: list[Picture] = []
-    waiting = False  # for a neighbour
+    waiting = False  # waits for a neighbor
     for picture in pictures:
         half = picture.place == "half"
         if waiting and not half:

@@ -1,4 +1,4 @@
-"""How good the final answers are: confusion, calibration, and the pictures of regression."""
+"""Pictures of the quality of the final predictions: confusion, calibration, and the pictures of regression."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedray.report.jobs import pick_evenly
 from fedray.report.read import ReadRun
 
 MOST_WRITTEN_CLASSES = 12  # classes up to which the numbers are written into the confusion matrix
-MOST_TURNS = 12  # rises and falls over its whole height that a curve of one input may have
-MOST_DRAWN_ROWS = 100_000  # targets in a picture
+MOST_TURNS = 12  # full rises and falls that a curve over one input may have
+MOST_DRAWN_ROWS = 100_000  # targets drawn at most
 MOST_NAMED_CLASSES = 20  # classes up to which the axes name them
 
 
 def figure_calibration(run: ReadRun) -> Figure | None:
-    """Reliability diagram of the answers with the number of samples below."""
+    """Draws the reliability diagram of the predictions, with the number of samples below."""
     table = run.pictures.get("calibration")
     if table is None or not np.nansum(table[:, 2]):
         return None
@@ -36,7 +36,7 @@ def figure_calibration(run: ReadRun) -> Figure | None:
     figure, (top, low) = pictures.make_canvas(
         title, 2, 1, size=(pictures.NARROW, 4.2), height_ratios=[4, 1], sharex=True
     )
-    left = filled / bins  # of a confidence between two bins, only the table knows the bin
+    left = filled / bins  # only the table knows the bin of a confidence between two bins
     both = np.minimum(confidence, right)
     colors = (pictures.PALETTE[4], pictures.ORANGE, pictures.PALETTE[2])
     for low_end, high, color in (
@@ -61,7 +61,7 @@ def figure_calibration(run: ReadRun) -> Figure | None:
 
 
 def figure_confusion(run: ReadRun) -> Figure | None:
-    """Rows sum to one: where the samples of a class go."""
+    """Draws the confusion matrix: each row shows how the samples of a class are predicted, and sums to one."""
     counts = run.pictures.get("confusion")
     if counts is None or not counts.sum():
         return None
@@ -79,12 +79,12 @@ def figure_confusion(run: ReadRun) -> Figure | None:
 
 
 def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, high: float = 1.0) -> None:
-    """Draws a table of shares as cells, with their percentages where there is room, from half a percent on.
+    """Draws a table of shares as cells, with percentages of at least half a percent where there is room.
 
     Args:
-        axes: where to draw.
-        shares: `[rows, columns]`.
-        classes: names of both rows and columns, written where there is room; empty: their numbers.
+        axes: the axes to draw on.
+        shares: the shares, `[rows, columns]`.
+        classes: the names of both rows and columns, written where there is room; empty means their numbers.
         high: the share of the darkest cell.
     """
     axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high)
@@ -104,7 +104,7 @@ def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, 
 
 
 def figure_predictive(run: ReadRun) -> Figure | None:
-    """Mean and interval over the input, or predictions against targets where there is no single input."""
+    """Draws mean and interval over the input, or predictions against targets if there is no single input."""
     rows = run.pictures.get("predictive")
     if rows is None:
         return None
@@ -115,7 +115,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
     title = f"{inside:.0f} % of the targets lie in the 95 % interval" if known.any() else "Mean and interval"
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.2))
     look: dict[str, Any] = {"color": pictures.ACCENT}
-    # with further inputs the mean jumps up and down from one x to the next
+    # with further inputs the mean would jump from one x to the next
     if np.isfinite(x).all() and np.abs(np.diff(mean)).sum() <= MOST_TURNS * np.ptp(mean):
         axes.plot(x, mean, linewidth=2, label="mean and 95 % interval", **look)
         axes.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, alpha=0.2, linewidth=0, label=pictures.BAND, **look)
@@ -136,7 +136,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
 
 
 def figure_disagreement(run: ReadRun) -> Figure | None:
-    """How often two members answer differently."""
+    """Draws how often each two members predict differently."""
     pairs = run.pictures.get("disagreement")
     if pairs is None or len(pairs) < 3:
         return None
@@ -150,7 +150,7 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
 
 
 def figure_pit(run: ReadRun) -> Figure | None:
-    """Histogram of the probability integral transform: flat where the predictive distribution is right."""
+    """Draws the histogram of the probability integral transform: flat if the predictive distribution is right."""
     shares = run.pictures.get("pit")
     if shares is None or not shares.sum():
         return None
@@ -171,7 +171,7 @@ def figure_pit(run: ReadRun) -> Figure | None:
 
 
 def figure_coverage(run: ReadRun) -> Figure | None:
-    """Observed against nominal coverage of central intervals."""
+    """Draws the observed against the nominal coverage of central intervals."""
     levels = run.pictures.get("coverage")
     if levels is None or not len(levels):
         return None
@@ -192,7 +192,7 @@ def figure_coverage(run: ReadRun) -> Figure | None:
 
 
 def read_class_names(run: ReadRun, number: int) -> list[str]:
-    """Names of the classes, or their numbers.
+    """Returns the names of the classes, or their numbers if the run has no names.
 
     Example:
         >>> read_class_names(ReadRun("one", {}, "", {}, {}, {}, None, None, {}), 3)
@@ -205,11 +205,11 @@ def read_class_names(run: ReadRun, number: int) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How uncertain the answers to out-of-distribution inputs are, beside those to the test rows.
+# How uncertain the predictions for out-of-distribution inputs are, beside those for the test samples.
 
 
 def figure_ood(run: ReadRun) -> Figure | None:
-    """Histograms of the entropy of the answers: to the test rows, and to the out-of-distribution inputs.
+    """Draws histograms of the entropy of the predictions: for test samples, and for out-of-distribution inputs.
 
     Example:
         >>> pictures = {"ood_entropies": np.array([[0.0, 0.9, 0.2], [0.5, 0.1, 0.8]]), "ood_auroc": np.array([0.91])}
@@ -238,11 +238,11 @@ def figure_ood(run: ReadRun) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loss on the plane through three members: how far apart they lie, and what is between them.
+# The loss on the plane through three members: how far apart the members lie, and the loss between them.
 
 
 def figure_loss_plane(run: ReadRun) -> Figure | None:
-    """The log loss on the plane through three members, which are marked."""
+    """Draws the log loss on the plane through three members, and marks the members."""
     plane = run.pictures.get("loss_plane")
     if plane is None:
         return None
@@ -253,7 +253,7 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
     shown = axes.contourf(x, y, plane, levels=14, cmap="cividis")
     for k, (a, b) in enumerate(run.pictures["loss_plane_points"]):
         axes.plot(a, b, "o", color="#ffffff", markersize=8, markeredgecolor="#000000")
-        way, side = (7, "left") if a <= (left + right) / 2 else (-7, "right")  # where the picture has room
+        way, side = (7, "left") if a <= (left + right) / 2 else (-7, "right")  # the side with more room
         look: dict[str, Any] = {"color": "#ffffff", "fontweight": "bold", "ha": side}
         axes.annotate(f"model {k}", (a, b), (way, 5), textcoords="offset points", **look)
     axes.set_xlabel("first direction of the plane (distance between weights)")

@@ -1,4 +1,4 @@
-"""The graph of a random walk, and how often each client held a model."""
+"""Pictures of a random walk: its graph, and how often each client held a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedray.report.jobs import read_job_column
 from fedray.report.read import ReadRun
 
 MOST_NODES = 300
-MOST_NAMED_NODES = 40  # nodes with their number in them
+MOST_NAMED_NODES = 40  # nodes up to which each shows its number
 
 
 def figure_graph(run: ReadRun) -> Figure | None:
-    """The nodes at their places, larger and darker the more often they trained a model."""
+    """Draws the graph; a node is larger and darker the more often it trained a model."""
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     if edges is None or table is None or (nodes := int(edges.max()) + 1) > MOST_NODES:
         return None
@@ -46,7 +46,7 @@ def figure_graph(run: ReadRun) -> Figure | None:
 
 
 def figure_visits(run: ReadRun) -> Figure | None:
-    """Share of the steps each client trained in, against the walk's stationary law."""
+    """Draws each client's share of the steps in which it trained, against the stationary distribution of the walk."""
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     if edges is None or table is None or (nodes := int(edges.max()) + 1) > MOST_NODES:
         return None
@@ -70,14 +70,14 @@ def figure_visits(run: ReadRun) -> Figure | None:
 
 
 def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
-    """Places of the nodes: on a circle where that is the graph's shape (or nothing else is clearer), else by springs.
+    """Computes positions of the nodes: on a circle if the graph is one (or nothing is clearer), else by springs.
 
     Args:
         edges: pairs of nodes, `[E, 2]`.
-        nodes: N; each has an edge.
+        nodes: the number N of nodes; each has an edge.
 
     Returns:
-        `[N, 2]`, each coordinate between -1 and 1.
+        The positions, `[N, 2]`, each coordinate between -1 and 1.
     """
     graph = nx.Graph(edges.tolist())
     degree = np.bincount(edges.ravel(), minlength=nodes)
@@ -87,14 +87,14 @@ def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
 
 
 def find_stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray:
-    """Share of the steps that an endless walk spends at each node, `[N]`.
+    """Computes the share of its steps that an endless walk spends at each node, `[N]`.
 
-    The shares are equal for Metropolis steps, else in proportion to the degree.
+    The shares are equal for Metropolis steps, else proportional to the degree of the node.
 
     Args:
-        run: its scenario names the transition.
+        run: a run whose scenario names the transition.
         edges: pairs of nodes, `[E, 2]`.
-        nodes: N.
+        nodes: the number N of nodes.
 
     Example:
         >>> run = ReadRun("star", {}, "", {}, {}, {}, None, None, {})

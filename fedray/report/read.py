@@ -1,4 +1,4 @@
-"""A run directory as plain arrays: only files are read, nothing of the engine."""
+"""Reads a run directory into plain arrays; uses its files only, nothing of the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedray.scenario.shipped import (
 from fedray.scenario.yaml_text import read_mapping
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `pictures.npz` is optional, and so is every key of it (N clients, K models, C classes): confusion `[C, C]` (row:
+# `pictures.npz` is optional, and so is every array in it (N clients, K models, C classes): confusion `[C, C]` (row:
 # true class), calibration `[bins, 3]` (mean confidence, accuracy, count), label_counts `[N, C]`, class_names `[C]`,
 # disagreement `[K, K]` (share of samples), client_scores `[N]` (z), client_accuracy `[N]`, alpha `[N, K]`; in a
 # regression client_rmse `[N]` and client_rmse_equal `[N]` (all models weigh the same); predictive `[n, 4]` (x,
@@ -48,8 +48,8 @@ class Curve(NamedTuple):
     """A metric over rounds.
 
     Attributes:
-        round: the T evaluated rounds in which any world has a value, `[T]`.
-        values: `[worlds, T]`; NaN where a world has none.
+        round: the evaluated rounds in which at least one world has a value, `[T]`.
+        values: the metric, `[worlds, T]`; NaN where a world has no value.
 
     Example:
         >>> curve = Curve(np.array([0.0, 1.0]), np.array([[0.1, 0.5], [np.nan, 0.7]]))  # two worlds
@@ -67,27 +67,27 @@ class Curve(NamedTuple):
 
     @property
     def sd(self) -> FloatArray:
-        """Standard deviation over these worlds, `[T]`; 0 for a single one."""
+        """Standard deviation over the worlds that have a value, `[T]`; 0 for a single world."""
         return _reduce_worlds(self.values, "sd")
 
 
 @dataclass(frozen=True)
 class ReadRun:
-    """What a run directory says.
+    """The content of a run directory.
 
     Attributes:
-        name: of the run, on the page.
-        scenario: its keys.
-        scenario_text: as it was written.
-        manifest: versions, machine and timings; empty where there is none.
-        summary: final metrics and totals; empty where the run was interrupted.
-        rounds: column -> `[rows]`, one row an evaluated round and world.
-        members: headline metric of each member, `[rows, K]`; None where there is none.
-        clients: one row a job; None where there is none.
-        pictures: the arrays of `pictures.npz`, as the module says.
-        client_scores: one row per evaluated round, replicate, fold and recorded client (`evaluate.clients`); None
-            where none were recorded.
-        identity: digests of what it began with (`identity.json`); empty where there is none.
+        name: the name of the run on the page.
+        scenario: the keys of the scenario.
+        scenario_text: the text of `scenario.yaml`.
+        manifest: versions, machine and timings; empty if the run has no manifest.
+        summary: final metrics and totals; empty if the run was interrupted.
+        rounds: the columns of `rounds.parquet` by name, `[rows]` each; one row for each evaluated round and world.
+        members: the headline metric of each member, `[rows, K]`; None if it was not recorded.
+        clients: the table of jobs, one row per job; None if there is none.
+        pictures: the arrays of `pictures.npz`, which a comment in this module lists.
+        client_scores: a table with one row per evaluated round, replicate, fold and recorded client
+            (`evaluate.clients`); None if no client was recorded.
+        identity: digests of what the run began with (`identity.json`); empty if there is no such file.
     """
 
     name: str
@@ -110,14 +110,14 @@ class ReadRun:
 
     @property
     def worlds(self) -> int:
-        """Replicates times folds."""
+        """The number of worlds: replicates times folds."""
         if not self.rounds:
             return 1
         return len(np.unique(np.stack([self.rounds["replicate"], self.rounds["fold"]]), axis=1).T)
 
     @property
     def models(self) -> int:
-        """K: how many models the ensemble has."""
+        """The number K of models in the ensemble."""
         if self.members is not None:
             return int(self.members.shape[1])
         if self.clients is not None and len(self.clients):
@@ -126,30 +126,30 @@ class ReadRun:
 
     @property
     def trained(self) -> int:
-        """How many models the jobs train: K, and a stack's meta model behind its sub models."""
+        """The number of models that the jobs train: K, and for a stack its meta model after the sub models."""
         if self.clients is None or not len(self.clients):
             return self.models
         return max(self.models, int(pc.max(self.clients["model"]).as_py()) + 1)
 
     @property
     def tiers(self) -> list[str]:
-        """Tiers in the order of their clients."""
+        """The names of the tiers, in the order of their clients."""
         if self.clients is None:
             return []
         first = self.clients.group_by("tier").aggregate([("client", "min")]).sort_by("client_min")
         return [str(name) for name in first["tier"].to_pylist()]
 
     def curve(self, column: str) -> Curve | None:
-        """A column of `rounds.parquet`, or the bytes of both directions; None where there is no number."""
+        """Returns a column of `rounds.parquet`, or the bytes up and down, as a curve; None if it has no number."""
         values = read_axis(self, column)
         return None if values is None else pivot_rounds(self.rounds, values)
 
     def member(self, k: int) -> Curve | None:
-        """Member k's headline metric."""
+        """Returns the headline metric of member k as a curve."""
         return None if self.members is None else pivot_rounds(self.rounds, self.members[:, k])
 
     def first_world(self) -> pa.Table | None:
-        """The jobs of the first replicate and fold."""
+        """Returns the jobs of the first replicate and fold."""
         table = self.clients
         if table is None or len(table) == 0:
             return None
@@ -158,11 +158,11 @@ class ReadRun:
 
 
 def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
-    """Values of rounds, replicates and folds as a curve; None where none of them is a number.
+    """Arranges values of rounds, replicates and folds as a curve; None if no value is a number.
 
     Args:
-        rows: columns `round`, `replicate` and `fold`, `[rows]` each.
-        values: `[rows]`.
+        rows: the columns `round`, `replicate` and `fold`, `[rows]` each.
+        values: the value of each row, `[rows]`.
 
     Example:
         >>> rows = {"round": np.array([0, 5, 5]), "replicate": np.array([0, 0, 1]), "fold": np.zeros(3)}
@@ -181,10 +181,10 @@ def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
 
 
 def read_run(folder: Path, name: str | None = None) -> ReadRun:
-    """Reads a run directory; a run that was interrupted gives what it has.
+    """Reads a run directory; of an interrupted run, reads what the run recorded.
 
     Raises:
-        BadInput: the directory is not a run's, or a file of it is damaged.
+        BadInput: the directory is no run directory, or a file in it is damaged.
     """
     path = folder / "scenario.yaml"
     if not path.exists():
@@ -241,7 +241,7 @@ def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray |
 
 
 def _pad_rows(rows: pa.Array) -> FloatArray | None:
-    """Lists of numbers `[rows]` as one array; NaN where a list is shorter than the longest."""
+    """Converts lists of numbers `[rows]` to one array; NaN fills the lists that are shorter than the longest."""
     wide = 0 if pa.types.is_null(rows.type) else pc.max(pc.list_value_length(rows)).as_py() or 0
     if wide == 0:
         return None
@@ -254,19 +254,20 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where each run of a comparison is read: at a common round or cost, and by which score.
+# Reads the scores of the runs of a comparison at a common round or cost.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Models that nobody has trained are never read, and nor is a method before its last phase. The phases of stacking,
-# FENS and β-Predictive Bayes are rounds, which are not those of another method, so such a run is read at its own end.
+# Scores of models that nobody has trained never count, nor scores before the last phase of a method. The phases of
+# stacking, FENS and β-Predictive Bayes are rounds that cannot be compared with rounds of another method. The scores of
+# such a run are therefore taken at its own end.
 
 ROUNDS, SECONDS, UPLINK = "round", "sim_seconds", "up_bytes"  # columns of `rounds.parquet` over which runs are compared
-BYTES = "bytes"  # of both directions: the sum of two columns
+BYTES = "bytes"  # bytes up and down: the sum of two columns
 Worlds = dict[tuple[int, int], BudgetScore]  # (seed, fold) -> score
 
 
 def read_axis(run: ReadRun, over: str) -> FloatArray | None:
-    """Rounds, or a cost since the start, of each row of `rounds.parquet`; None where the run does not have it."""
+    """Returns the round, or a cost since the start, of each row of `rounds.parquet`; None if the run has none."""
     if over == BYTES:
         up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
         return None if up is None or down is None else up + down
@@ -274,20 +275,20 @@ def read_axis(run: ReadRun, over: str) -> FloatArray | None:
 
 
 def read_seed(run: ReadRun) -> int:
-    """The seed of the first replicate."""
+    """Returns the seed of the first replicate."""
     seed = run.scenario.get("seed", 0)
     return seed if isinstance(seed, int) else 0
 
 
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
-    """A score of each replicate and fold, by (seed, fold), without those that have none.
+    """Returns a score of each replicate and fold that has one, by (seed, fold).
 
     Args:
         run: the run.
         metric: a column of `rounds.parquet`; a run without it has no scores.
-        last: the round, or the cost, at which it is read; infinite: at its end. A run whose rounds are its own is
-            read at its end where this is a round.
-        over: what `last` counts: rounds, or a cost.
+        last: the round, or the cost, at which the score is taken; infinite means the end of the run. If `last` is a
+            round, but rounds of this run's method cannot be compared with others, the score is taken at the end.
+        over: the unit of `last`: rounds, or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -316,16 +317,16 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
 
 
 def _find_first(run: ReadRun, last: float) -> int:
-    """The first round that counts: none before the last phase of its method does, and none of untrained models.
+    """Returns the first round that counts: in the last phase of the method, and after training has begun.
 
-    Untrained models are read where nobody is trained (`last` is 0).
+    Scores of untrained models count only if `last` is 0.
     """
     begins, trains = find_last_phase(run.scenario), begins_untrained(run.scenario)
     return begins + 1 if begins or (trains and last) else 0
 
 
 def find_end(run: ReadRun, over: str) -> float:
-    """The last round of a run, or what the cheapest of its worlds cost; infinity where the run has evaluated none."""
+    """Returns the last round of a run, or the cost of its cheapest world; infinity if the run has no evaluation."""
     column = read_axis(run, over)
     if column is None or not len(column):
         return math.inf
@@ -337,13 +338,13 @@ def find_end(run: ReadRun, over: str) -> float:
 
 
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
-    """The last round of the shortest run, or the cost of the cheapest; infinity where no run has any.
+    """Returns the last round of the shortest run, or the cost of the cheapest run; infinity if no run has any.
 
-    Of rounds, those of a method with phases do not count, nor do runs that were not trained beside others that were.
+    If rounds count, methods with phases are left out, and so are untrained runs if other runs were trained.
 
     Args:
-        runs: to be compared.
-        over: rounds, or a cost: of costs, that of the cheapest replicate and fold counts.
+        runs: the runs to compare.
+        over: rounds, or a cost; the cost of a run is that of its cheapest replicate and fold.
     """
     ends = [find_end(run, over) for run in runs]
     if over == ROUNDS and any(ends):
@@ -352,12 +353,13 @@ def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
 
 
 def find_headline(runs: Sequence[ReadRun]) -> str:
-    """The score by which runs are compared first: that of the clients' own answers, where clients of one run use those.
+    """Returns the score by which runs are compared first.
 
-    It is accuracy or RMSE of the common answer where no run has others, or where one of them has not recorded them.
+    If the clients of a run predict with models or weights of their own, it is the score of these personal predictions.
+    It is the accuracy or RMSE of the common ensemble if no run has such clients, or if a run lacks the personal score.
 
     Args:
-        runs: to be compared.
+        runs: the runs to compare.
     """
     plain = runs[0].metric
     personal = f"personal_{plain}"
@@ -365,9 +367,9 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
 
 
 def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
-    """The runs whose clients use answers of their own.
+    """Lists the runs whose clients predict with models or weights of their own.
 
-    Of a method of the user's own it is known where such answers were scored, though the scenario did not ask for them.
+    A method of the user counts among them if personal scores were recorded without a request of the scenario.
     """
     return [run for run in runs if answers_clients_apart(run.scenario) or _has_own_answers(run)]
 
@@ -380,10 +382,10 @@ def _has_own_answers(run: ReadRun) -> bool:
 
 
 def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """A note where clients of some runs use answers of their own: which score is compared first, or what is missing.
+    """Notes, where clients of some runs predict with models of their own, the score compared first, or what is missing.
 
     Args:
-        runs: to be compared.
+        runs: the runs to compare.
     """
     apart, plain = list_apart(runs), name_score(runs[0].metric)
     personal = f"personal_{runs[0].metric}"
@@ -402,23 +404,23 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
-    """The name of a score in a comparison, which says where clients use other answers than the one that was scored."""
+    """Names a score in a comparison; the name says if the clients of some run predict otherwise than was scored."""
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common
 
 
 def has_score(run: ReadRun, metric: str) -> bool:
-    """Whether a run has a score in its rounds."""
+    """Returns whether the rounds of a run have a score."""
     return metric in run.rounds and not np.isnan(run.rounds[metric]).all()
 
 
 def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
-    """A sentence about each run that is not read exactly at a round or a cost: where it is read, or why it is not.
+    """Says, for each run without a score exactly at a round or cost, where its score was taken, or why it has none.
 
     Args:
-        runs: to be compared.
-        last: as in `read_worlds`.
-        over: as in `read_worlds`.
+        runs: the runs to compare.
+        last: the round, or the cost, at which scores are taken, as in `read_worlds`.
+        over: the unit of `last`, as in `read_worlds`.
     """
     return [text for run in runs if has_score(run, run.metric) and (text := _tell_reading(run, last, over))]
 
@@ -442,7 +444,7 @@ def _tell_reading(run: ReadRun, last: float, over: str) -> str:
 
 
 def tell_share(worlds: Sequence[BudgetScore]) -> str:
-    """How much of a round number or a cost evaluations had used: of one, or of the two between which a score was read.
+    """Says how much of a budget (rounds, or a cost) was used at the evaluation, or at the two around the score.
 
     Example:
         >>> tell_share([BudgetScore(0.9, 0.96, 0.96), BudgetScore(0.8, 1.0, 1.0)])
@@ -458,16 +460,16 @@ def tell_share(worlds: Sequence[BudgetScore]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores of a round that the test rows chose: how they are marked, and what is said of them.
+# Marks scores of a round that test samples chose, and explains the marks.
 
 MARK = "\u2020"
 
 
 class Best(NamedTuple):
-    """A cell of a table that stands out.
+    """A highlighted cell of a table.
 
     Attributes:
-        text: what it shows.
+        text: the text of the cell.
     """
 
     text: str
@@ -477,11 +479,11 @@ class Best(NamedTuple):
 
 
 Table = tuple[list[str], Sequence[Sequence[str | Best]]]  # header and rows
-BEST = "checkpoint.best"  # it chooses models that are kept, and not the end of a run
+BEST = "checkpoint.best"  # chooses the models to keep, not the end of a run
 
 
 def is_chosen(summary: Mapping[str, Any]) -> bool:
-    """Whether a run ended in a round that its test rows chose, so that all its final scores are too good.
+    """Returns whether test samples chose the last round of a run: then all its final scores are too good.
 
     Example:
         >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}
@@ -494,16 +496,16 @@ def is_chosen(summary: Mapping[str, Any]) -> bool:
 
 
 def mark_score(text: str, summary: Mapping[str, Any]) -> str:
-    """A final score as text, with a mark where the test rows chose its round."""
+    """Adds a mark to the text of a final score if test samples chose its round."""
     return f"{text} {MARK}" if is_chosen(summary) else text
 
 
 def tell_choices(summary: Mapping[str, Any], whose: str = "") -> list[str]:
-    """What the mark of a run says, and whether its best round was chosen so.
+    """Explains the mark of a run's scores, and says if test samples chose the best round.
 
     Args:
-        summary: of the run.
-        whose: the run, where there are several.
+        summary: the summary of the run.
+        whose: the name of the run, if there are several runs.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
@@ -514,12 +516,12 @@ def tell_choices(summary: Mapping[str, Any], whose: str = "") -> list[str]:
 
 
 def list_choice_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """What must be known of runs whose rounds were chosen by the test rows."""
+    """Lists the notes on runs whose rounds were chosen by test samples."""
     return [line for run in runs for line in tell_choices(run.summary, run.name)]
 
 
 def list_chosen(runs: Sequence[ReadRun]) -> frozenset[str]:
-    """The names of the runs whose final scores are marked."""
+    """Returns the names of the runs whose final scores are marked."""
     return frozenset(run.name for run in runs if is_chosen(run.summary))
 
 

@@ -1,4 +1,4 @@
-"""What a stack learnt: accuracy of each sub model, its answers beside the plain average's, the meta model's weights."""
+"""Pictures of a stack: accuracy of the sub models, confusion beside that of the plain average, meta model weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedray.report.read import ReadRun
 
 
 def figure_folds(run: ReadRun) -> Figure | None:
-    """Test accuracy of every sub model: a row a base, a column a fold (the paper's Table 2)."""
+    """Draws the test accuracy of every sub model: a row per base, a column per fold (the paper's Table 2)."""
     table = run.pictures.get("stack_folds")
     if table is None:
         return None
@@ -27,7 +27,7 @@ def figure_folds(run: ReadRun) -> Figure | None:
 
 
 def figure_confusions(run: ReadRun) -> Figure | None:
-    """The confusion matrix of the plain average beside the stack's."""
+    """Draws the confusion matrix of the plain average beside that of the stack."""
     both = [run.pictures.get(name) for name in ("confusion_average", "confusion")]
     counts = [np.asarray(table, dtype=np.float64) for table in both if table is not None and table.sum()]
     if len(counts) < 2:
@@ -45,7 +45,7 @@ def figure_confusions(run: ReadRun) -> Figure | None:
 
 
 def figure_meta(run: ReadRun) -> Figure | None:
-    """The softmax meta model's weights `[C, bases * C]`: which base's probability of which class speaks for which."""
+    """Draws the weights of the softmax meta model, `[C, bases * C]`: how each base's class probabilities count."""
     weights = run.pictures.get("meta_weights")
     if weights is None:
         return None
@@ -58,7 +58,7 @@ def figure_meta(run: ReadRun) -> Figure | None:
     for i in range(1, bases):
         axes.axvline(i * classes - 0.5, color=pictures.INK, linewidth=1)
     names = [str(name) for name in run.pictures["stack_bases"]]
-    names = names if len(names) == bases else [str(i) for i in range(bases)]  # sub models side by side
+    names = names if len(names) == bases else [str(i) for i in range(bases)]  # number of sub models side by side
     axes.set_xticks([(i + 0.5) * classes - 0.5 for i in range(bases)], names)
     if classes <= MOST_NAMED_CLASSES:
         axes.set_yticks(range(classes), read_class_names(run, classes))

@@ -1,4 +1,4 @@
-"""What a sweep optimizes: numbers read from the history of a training on held-out data, never on the test set."""
+"""The objectives of a sweep: numbers from the history of a training, scored on held-out data, not on the test set."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from fedray.core.options import Check, maybe, one_of, real, text
 from fedray.metrics.paired import read_at_budget
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target
 
-Row = Mapping[str, Any]  # one evaluated round of one world: round, up_bytes, sim_seconds, hold_out_*
+Row = Mapping[str, Any]  # one evaluated round of one world; keys: round, up_bytes, sim_seconds, hold_out_*
 HELD_OUT_PREFIX = "hold_out_"
 SYNONYMS = {"worst_client_accuracy": "personal_worst", "virtual_seconds": "sim_seconds"}
-BYTES = "bytes"  # of both directions, as everywhere: the sum of two columns
+BYTES = "bytes"  # bytes up and down: the sum of two columns
 TOTALS = (BYTES, "up_bytes", "down_bytes", "sim_seconds")
-DIGITS = 12  # of a value
+DIGITS = 12  # significant digits of a value
 REACH = {"bytes_to_": BYTES, "up_bytes_to_": "up_bytes", "seconds_to_": "sim_seconds", "rounds_to_": "round"}
 WITHIN = {"within_bytes": BYTES, "within_up_bytes": "up_bytes", "within_seconds": "sim_seconds"}
-INFERENCE = {  # keys of `predict` that change no model, and objectives that each acts on
+INFERENCE = {  # keys of `predict` that change no model -> objectives that the key acts on
     "average": "accuracy or rmse",
     "gamma": "personal_accuracy or personal_rmse",
     "noise": "nll",
@@ -48,15 +48,15 @@ KEYS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class SweepObjective:
-    """One number of a training.
+    """An objective of a sweep: one number computed from a training.
 
     Attributes:
-        name: as the sweep file calls it.
-        kind: "final": `metric` at the last evaluated round (with a limit, the last one where `axis` is at most
-            `limit`); "total": the last `metric`, a running total; "reach": `axis` where `metric` first reaches
-            `limit`, infinity if it never does.
-        metric: the column of the rounds it is read from.
-        direction: "maximize" or "minimize".
+        name: the objective's name in the sweep file.
+        kind: how the value is computed. "final": `metric` at the last evaluated round (with a limit, at the last one
+            where `axis` is at most `limit`). "total": the last value of `metric`, which is a running total. "reach":
+            the value of `axis` where `metric` first reaches `limit`; infinity if that never happens.
+        metric: the column of the rounds that the value is taken from.
+        direction: whether to "maximize" or "minimize" the value.
         axis: the column that `limit` bounds ("final") or that is the value ("reach"); empty without a limit.
         limit: a budget of `axis` ("final"), or a target of `metric` ("reach"); None for neither.
     """
@@ -70,26 +70,26 @@ class SweepObjective:
 
     @property
     def needs_history(self) -> bool:
-        """Whether the value needs more than the last round."""
+        """Returns whether the value depends on more than the last evaluated round."""
         return self.limit is not None
 
     @property
     def is_personal(self) -> bool:
-        """Whether known clients are evaluated one by one."""
+        """Returns whether the objective needs known clients to be evaluated one by one."""
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
-        """Whether rounds after this row can no longer change the value."""
+        """Returns whether the rounds after this one can no longer change the value."""
         if self.limit is None:
             return False
         if self.kind == "reach":
-            value = row.get(self.metric)  # some scores are measured from the first round on
+            value = row.get(self.metric)  # some scores do not exist before the first round
             return value is not None and reaches_target(self.metric, value, self.limit)
         return read_cost(row, self.axis) > self.limit
 
 
 def read_cost(row: Row, name: str) -> float:
-    """A number of a row: a column, or the bytes of both directions.
+    """Returns a number of an evaluated round: a column, or the sum of the bytes up and down.
 
     Example:
         >>> read_cost({"up_bytes": 30, "down_bytes": 70}, "bytes"), read_cost({"up_bytes": 30}, "up_bytes")
@@ -99,7 +99,7 @@ def read_cost(row: Row, name: str) -> float:
 
 
 def read_objective(path: str, given: Any) -> SweepObjective:
-    """An objective from its entry in a sweep file, a name or `{name, direction, target, within_bytes, ...}`.
+    """Reads an objective from its entry in a sweep file: a name or `{name, direction, target, within_bytes, ...}`.
 
     Example:
         >>> read_objective("objectives[0]", {"name": "rounds_to_accuracy", "target": 0.9}).axis
@@ -175,7 +175,7 @@ def name_objective(objective: SweepObjective) -> str:
 
 
 def name_winner(objectives: Sequence[SweepObjective]) -> str:
-    """Names the first winner: the best trial, or of several objectives the top of the first alone.
+    """Names the first winner: the best trial, or, with several objectives, the trial that is best on the first one.
 
     Example:
         >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
@@ -188,7 +188,7 @@ def name_winner(objectives: Sequence[SweepObjective]) -> str:
 
 
 def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
-    """The value of one world's history (rows by rising round).
+    """Computes the value of an objective from the history of one world (rows by rising round).
 
     Example:
         >>> rows = [{"round": r, "up_bytes": 40 * r, "down_bytes": 60 * r, "hold_out_accuracy": 0.3 * r}
@@ -201,7 +201,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
         0.6
 
     Raises:
-        FedrayError: nothing was evaluated near the budget of the objective.
+        FedrayError: no evaluation lies near the budget of the objective.
     """
     if objective.kind == "reach":
         reached = (read_cost(row, objective.axis) for row in history if objective.is_decided(row))
@@ -212,7 +212,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """The score after the last round inside a budget; near it, where later rounds inside it were not evaluated."""
+    """Returns the score after the last round inside a budget, or a score near the budget if that round has none."""
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):
@@ -227,17 +227,17 @@ def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float
 
 
 def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]) -> list[float]:
-    """The value of each objective: the mean over worlds, with 12 significant digits.
+    """Computes the value of each objective: the mean over worlds, rounded to 12 significant digits.
 
-    What is left out is less than how far the order of a sum can move a mean: trials that did equally well have one
-    value, and none of them beats the other.
+    The order of a sum may change the digits beyond these. Thanks to the rounding, trials that did equally well have
+    equal values.
 
     Args:
-        objectives: of the sweep.
-        histories: the rows of each world, by rising round.
+        objectives: the objectives of the sweep.
+        histories: for each world its evaluated rounds, by rising round.
 
     Raises:
-        FedrayError: an objective was not measured, or is not a number.
+        FedrayError: an objective was not measured, or its value is NaN.
     """
     for objective in objectives:
         if objective.metric != BYTES and any(history[-1].get(objective.metric) is None for history in histories):
@@ -256,13 +256,13 @@ def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Seq
 def judge_worlds(
     objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
 ) -> tuple[list[float], tuple[float | None, ...]]:
-    """The values as in `compute_values`, and the standard error of each over the worlds: sd / sqrt(worlds).
+    """Computes the values as `compute_values` does, and the standard error of each over worlds: sd / sqrt(worlds).
 
-    An error is None where there is one world, or where a target was not reached in one of them.
+    An error is None if there is only one world, or if the target was not reached in one of the worlds.
 
     Args:
-        objectives: of the sweep.
-        histories: the rows of each world, by rising round.
+        objectives: the objectives of the sweep.
+        histories: for each world its evaluated rounds, by rising round.
 
     Example:
         >>> worlds = [[{"round": 1, "hold_out_accuracy": value}] for value in (0.5, 0.75)]
@@ -279,12 +279,12 @@ def judge_worlds(
 
 
 def compute_pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> float:
-    """What the pruner compares: the metric of the first objective now, the mean over worlds."""
+    """Computes what the pruner compares: the current metric of the first objective, as the mean over worlds."""
     return float(np.mean([row[objective.metric] for row in rows]))
 
 
 def find_inference_keys(metric: str) -> tuple[str, ...]:
-    """The inference keys that a held-out metric is computed with; known clients weigh the models by `gamma`."""
+    """Returns the keys of `predict` that a held-out metric depends on; known clients weigh the models by `gamma`."""
     if not metric.startswith(HELD_OUT_PREFIX):
         return ()
     if metric.startswith(f"{HELD_OUT_PREFIX}conformal"):
@@ -293,12 +293,12 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
 
 
 def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """A line for each key of a space that acts when the ensemble answers, but on no objective.
+    """Explains, a line each, the keys of a space that change how the ensemble predicts, but no objective.
 
     Args:
-        keys: of the space, dotted.
-        objectives: of the sweep.
-        ends: scores that end trainings early.
+        keys: the keys of the space, dotted.
+        objectives: the objectives of the sweep.
+        ends: the scores that may end trainings early.
 
     Example:
         >>> explain_idle_keys(["local.lr", "predict.gamma"], [read_objective("o", "accuracy")], [])
@@ -312,9 +312,9 @@ def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective],
 
 
 def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """The keys of a space that act when the ensemble answers, but on no objective.
+    """Lists the keys of a space that change how the ensemble predicts, but no objective.
 
-    Args are those of `explain_idle_keys`.
+    The arguments are those of `explain_idle_keys`.
     """
     metrics = [*(objective.metric for objective in objectives), *ends]
     used = {key for metric in metrics for key in find_inference_keys(metric)}

@@ -1,4 +1,4 @@
-"""Optuna's side of a sweep: the storage, the study, samplers whose random numbers have an address, pruners."""
+"""Optuna's side of a sweep: the storage, the study, pruners, and samplers that a resumed sweep continues exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The storage of a study when something is wrong with it: damaged, locked by somebody else, or lost on the way.
+# Faults of the storage of a study: it is damaged, another process has locked it, or it got lost.
 
 REMEDY = "bring it back, then --resume"
 IS_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -31,14 +31,14 @@ _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql",
 
 
 def name_storage(storage: str) -> str:
-    """A storage for messages: a file's path, or the kind of a URL, which may hold a password."""
+    """Names a storage in messages: by the path of its file, or by the kind of its URL, which may hold a password."""
     kind, is_url, _ = storage.partition("://")
     return f"{kind}://..." if is_url else storage
 
 
 @contextmanager
 def explain_storage(storage: str) -> Iterator[None]:
-    """Makes one line of what Optuna, its drivers and the file system raise about a storage.
+    """Turns the errors that Optuna, its drivers and the file system raise about a storage into one line.
 
     Args:
         storage: a journal file or a storage URL.
@@ -60,17 +60,19 @@ def explain_storage(storage: str) -> Iterator[None]:
         if not (of_file or damaged or type(error).__module__.startswith(_LIBRARIES)):
             raise
         cause: BaseException = error
-        while cause.__cause__ is not None:  # Optuna's own text is about its users' mistakes
+        while cause.__cause__ is not None:  # Optuna's own text describes mistakes of its users
             cause = cause.__cause__
         why = getattr(cause, "strerror", None) or str(cause).partition("\n")[0] or type(cause).__name__
-        full = getattr(cause, "errno", None) in IS_FULL or "disk is full" in why  # SQLite has no numbers
+        full = getattr(cause, "errno", None) in IS_FULL or "disk is full" in why  # SQLite's errors have no numbers
         remedy = "free space, then --resume" if full else REMEDY
         name = name_storage(storage)
         raise Unwritable(f"the storage of the sweep ({name}) cannot be used ({show_line(why)}): {remedy}") from None
 
 
 def mend_journal(journal: Path) -> None:
-    """Cuts off a last line that was never finished, and a lock that a killed sweep left; for when nobody else writes.
+    """Cuts off an unfinished last line, and removes the lock that a killed sweep left.
+
+    No other process may write to the journal meanwhile.
 
     Raises:
         FedrayError: the journal cannot be read.
@@ -85,21 +87,21 @@ def mend_journal(journal: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Optuna's side of a sweep: the storage, the study, samplers whose random numbers have an address, pruners.
+# Optuna's side of a sweep: the storage, the study, pruners, and samplers that a resumed sweep continues exactly.
 
-MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # what a database says of tables in the making
+MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
-NOTES = "fedray"  # one attribute: every write of a journal is an fsync
+NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
 
 
 class StudyLocation(NamedTuple):
-    """Where a study is stored, and its pruner, for the workers that report to it.
+    """The storage of a study and its pruner, by which workers report to the study.
 
     Attributes:
         storage: a journal file or a storage URL.
-        name: of the study.
-        pruner: the pruner's keys.
-        ages: the most steps that a trial can report.
+        name: the name of the study.
+        pruner: the section `pruner` of the sweep file.
+        ages: the number of steps that a trial can report at most.
     """
 
     storage: str
@@ -109,7 +111,7 @@ class StudyLocation(NamedTuple):
 
 
 def open_storage(storage: str) -> Any:
-    """An Optuna storage: a journal file (its last line mended if a crash cut it), or any URL that Optuna knows."""
+    """Opens an Optuna storage: a journal file (mends its last line if a crash cut it), or any URL that Optuna knows."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in storage:
         with explain_storage(storage):
@@ -117,7 +119,7 @@ def open_storage(storage: str) -> Any:
     for wait in (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, None):  # another sweep may be making its tables at this moment
         try:
             return optuna.storages.get_storage(storage)
-        except Exception as error:  # SQLAlchemy and drivers raise their own kinds; the URL may hold a password
+        except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
             if wait is None or not any(word in str(error).lower() for word in MADE_MEANWHILE):
                 name = f"--storage {name_storage(storage)}"
                 raise BadInput(
@@ -128,12 +130,12 @@ def open_storage(storage: str) -> Any:
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
-    """Checks that a storage can be opened, and holds no study of this name unless that is resumed.
+    """Checks that a storage can be opened, and that it holds no study of this name unless the study is resumed.
 
     Args:
-        url: of the storage; None where the study has a journal file, which is not checked.
-        name: of the study.
-        resume: whether to go on with a study that is there.
+        url: the URL of the storage; None if the study has a journal file, which is not checked.
+        name: the name of the study.
+        resume: whether to go on with an existing study.
 
     Raises:
         BadInput: the storage cannot be opened, or the name is in use.
@@ -147,19 +149,20 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: bool = False) -> optuna.Study:
-    """The study of a sweep, new or as it was left.
+    """Opens the study of a sweep: a new one, or the existing one to go on with.
 
     Args:
         sweep: the sweep file.
         location: where the study is stored.
-        resume: whether to go on with a study that is there.
-        begun: whether trials of the sweep were trained, so that there must be one.
+        resume: whether to go on with an existing study.
+        begun: whether trials of the sweep were already trained: the study must then exist.
 
     Raises:
-        BadInput: the storage holds a study of this name already, and this is no resume, or it has lost the study.
+        BadInput: the storage already holds a study of this name and `resume` is False, or the storage has lost the
+            study.
     """
     storage, where = open_storage(location.storage), name_storage(location.storage)
-    if begun and location.name not in optuna.get_all_study_names(storage):  # a new study would train over its trials
+    if begun and location.name not in optuna.get_all_study_names(storage):  # a new study would overwrite the trials
         raise BadInput(
             f"the storage {where} has no study {location.name}, of which trials were trained: give the --storage that "
             "the sweep began with, or restore it"
@@ -174,14 +177,14 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
         )
     except optuna.exceptions.DuplicatedStudyError:
         raise BadInput(IN_USE.format(location.name)) from None
-    with warnings.catch_warnings():  # names are experimental in Optuna 5, and only shown
+    with warnings.catch_warnings():  # experimental in Optuna 5; the names are only shown
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])
     return study
 
 
 def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, FrozenTrial]:
-    """A trial of a study for the worker that trains it, and what the study knows of it already.
+    """Opens a trial for the worker that trains it; returns the trial and its stored state.
 
     Raises:
         Unwritable: the storage cannot be used.
@@ -189,7 +192,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
     with explain_storage(location.storage):
         try:
             storage = open_storage(location.storage)
-        except BadInput as error:  # it was good when the sweep began
+        except BadInput as error:  # the storage was good when the sweep began
             raise Unwritable(str(error)) from None
         study = optuna.load_study(study_name=location.name, storage=storage, pruner=make_pruner(location))
         known = {frozen.number: frozen for frozen in study.get_trials(deepcopy=False)}[number]
@@ -197,13 +200,13 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
-    """What the search noted about a trial: how it was answered (trained, looked up, refused), its run, seconds, ..."""
+    """Returns the search's notes on a trial: how it got its values (by training or look-up), its run, seconds, ..."""
     found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 
 
 def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
-    """The pruner; its steps are ages, of K rounds each."""
+    """Makes the pruner; its steps are ages of K rounds each."""
     keys = location.pruner
     if keys.name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)
@@ -218,12 +221,14 @@ def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
 
 
 def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.BaseSampler:
-    """The sampler of one draw; its seed is an address, so that a resumed sweep draws what it would have drawn.
+    """Makes the sampler of one draw.
+
+    Its seed is computed from the arguments: a resumed sweep draws what it would have drawn without interruption.
 
     Args:
-        keys: kind of the sampler, its seed and its options.
-        number: of the trial.
-        draw: 0 for what is drawn for all parameters together, 1 + i for parameter i.
+        keys: the kind of the sampler, its seed and its options.
+        number: the number of the trial.
+        draw: 0 for the joint draw of all parameters, 1 + i for the draw of parameter i.
     """
     seed = int(rng.keys(keys.seed, "tune", number, draw)) % 2**32
     if keys.name == "nsga2":
@@ -236,19 +241,19 @@ def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.B
 def propose_values(
     study: optuna.Study, keys: SamplerKeys, space: tuple[Parameter, ...], trial: optuna.Trial
 ) -> dict[str, Any]:
-    """Values for a trial; those that it has already, because it was interrupted, stay.
+    """Proposes the values of a trial; the values that an interrupted trial already has stay.
 
     Args:
         study: the study, whose sampler is set for each draw.
-        keys: kind of the sampler, its seed and its options.
-        space: the parameters.
+        keys: the kind of the sampler, its seed and its options.
+        space: the parameters of the sweep.
         trial: the trial.
 
     Returns:
-        The value of each parameter that counts, as Optuna stores it.
+        The value of each active parameter, as Optuna stores the value.
     """
     study.sampler = make_sampler(keys, trial.number, 0)
-    _ = trial.relative_params  # drawn together, before the single ones
+    _ = trial.relative_params  # the joint draw, before the draws of single parameters
     chosen: dict[str, Any] = {}
     for draw, parameter in enumerate(space, 1):
         if is_active(parameter, chosen):
@@ -258,7 +263,7 @@ def propose_values(
 
 
 def ask_trial(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | None) -> optuna.Trial | None:
-    """The next trial, or None at the end of a grid.
+    """Returns the next trial, or None at the end of a grid.
 
     Args:
         study: the study.
@@ -275,12 +280,12 @@ def ask_trial(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | 
 
 
 def unfinished_trials(study: optuna.Study) -> list[optuna.Trial]:
-    """The trials that an interrupted sweep left, in order, ready to go on."""
+    """Returns the trials that an interrupted sweep left unfinished, in order, ready to go on."""
     states = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING)
     found = []
     for frozen in study.get_trials(deepcopy=False, states=states):
         if frozen.state == optuna.trial.TrialState.WAITING:
-            found.append(study.ask())  # the oldest waiting one
+            found.append(study.ask())  # the oldest waiting trial
         else:
             found.append(optuna.Trial(study, frozen._trial_id))
     return sorted(found, key=lambda trial: trial.number)

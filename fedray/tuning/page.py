@@ -33,21 +33,23 @@ from fedray.tuning.sweep import list_idle_parameters
 from fedray.tuning.trial import read_histories
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep as its pictures see it, and what they share: colors, units, axes of parameters.
+# The data that the pictures of a sweep show, and what the pictures share: colors, units, axes of parameters.
 
 
 class View(NamedTuple):
-    """A sweep as its pictures see it.
+    """The data of a sweep that its pictures show.
 
     Attributes:
-        objectives: what is optimized.
-        space: the parameters.
-        study: Optuna's study.
-        trials: all trials.
-        done: complete trials whose values are all finite.
-        winners: numbers of the winning trials.
-        curves: by trial number, the evaluated rounds and the metric of `pick_course` in each, `[rounds]` both.
-        idle: for each objective the keys of parameters that cannot act on it; empty: all act on all.
+        objectives: the objectives of the sweep.
+        space: the parameters of the sweep.
+        study: Optuna's study of the sweep.
+        trials: all trials of the sweep.
+        done: the complete trials whose values are all finite.
+        winners: the numbers of the winning trials.
+        curves: by trial number, the evaluated rounds and the metric of `pick_course` in these rounds, both
+            `[rounds]`.
+        idle: for each objective, the keys of the parameters that cannot act on it; empty if every parameter acts on
+            every objective.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -60,12 +62,12 @@ class View(NamedTuple):
     idle: tuple[frozenset[str], ...] = ()
 
     def acting(self, i: int) -> list[Parameter]:
-        """Returns the parameters that can act on objective i, by which it may be ranked and drawn."""
+        """Returns the parameters that can act on objective i; only these are ranked and drawn for the objective."""
         return [parameter for parameter in self.space if not self.idle or parameter.key not in self.idle[i]]
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """The objective whose course is drawn: the first one that is read at every round, or else the first total.
+    """Picks the objective whose curve is drawn: the first that has a score in every round, else the first total.
 
     Example:
         >>> from fedray.tuning.objectives import read_objective
@@ -76,7 +78,7 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
 
 
 def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
-    """Values in a unit that suits them, and the label of their axis."""
+    """Converts values of an objective to a suitable unit; returns them and the label of the axis."""
     found = np.array(values, dtype=np.float64)
     counted = objective.axis if objective.kind == "reach" else objective.metric
     for what, column in (("bytes", "bytes"), ("seconds", "sim_seconds")):
@@ -88,7 +90,7 @@ def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[Fl
 
 
 def format_cell_value(objective: SweepObjective, value: float) -> str:
-    """The value of an objective in its unit."""
+    """Formats the value of an objective with its unit."""
     counted = objective.axis if objective.kind == "reach" else objective.metric
     if not math.isfinite(value):
         return "not reached"
@@ -104,7 +106,7 @@ def format_share(axis: Any, objective: SweepObjective) -> None:
 
 
 def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
-    """A parameter's value in each trial on an axis; NaN where it does not count."""
+    """Returns the position of each trial on the axis of a parameter; NaN where the parameter is not active."""
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
     labels = [format_value(label) for label in parameter.labels]
@@ -118,7 +120,7 @@ def set_axis_ticks(axes: Axes, which: str, parameter: Parameter) -> None:
     """Labels an axis with the choices of a parameter, or with numbers.
 
     Args:
-        axes: the axes.
+        axes: the axes to label.
         which: "x" or "y".
         parameter: the parameter along the axis.
     """
@@ -139,11 +141,11 @@ def set_axis_ticks(axes: Axes, which: str, parameter: Parameter) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the search: history, Pareto front, learning curves.
 
-MOST_VECTOR_LINES = 60  # trainings; more are a picture of pixels within the SVG
+MOST_VECTOR_LINES = 60  # trainings; with more, the curves become pixels within the SVG
 
 
 def figure_history(view: View, i: int) -> Figure | None:
-    """An objective over the trials, and the best so far."""
+    """Draws an objective over the trials, and the best value so far."""
     if len(view.done) < 2:
         return None
     objective = view.objectives[i]
@@ -177,7 +179,7 @@ def figure_history(view: View, i: int) -> Figure | None:
 
 
 def figure_pareto(view: View) -> Figure | None:
-    """The first two objectives against each other, the front marked."""
+    """Draws the first two objectives against each other, with the Pareto front marked."""
     if len(view.objectives) < 2 or not view.done:
         return None
     (x, x_label), (y, y_label) = (scale_values(view.objectives[i], [t.values[i] for t in view.done]) for i in range(2))
@@ -203,7 +205,7 @@ def figure_pareto(view: View) -> Figure | None:
 
 
 def figure_curves(view: View) -> Figure | None:
-    """The metric of `pick_course` over the rounds of every training."""
+    """Draws the metric of `pick_course` over the rounds of every training."""
     if not view.curves:
         return None
     objective = pick_course(view.objectives)
@@ -235,22 +237,22 @@ def figure_curves(view: View) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of the landscape: importance of the parameters, slices.
+# Pictures of how the objectives depend on the parameters: importance, slices.
 
 PANELS = 12  # slices at most
 IMPORTANT = 8  # parameters in the importance chart
 
 
 def compute_importance(view: View, i: int) -> dict[str, float]:
-    """The share of an objective's spread that each parameter explains, by its key; empty with fewer than four trials.
+    """Computes the share of an objective's variance that each parameter explains, by the key of the parameter.
 
-    It is that of fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is
-    conditional.
-    Parameters that cannot act on the objective are left out: what a regression gives them is chance.
+    The shares are empty with fewer than four trials. They are those of fANOVA (Hutter et al., ICML 2014), or of
+    PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is conditional. Parameters that cannot act on the
+    objective are left out: a share of theirs would be chance.
 
     Args:
-        view: the sweep.
-        i: which objective, from 0.
+        view: the data of the sweep.
+        i: the number of the objective, from 0.
     """
     if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
         return {}
@@ -262,16 +264,16 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
             found = optuna.importance.get_param_importances(
                 view.study, evaluator=evaluator, target=lambda trial: trial.values[i]
             )
-    except (RuntimeError, ValueError):  # too few different trials
+    except (RuntimeError, ValueError):  # too few trials differ
         return {}
     kept = {parameter.key: found[parameter.key] for parameter in view.acting(i) if parameter.key in found}
     return {key: share / (sum(kept.values()) or 1.0) for key, share in kept.items()}
 
 
 def figure_importance(view: View) -> Figure | None:
-    """Importance of the parameters for each objective."""
+    """Draws the importance of the parameters for each objective."""
     found = [compute_importance(view, i) for i in range(len(view.objectives))]
-    if len(set().union(*found)) < 2:  # a single parameter explains everything
+    if len(set().union(*found)) < 2:  # a single parameter would explain everything
         return None
     ranked = next(i for i, each in enumerate(found) if each)
     keys = list(dict.fromkeys(key for each in found[ranked:] for key in each))[:IMPORTANT][::-1]
@@ -298,7 +300,7 @@ def figure_importance(view: View) -> Figure | None:
 
 
 def figure_slices(view: View, i: int) -> Figure | None:
-    """An objective against each parameter."""
+    """Draws an objective against each parameter."""
     if len(view.done) < 2 or not view.acting(i):
         return None
     objective, space = view.objectives[i], view.acting(i)[:PANELS]
@@ -340,19 +342,19 @@ def figure_slices(view: View, i: int) -> Figure | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # `report.html` of a sweep, in the style of the pages of runs.
 
-MOST_CELLS = 4000  # of the table of trials
-CURVES = 200  # trainings whose curves are drawn, the best ones
+MOST_CELLS = 4000  # rows of the table of trials
+CURVES = 200  # trainings whose curves are drawn: the best ones
 TEST = "Scores on the test set, computed once, for the winners only; the search looked at held-out data."
 UNMET = "did not reach a target in every replicate and fold"
 
 
 def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
-    """Writes the page.
+    """Writes the page of a sweep.
 
     Args:
-        state: the sweep.
-        trials: its trials.
-        summary: what `results.write_results` returns.
+        state: the state of the search.
+        trials: the trials of the sweep.
+        summary: the summary that `write_results` returns.
     """
     view = make_view(state, trials, [winner["number"] for winner in summary["winners"]])
     with pictures.use_figure_style():
@@ -376,11 +378,11 @@ def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[s
 
 
 def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int]) -> View:
-    """What the pictures show, read from the study and the run directories.
+    """Collects the data of the pictures from the study and the run directories.
 
     Args:
-        state: the sweep.
-        trials: its trials.
+        state: the state of the search.
+        trials: the trials of the sweep.
         winners: numbers of the winning trials.
     """
     objectives = state.sweep.objectives
@@ -396,7 +398,7 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
-    """The metric of `pick_course` over the rounds; the mean over worlds."""
+    """Returns the rounds of a trial and the metric of `pick_course` in them, as the mean over worlds."""
     metric = pick_course(state.sweep.objectives).metric
     worlds = read_histories(state.out / trial_note(trial)["run"])
     short = min(len(rows) for rows in worlds)
@@ -407,7 +409,7 @@ def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArr
 
 
 def _sections(view: View) -> Iterator[Section]:
-    """The sections of the page."""
+    """Yields the sections of the page."""
     several = range(len(view.objectives))
     history = [(figure_history(view, i), "") for i in several]
     yield Section("How the search went", pair_figures(draw_pictures(history, "history")))
@@ -420,7 +422,7 @@ def _sections(view: View) -> Iterator[Section]:
 
 
 def _draw_landscape(view: View) -> Iterator[Picture]:
-    """What the objectives depend on; the numbers of all but the importance are those of the trials."""
+    """Draws what the objectives depend on; every number but the importance is a value of a trial."""
     space = len(view.space)
     importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {_limit(IMPORTANT, space, 'parameters')}"
     yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")
@@ -430,7 +432,7 @@ def _draw_landscape(view: View) -> Iterator[Picture]:
 
 
 def _limit(shown: int, all_: int, what: str) -> str:
-    """What a picture leaves out; empty where it shows all."""
+    """Says how many items a picture leaves out; empty if it shows all."""
     return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
 
 
@@ -483,7 +485,7 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
 def _list_rows(
     view: View, trials: Iterable[FrozenTrial], last: Sequence[str], more: Callable[[FrozenTrial], list[str]]
 ) -> Table:
-    """Returns header and rows of trials: values, with standard errors where trials have some, parameters, and more."""
+    """Returns header and rows of trials: values (with standard errors, if there are any), parameters, and more."""
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
     heads = [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]
@@ -502,7 +504,7 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """How many trials are no more than a standard error worse than the best one; empty where nobody knows."""
+    """Says how many trials are at most one standard error worse than the best; empty where no error is known."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
     errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
     if not errors or errors[0] is None:

@@ -1,4 +1,4 @@
-"""Where a sweep may be written; without torch, so that the command line can say at once that a directory is taken."""
+"""Checks where a sweep may be written; without torch, so that the command line refuses a taken directory at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from fedray.core.errors import BadInput
 from fedray.files.bounded import has_file
 
-COPY = "sweep.yaml"  # in the directory of the sweep
+COPY = "sweep.yaml"  # name of a file in the directory of the sweep
 TRIALS, JOURNAL = "trials", "study.journal"
 
 
 def has_sweep(folder: Path) -> bool:
-    """Whether a directory holds a sweep; otherwise `--resume` begins a new one."""
+    """Returns whether a directory holds a sweep; if not, `--resume` begins a new sweep."""
     return has_file(folder, COPY)
 
 
@@ -20,11 +20,11 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
     """Refuses a directory that a sweep cannot be written to.
 
     Args:
-        folder: the directory.
-        resume: whether the sweep in it goes on.
+        folder: the directory of the sweep.
+        resume: whether to go on with the sweep in `folder`.
 
     Raises:
-        BadInput: it holds a sweep that is not to go on, or something else than a sweep.
+        BadInput: the directory holds a sweep that is not to go on, or something other than a sweep.
     """
     if has_sweep(folder):
         if not resume:
@@ -34,5 +34,5 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
 
 
 def has_trials(folder: Path) -> bool:
-    """Whether a trial of the sweep in a directory has begun to train."""
+    """Returns whether a trial of the sweep in a directory has begun to train."""
     return (folder / TRIALS).is_dir() and any((folder / TRIALS).iterdir())

@@ -23,7 +23,7 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 from fedray.tuning.trial import Outcome, OutcomeState, Submit, TrialTask, hash_training, look_up_values
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is known of a sweep while it runs: its study, the trainings that are done, and those under way.
+# The state of a running sweep: its study, the finished trainings, and the trainings under way.
 
 Say = Callable[[str], None]
 
@@ -33,8 +33,8 @@ class RunningTrial(NamedTuple):
 
     Attributes:
         trial: Optuna's trial.
-        job: what a worker was given.
-        key: hash of its training, see `hash_training`.
+        job: the task that the worker was given.
+        key: the hash of the trial's training, see `hash_training`.
     """
 
     trial: optuna.Trial
@@ -43,12 +43,12 @@ class RunningTrial(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A training that is done.
+    """A finished training.
 
     Attributes:
-        run: its run directory, relative to the sweep's.
+        run: the run directory of the training, relative to the directory of the sweep.
         state: "complete" or "pruned".
-        seconds: wall time it took, with that of the pruned training it went on from.
+        seconds: the wall time of the training; if the training continued a pruned one, both times together.
     """
 
     run: str
@@ -58,21 +58,22 @@ class Training(NamedTuple):
 
 @dataclass
 class SearchState:
-    """A sweep while it runs.
+    """The state of a running sweep.
 
     Attributes:
         sweep: the sweep file.
-        out: directory of the sweep, absolute.
+        out: the absolute path of the directory of the sweep.
         study: Optuna's study.
         location: where the study is stored.
         own: the user's Python objects.
-        limit: how many trials there will be.
+        limit: the number of trials that there will be.
         points: the points of a grid; None for other samplers.
-        say: called with a line about each finished trial.
-        trainings: the trainings that are done, by key.
-        running: the trials that workers train now, by their futures.
-        waiting: trials that wait for a training which another trial runs.
-        unchecked: keys of trainings that an earlier process did, and that this one has not compared with its data yet.
+        say: a function that is called with a line about each finished trial.
+        trainings: the finished trainings, by the key of `hash_training`.
+        running: the trials that workers train now, by the futures of the workers.
+        waiting: the trials that wait for a training under way for another trial.
+        unchecked: the keys of trainings by an earlier process whose data this process has not yet compared with its
+            own.
     """
 
     sweep: Sweep
@@ -90,7 +91,7 @@ class SearchState:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# It can be interrupted at any time and resumed: everything it needs is in the study and in the run directories.
+# A search can be interrupted at any time and resumed: its whole state is in the study and in the run directories.
 
 STATES: dict[OutcomeState, TrialState] = {
     "complete": TrialState.COMPLETE,
@@ -101,10 +102,12 @@ WORDS = {state: word for word, state in STATES.items()}
 
 
 def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]] | None]:
-    """How many trials there will be, and the points of a grid (None for other samplers); too few to learn are told.
+    """Counts the trials to come, and lists the points of a grid (None for other samplers).
+
+    Warns where there are too few trials for the sampler to learn from.
 
     Raises:
-        BadInput: fewer than one trial is wanted.
+        BadInput: fewer than one trial is requested.
 
     Example:
         >>> from fedray.tuning.sweep import read_sweep
@@ -122,12 +125,12 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
 
 
 def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], None] = lambda: None) -> None:
-    """Runs the trials that are missing.
+    """Runs the trials that are still missing.
 
     Args:
-        state: the sweep.
-        submit: gives trials to a worker.
-        confirm_place: called before anything is written; it raises where the directory was moved or deleted.
+        state: the state of the search.
+        submit: hands the task of a trial to a worker.
+        confirm_place: called before anything is written; raises if the directory of the sweep was moved or deleted.
     """
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")
@@ -136,7 +139,7 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
             state.unchecked.add(known["key"])
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
-    learns = state.sweep.sampler.name not in ("grid", "random")  # from values: it waits before it proposes more
+    learns = state.sweep.sampler.name not in ("grid", "random")  # from values: proposals wait for them
     while True:
         confirm_place()
         while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:
@@ -155,9 +158,10 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
 
 
 def _check_trainings(state: SearchState) -> None:
-    """Refuses to go on where a training of the sweep had other data, or other code of the user's, than there is now.
+    """Refuses to go on if the data or the user's code have changed since a training of the sweep.
 
-    The space of a sweep may hold data sets, networks and methods: of each that was trained, one training is compared.
+    The space of a sweep may hold several data sets, networks and methods. For each of them that was trained, one
+    training is compared.
     """
     seen = set()
     for training in state.trainings.values():
@@ -171,14 +175,14 @@ def _check_trainings(state: SearchState) -> None:
 
 
 def _ask(state: SearchState) -> optuna.Trial | None:
-    """A new trial, or None where there are enough."""
+    """Returns a new trial, or None if there are enough trials."""
     if len(state.study.get_trials(deepcopy=False)) >= state.limit:
         return None
     return optuna_study.ask_trial(state.study, state.sweep, state.points)
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
-    """A trial that must be trained; None where it is answered from what is known, or waits for another trial."""
+    """Starts a trial that must be trained; None if its values are looked up, or if the trial waits for another one."""
     sweep = state.sweep
     chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
     for other in state.study.get_trials(deepcopy=False):
@@ -220,7 +224,7 @@ def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
 
 
 def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenTrial) -> None:
-    """Tells the study the outcome of an equal trial once more."""
+    """Tells the study that a trial ended as an equal earlier trial did."""
     if equal.state == TrialState.PRUNED:
         for step, value in equal.intermediate_values.items():
             trial.report(value, step)
@@ -233,13 +237,13 @@ def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenT
 
 
 def _finish(state: SearchState, future: Future[Outcome]) -> None:
-    """Takes the outcome of a worker, notes a training that is done, and tells the study."""
+    """Takes the outcome of a worker, notes the finished training, and tells the study its values."""
     trial, job, key = state.running.pop(future)
     try:
         outcome = future.result()
-    except FedrayError as error:  # Ray is gone, or the machine has a fault: its trials stay unfinished
+    except FedrayError as error:  # Ray is gone, or the machine has a fault: the trials stay unfinished
         raise FedrayError(f"{error}; then the same command with --resume goes on") from error
-    except Exception as error:  # what a training raises is an outcome; here the worker died
+    except Exception as error:  # not an error of the training (these are outcomes): the worker died
         raise FedrayError(f"a worker died ({type(error).__name__}; memory?): lower jobs, then --resume") from error
     run = str(job.folder.relative_to(state.out))
     note: dict[str, Any] = {"how": "trained", "run": run, "seconds": outcome.seconds, "rounds": outcome.rounds}
@@ -250,10 +254,10 @@ def _finish(state: SearchState, future: Future[Outcome]) -> None:
 
 
 def _tell(state: SearchState, trial: optuna.Trial, outcome: Outcome, note: Mapping[str, Any]) -> None:
-    """Notes how a trial was answered, and tells the study its values."""
+    """Notes how a trial got its values, and tells the study these values."""
     more: dict[str, Any] = {"error": outcome.error} if outcome.error else {}
     result = STATES[outcome.state]
-    if result == TrialState.COMPLETE and any(error is not None for error in outcome.errors):  # others have no value
+    if result == TrialState.COMPLETE and any(error is not None for error in outcome.errors):  # others have none
         more["standard_errors"] = list(outcome.errors)
     trial.set_user_attr(optuna_study.NOTES, {**note, **more})
     state.study.sampler = optuna_study.make_sampler(state.sweep.sampler, trial.number, 0)

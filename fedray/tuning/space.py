@@ -1,4 +1,4 @@
-"""The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means."""
+"""The search space: parameters of scenarios, the grid of their values, and the overrides that chosen values mean."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fedray.scenario.names import is_own
 from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A parameter of a search space: a scenario key, or several, and the values that are tried.
+# A parameter of a search space: one or more scenario keys, and the values to try.
 
-MOST_POINTS = 100_000  # of a grid
+MOST_POINTS = 100_000  # values of a grid
 Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
 
 
@@ -31,17 +31,17 @@ class Parameter:
     """A scenario key and its values, or several keys that change together.
 
     Attributes:
-        key: its name: the scenario key, with dots, and behind it in parentheses which case it is, where it is one of
-            several; several keys have commas between them, and a choice has a value for each.
+        key: the name of the parameter: its scenario key, with dots. Where the entry has several cases, the case follows
+            in parentheses. Several keys are separated by commas; a choice then has a value for each key.
         kind: "categorical", "int" or "float".
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
         high: the highest value of a range.
-        step: between the values of a range; None means 1 for integers, and any value for floats.
+        step: the distance between the values of a range; None means 1 for integers, and any value for floats.
         log: whether a range is searched on a logarithmic scale.
-        points: how many values of a range a grid tries; None means all of its steps.
-        when: other parameters and the values they must have for this one to count.
-        entry: of the space that it is a case of; empty where it is the whole entry.
+        points: the number of values of a range that a grid tries; None means every step of the range.
+        when: the conditions under which the parameter is active: other parameters, and the values they may have.
+        entry: the entry of the space that the parameter is a case of; empty if the parameter is the whole entry.
 
     Example:
         >>> Parameter("local.lr", "float", low=0.1, high=0.3, points=3).grid()
@@ -61,34 +61,34 @@ class Parameter:
 
     @property
     def column(self) -> str:
-        """What tables call it: its entry of the space."""
+        """The column of the parameter in tables: its entry of the space."""
         return self.entry or self.key
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The scenario keys that it sets."""
+        """The scenario keys that the parameter sets."""
         return tuple(key.strip() for key in self.column.split(","))
 
     @property
     def labels(self) -> list[Any]:
-        """The choices as Optuna can store them: a list or a mapping becomes its text."""
+        """The choices as Optuna can store them: a list or a mapping is stored as text."""
         return [
             choice if choice is None or isinstance(choice, bool | int | float | str) else format_value(choice)
             for choice in self.choices
         ]
 
     def meaning(self, stored: Any) -> Any:
-        """The scenario's value of what Optuna stores."""
+        """Returns the value for the scenario of a value that Optuna stores."""
         if self.kind != "categorical":
             return stored
         return next(c for c, label in zip(self.choices, self.labels, strict=True) if is_same(label, stored))
 
     def ends(self) -> list[Any]:
-        """Every choice, or the lowest and highest value."""
+        """Returns every choice, or the lowest and the highest value of a range."""
         return self.labels if self.kind == "categorical" else [self._typed(self.low), self._typed(self.high)]
 
     def grid(self) -> list[Any]:
-        """Every value a grid tries."""
+        """Returns every value that a grid tries."""
         if self.kind == "categorical":
             return self.labels
         if self.points is not None:
@@ -104,7 +104,7 @@ class Parameter:
         return [self._typed(self.low + i * step) for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
 
     def suggest(self, trial: Trial) -> Any:
-        """The sampler's value for a trial."""
+        """Returns the value that the sampler suggests for a trial."""
         if self.kind == "categorical":
             return trial.suggest_categorical(self.key, self.labels)
         if self.kind == "int":
@@ -116,19 +116,19 @@ class Parameter:
 
 
 def format_value(value: Any) -> str:
-    """A value as one line of YAML."""
+    """Formats a value as one line of YAML."""
     if isinstance(value, list) and any(isinstance(one, list) for one in value):
         return f"[{', '.join(map(format_value, value))}]"
     return yaml_text.write_yaml(value).strip().removesuffix("\n...").replace("\n", " ")
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether two values are equal and of one kind (`True` is not 1)."""
+    """Returns whether two values are equal and of the same kind (`True` is not 1)."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The search space: parameters of scenarios, the grid they span, and the scenario that a choice of values means.
+# The search space: parameters of scenarios, the grid of their values, and the overrides that chosen values mean.
 
 FORBIDDEN = {
     "data.hold_out": "trials would be compared on different data",
@@ -145,7 +145,9 @@ RANGE: dict[str, Check] = {
 
 
 def read_space(given: Any) -> tuple[Parameter, ...]:
-    """The parameters of a sweep file, each after those its `when` names.
+    """Reads the section `space` of a sweep file.
+
+    Returns its parameters; each follows the parameters that its `when` names.
 
     Example:
         >>> lr = [{"choices": [0.1, 1], "when": {"local.optimizer": "sgd"}}]
@@ -181,7 +183,7 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
 
 
 def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Parameter]:
-    """The parameter of an entry of the space, or of a list of cases one for each, of which one at most counts."""
+    """Reads an entry of the space: one parameter, or one for each case of a list; at most one case is ever active."""
     if not isinstance(entry, list) or not any(isinstance(case, Mapping) and "when" in case for case in entry):
         return [_parameter(name, entry, before)]
     found: list[Parameter] = []
@@ -190,7 +192,7 @@ def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Para
         if not isinstance(case, Mapping) or not case.get("when"):
             raise BadInput(f"{path} has no when, as the others have: say for which values of another key it counts")
         one = _parameter(name, case, before, path)
-        for other in found:  # never together: both name a key in `when`, with other values
+        for other in found:  # never both active: their `when` name a common key, with different values
             theirs = dict(other.when)
             pairs = [(values, theirs[key]) for key, values in one.when if key in theirs]
             if any(not any(is_same(a, b) for a in mine for b in yours) for mine, yours in pairs):
@@ -247,7 +249,7 @@ def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Paramete
     log, points, kind = given.get("log", False), given.get("points"), given["type"]
     if points is not None and step is not None:
         raise BadInput(f"{path}.points = {points}, but step is {step:g}: give one of the two")
-    try:  # Optuna knows what a range can be
+    try:  # Optuna checks the range
         if kind == "float":
             FloatDistribution(low, high, log=log, step=step)
         else:
@@ -286,12 +288,12 @@ def _when(path: str, given: Any, before: Sequence[Parameter]) -> tuple[tuple[str
 
 
 def is_active(parameter: Parameter, chosen: Values) -> bool:
-    """Whether a parameter's conditions hold."""
+    """Returns whether the conditions of a parameter hold."""
     return all(key in chosen and any(is_same(chosen[key], v) for v in values) for key, values in parameter.when)
 
 
 def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """Every combination once, the last parameter fastest; a parameter that does not count is left out."""
+    """Lists every combination once, varying the last parameter fastest; inactive parameters are left out."""
     size = 1
     for parameter in space:
         size *= len(parameter.grid())
@@ -308,7 +310,7 @@ def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Each parameter at each of its ends, with values that its conditions need: what a sweep checks at the start."""
+    """Yields each parameter at each of its ends, with values that make the parameter active, for the first check."""
     known = {parameter.key: parameter for parameter in space}
 
     def needed(parameter: Parameter) -> dict[str, Any]:
@@ -323,7 +325,7 @@ def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, d
 
 
 def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
-    """What stored values mean as overrides of a scenario."""
+    """Converts stored values to overrides of a scenario."""
     out: dict[str, Any] = {}
     for parameter in space:
         if parameter.key in chosen:
@@ -333,11 +335,11 @@ def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
 
 
 def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[str, Any]:
-    """The scenario keys that a trial set, with their values, from its row of the table of trials.
+    """Returns the scenario keys that a trial set, with their values, from the trial's row of the table of trials.
 
     Args:
-        space: the parameters.
-        cells: by column; None where the trial has no value, or the value None.
+        space: the parameters of the sweep.
+        cells: the row of the trial, by column; a cell is None if the trial has no value there, or the value None.
 
     Example:
         >>> space = read_space({"predict.gamma": [None, 5.0], "model.hidden": [[8], [16]]})
@@ -358,7 +360,7 @@ def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether the data and the scenario of a sweep give its objectives.
+# Checks whether the data and the scenario of a sweep have numbers for its objectives.
 
 PERSONAL = ("personal_accuracy", "personal_p10", "personal_worst")
 PERSONAL_TARGETS = ("personal_rmse", "personal_rmse_p90", "personal_rmse_worst")
@@ -372,13 +374,13 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     """Checks that a scenario has numbers for every objective.
 
     Args:
-        objectives: of the sweep.
-        classes: C of the data; 0 for regression.
-        data: name of the data set, for the message.
-        own: names of the user's metrics that the scenario measures.
+        objectives: the objectives of the sweep.
+        classes: the number C of classes of the data; 0 for regression.
+        data: the name of the data set, for the message.
+        own: the names of the user's metrics that the scenario measures.
 
     Raises:
-        BadInput: an objective belongs to the other task.
+        BadInput: an objective belongs to the other task (classification or regression).
 
     Example:
         >>> from fedray.tuning.objectives import read_objective

@@ -44,7 +44,7 @@ from fedray.tuning.objectives import (
 from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, read_space, to_overrides
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep as plain objects: the scenario it begins with, the space, the objectives, and the scenario of a trial.
+# A sweep as plain objects: its base scenario, the space, the objectives, and the scenario of a trial.
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class SamplerKeys:
 
     Attributes:
         name: "tpe", "random", "grid" or "nsga2".
-        seed: of its random numbers.
-        startup: random trials before TPE learns.
-        population: of NSGA-II.
+        seed: the seed of the sampler's random numbers.
+        startup: the number of random trials before TPE learns.
+        population: the size of the population of NSGA-II.
     """
 
     name: str
@@ -70,9 +70,9 @@ class PrunerKeys:
 
     Attributes:
         name: "none", "median", "hyperband" or "asha".
-        startup: finished trials before the median counts.
-        warmup: ages that every trial gets.
-        reduction: one of how many trials goes on (hyperband, asha).
+        startup: the number of finished trials before the median counts.
+        warmup: the number of ages that every trial trains at least.
+        reduction: the number of trials of which one goes on (hyperband, asha).
     """
 
     name: str
@@ -83,19 +83,19 @@ class PrunerKeys:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file, checked.
+    """A checked sweep file.
 
     Attributes:
-        name: of the study in its storage.
-        base: the scenario's own keys with the sweep's overrides; defaults are filled in for each trial.
-        space: the parameters.
-        objectives: what is optimized.
-        sampler: how values are proposed.
-        pruner: which trials are stopped early.
-        trials: how many in all; None means the whole grid, or 20.
-        jobs: workers at a time.
-        actors: client actors of a cluster that each trial spans; 0: each trains in its own process.
-        source: the file with its base scenario inside, for the output directory.
+        name: the name of the study in its storage.
+        base: the keys of the base scenario, with the sweep's overrides; defaults are filled in for each trial.
+        space: the parameters to search.
+        objectives: the numbers to optimize.
+        sampler: the section `sampler`: how values are proposed.
+        pruner: the section `pruner`: which trials are stopped early.
+        trials: the total number of trials; None means the whole grid, or 20.
+        jobs: the number of workers at a time.
+        actors: the number of client actors on a cluster that each trial uses; 0 trains each trial in its own process.
+        source: the sweep file with its base scenario written out, for the output directory.
     """
 
     name: str
@@ -110,11 +110,11 @@ class Sweep:
     source: Tree
 
     def scenario(self, chosen: Values) -> Scenario:
-        """The scenario of a trial.
+        """Returns the scenario of a trial.
 
-        Where the base does not say how often models are evaluated, it is once an age (K rounds), unless the training
-        may end early. Where an objective has a budget or a target it is every round, whatever the base says: a score at
-        a budget is not that of an evaluation long before.
+        If an objective has a budget or a target, models are evaluated every round, whatever the base says: a score at a
+        budget must not come from an evaluation long before. Otherwise, if neither the base says how often models are
+        evaluated nor the training may end early, they are evaluated once an age (K rounds).
         """
         found = read_scenario(self.base, to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
@@ -126,12 +126,12 @@ class Sweep:
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
 
     def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
-        """Keys of `predict` that the training of a trial does not depend on: it answers all their values.
+        """Returns the keys of `predict` that a training does not depend on: one training serves all their values.
 
-        A key that decides the course of the training (through a target, a budget or an early end) is not among them.
+        A key that influences the training (through a target, a budget or an early end) is not among them.
 
         Args:
-            scenario: the trial's.
+            scenario: the scenario of the trial.
         """
         if scenario.callbacks:
             return ()
@@ -141,7 +141,7 @@ class Sweep:
 
 
 def list_end_metrics(scenario: Scenario) -> list[str]:
-    """The scores that may end a run before its last round.
+    """Lists the scores that may end a run before its last round.
 
     Example:
         >>> list_end_metrics(read_scenario({"stop": {"metric": "nll"}}))
@@ -151,18 +151,18 @@ def list_end_metrics(scenario: Scenario) -> list[str]:
 
 
 def may_end_early(scenario: Scenario) -> bool:
-    """Whether a score or a callback may end a run before its last round."""
+    """Returns whether a score or a callback may end a run before its last round."""
     return bool(list_end_metrics(scenario) or scenario.callbacks)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the keys of a sweep say about each other, and about the scenarios of its trials.
+# Checks of the keys of a sweep against each other, and of the scenarios of its trials.
 
-MOST_TRIED = 300  # combinations of ends in which a key is looked for that acts
+MOST_TRIED = 300  # combinations of ends in which an acting key is searched for
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Raises `BadInput` for the first contradiction between keys, with every end of the space in the base scenario."""
+    """Tries every end of the space in the base scenario; raises `BadInput` for the first contradiction between keys."""
     base = sweep.scenario({})
     if base.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
@@ -193,7 +193,7 @@ def check_sweep(sweep: Sweep) -> None:
         try:
             trials.append(sweep.scenario(chosen))
             _check_trial(trials[-1])
-            if trials[-1].data.hold_out != base.data.hold_out:  # inside a choice of the whole section
+            if trials[-1].data.hold_out != base.data.hold_out:  # set by a choice for the whole section `data`
                 raise BadInput(
                     f"data.hold_out = {trials[-1].data.hold_out:g}, but {base.data.hold_out:g} in the scenario: trials "
                     "would be compared on different data: leave it out of the space"
@@ -205,7 +205,7 @@ def check_sweep(sweep: Sweep) -> None:
 
 
 def _check_trial(scenario: Scenario) -> None:
-    """What a trial cannot have: learning rates that it chooses itself, and rules that read the test set."""
+    """Refuses what a trial cannot have: learning rates that a run chooses itself, and rules that use the test set."""
     if scenario.local.lr_grid:
         raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
     stop, evaluate = scenario.stop, scenario.evaluate
@@ -223,8 +223,8 @@ def _check_trial(scenario: Scenario) -> None:
 
 
 def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
-    """Refuses a space of which no key acts on an objective; where some do, it warns of the others."""
-    if any(scenario.callbacks for scenario in trials):  # they see all scores, and may end a training
+    """Refuses a space of which no key acts on an objective; if only some keys act, warns of the others."""
+    if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
     keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
@@ -236,7 +236,7 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
-    """Returns for each objective the keys that cannot act on it: no picture may say that they matter.
+    """Returns for each objective the keys that cannot act on it; no picture shows them for this objective.
 
     Args:
         sweep: the sweep.
@@ -253,14 +253,14 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
 
 
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:
-    """Warns where a sampler that learns proposes every trial at random, because it begins with as many.
+    """Warns if a learning sampler will propose every trial at random, because there are no more than its random ones.
 
     Args:
         sweep: the sweep.
-        trials: how many there will be.
+        trials: the number of trials that there will be.
     """
     keys = {"nsga2": ("population", sweep.sampler.population)}
-    if "sampler" in sweep.source:  # tpe was asked for
+    if "sampler" in sweep.source:  # the file names tpe itself
         keys["tpe"] = ("startup", sweep.sampler.startup)
     key, first = keys.get(sweep.sampler.name, ("", 0))
     if trials <= first:
@@ -271,7 +271,7 @@ def warn_of_random_search(sweep: Sweep, trials: int) -> None:
 
 
 def _list_searched_keys(parameter: Parameter) -> list[str]:
-    """The keys that a parameter sets: several, where it searches a whole section, or has several."""
+    """Lists the keys that a parameter sets: several if it searches a whole section, or has several keys."""
     if len(parameter.keys) > 1:
         choices = [to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
         return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
@@ -281,7 +281,7 @@ def _list_searched_keys(parameter: Parameter) -> list[str]:
 
 
 def _refuse_idle(sweep: Sweep) -> None:
-    """Refuses a key of the space that cannot act in any trial, and warns of keys of the scenario that cannot."""
+    """Refuses a key of the space that cannot act in any trial; warns of such keys of the base scenario."""
     base = sweep.scenario({})
     names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
     for name in ("accuracy", "rmse"):
@@ -312,7 +312,7 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Nothing, the ends of each parameter, and ends of all of them together."""
+    """Yields no values at all, the ends of each parameter, and ends of all parameters together."""
     yield {}
     yield from (chosen for _, chosen in enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
@@ -325,13 +325,13 @@ def _try_values(sweep: Sweep) -> Iterator[Values]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Sweep files: strict YAML becomes a `Sweep`. Whatever is wrong raises `BadInput` with one line: key, value, remedy.
+# Reads sweep files: strict YAML becomes a `Sweep`. Every mistake raises `BadInput` with one line: key, value, remedy.
 
 HOLD_OUT = 0.2
 SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
-MOST_ACTORS = 1000  # of one trial
+MOST_ACTORS = 1000  # actors of one trial at most
 _ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
 KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
 SWEEP: KeyTable = {
@@ -359,7 +359,7 @@ PRUNER: KeyTable = {
     "reduction": (3, whole(2, 100)),
 }
 TRIAL: KeyTable = {"actors": (0, whole(1, MOST_ACTORS))}
-READ = {  # keys of a sampler or pruner, by its name
+READ = {  # keys of a sampler or pruner, by the name of the sampler or pruner
     "tpe": ("seed", "startup"),
     "random": ("seed",),
     "nsga2": ("seed", "population"),
@@ -370,10 +370,10 @@ READ = {  # keys of a sampler or pruner, by its name
 
 
 def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
-    """The sweep of a file or a dict.
+    """Reads a sweep from a file or a dict.
 
     Raises:
-        BadInput: a key is unknown, a value cannot be, or the space leaves what scenarios allow.
+        BadInput: a key is unknown, a value is impossible, or the space holds values that no scenario allows.
 
     Example:
         >>> sweep = read_sweep({"scenario": {"rounds": 3}, "space": {"local.lr": [0.1, 0.3]}, "objectives": "accuracy"})
@@ -391,7 +391,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
     sampler = SamplerKeys(**_named_section("sampler", given["sampler"], SAMPLER))
     pruner = PrunerKeys(**_named_section("pruner", given["pruner"], PRUNER))
     name = given["name"] or (where.stem if where is not None else "sweep")
-    source_tree = {**to_plain_values(tree), "name": name, "scenario": base}  # the name is the study's in its storage
+    source_tree = {**to_plain_values(tree), "name": name, "scenario": base}  # `name` becomes the study's name
     source_tree.pop("overrides", None)
     sweep = Sweep(
         name=name,
@@ -410,7 +410,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
 
 
 def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """The keys of a section that may be one name; refuses those that what it names does not read."""
+    """Reads a section that may be just a name; refuses keys that the named sampler or pruner does not use."""
     keys = {"name": given} if isinstance(given, str) else given
     found = _section(path, keys, table)
     read = READ.get(found["name"], ())
@@ -422,7 +422,7 @@ def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
 
 
 def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """The keys of a section, checked, defaults filled in."""
+    """Checks the keys of a section and fills in the defaults."""
     prefix = f"{path}." if path else ""
     if not isinstance(given, Mapping):
         what = "a name or a mapping" if "name" in table else "a mapping"
@@ -439,7 +439,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
 
 
 def _base(given: Mapping[str, Any], folder: Path) -> Tree:
-    """The base scenario's own keys: defaults come later, since they follow from what the space chooses."""
+    """Reads the keys of the base scenario, without defaults: these depend on the values that a trial chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
         wanted = yaml_text.load_yaml(find_scenario_file(wanted, folder=folder))
@@ -457,10 +457,10 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
 
 
 def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
-    """The objectives of a sweep file: one, or a list of them.
+    """Reads the objectives of a sweep file: one, or a list.
 
     Raises:
-        BadInput: there is none, one is wrong, or one is named twice.
+        BadInput: there is no objective, one is wrong, or one is named twice.
     """
     entries = [given] if isinstance(given, str | Mapping) else given
     if not isinstance(entries, list) or not entries:

@@ -50,19 +50,19 @@ from fedray.tuning.optuna_study import StudyLocation, explain_storage, open_tria
 from fedray.tuning.sweep import Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What ends a training of a sweep before its last round: the pruner, or objectives that can no longer change.
+# Ends a training of a sweep before its last round: by the pruner, or because no objective can change any more.
 
 
 def make_reporter(
     location: StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
 ) -> Callable[[int, Sequence[Row]], bool]:
-    """A function that reports the first objective's metric to the study once an age, and says whether to stop.
+    """Makes a function that reports the first objective's metric to the study once an age, and returns whether to stop.
 
     Args:
-        location: the study; None without pruning.
-        number: of the trial.
-        objective: the first one.
-        scenario: the trial's.
+        location: the study that the function reports to; None without pruning.
+        number: the number of the trial.
+        objective: the first objective of the sweep.
+        scenario: the scenario of the trial.
     """
     if location is None:
         return lambda _round, _rows: False
@@ -74,7 +74,7 @@ def make_reporter(
     def report(round: int, rows: Sequence[Row]) -> bool:
         nonlocal last
         step = round // age
-        if step <= last or round <= begins > 0:  # scores of a phase that others follow are not the method's
+        if step <= last or round <= begins > 0:  # an earlier phase: no scores of the method
             return False
         last = step
         if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
@@ -88,20 +88,20 @@ def make_reporter(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Faults of the machine apart from failures of a training: a trial that met one is no failed trial.
+# Tells faults of the machine from failures of a training: a fault does not make a trial a failed one.
 
 _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 
 
 def refuse_fault(error: Exception, folder: Path) -> None:
-    """Raises `Unwritable` where an error, or what led to it, is the machine's: the same training may succeed later.
+    """Raises `Unwritable` if an error, or its cause, is a fault of the machine: the same training may succeed later.
 
     Args:
-        error: what ended a training.
-        folder: its run directory.
+        error: the exception that ended a training.
+        folder: the run directory of the training.
 
     Raises:
-        Unwritable: it is a full or broken disk, or a file or a storage that cannot be written.
+        Unwritable: the disk is full or broken, or a file or a storage cannot be written.
 
     Example:
         >>> refuse_fault(ValueError("the loss is NaN"), Path("trials/00003"))
@@ -133,17 +133,18 @@ OutcomeState = Literal["complete", "pruned", "failed"]
 
 @dataclass(frozen=True)
 class TrialTask:
-    """A trial on its way to a worker.
+    """The task of a trial, which a worker trains.
 
     Attributes:
-        trial: number of the trial.
-        scenario: what is trained, inline.
+        trial: the number of the trial.
+        scenario: the scenario to train, with the inline runtime.
         folder: the run directory.
-        objectives: what is read from the training.
+        objectives: the numbers to compute from the training.
         own: the user's Python objects.
-        before: the run directory of the same training, pruned earlier, to go on from; None where there is none.
-        location: the study to report to; None without pruning.
-        actors: client actors that train for it, whose seats its worker has; 0: the worker trains.
+        before: the run directory of the same training that was pruned earlier, to continue; None if there is none.
+        location: the study that the task reports to; None without pruning.
+        actors: the number of client actors that train for the trial, on CPUs that its worker reserved; 0: the worker
+            trains.
     """
 
     trial: int
@@ -157,15 +158,15 @@ class TrialTask:
 
 
 class Outcome(NamedTuple):
-    """What became of a job.
+    """The outcome of a task.
 
     Attributes:
         state: "complete", "pruned" or "failed".
-        values: one for each objective; empty where the job failed.
-        seconds: wall time it trained itself.
-        rounds: rounds it trained itself.
-        total_seconds: `seconds`, and those of the pruned training it went on from.
-        error: what failed, in one line; empty where nothing did.
+        values: one value for each objective; empty if the task failed.
+        seconds: the wall time that this task trained.
+        rounds: the number of rounds that this task trained.
+        total_seconds: `seconds`, plus the seconds of the pruned training that this task continued.
+        error: one line about the failure; empty if nothing failed.
         errors: the standard error of each value over the worlds, as in `judge_worlds`.
     """
 
@@ -179,13 +180,13 @@ class Outcome(NamedTuple):
 
 
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
-    """Sixteen hexadecimal digits that two trials share exactly if one training can answer both.
+    """Returns sixteen hexadecimal digits; two trials share them if and only if one training serves both.
 
-    What a failing client does counts too: with `on_client_error: skip` there may be a training where `fail` has none.
+    The digits also depend on `on_client_error`: with `skip` a training may succeed that fails with `fail`.
 
     Args:
-        scenario: what is trained.
-        inference: keys of `predict` that no training depends on.
+        scenario: the scenario to train.
+        inference: the keys of `predict` that the training does not depend on.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -202,9 +203,9 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
 
 
 def train_job(job: TrialTask) -> Outcome:
-    """Trains (or finishes, or only reads) the run directory of a job.
+    """Trains the run of a task, or finishes it, or only scores it, and returns the outcome.
 
-    A failure of the training is an outcome, and one of the machine ends the sweep.
+    A failure of the training becomes an outcome; a fault of the machine ends the sweep.
     """
     prepare_process()
     use_one_thread()
@@ -212,20 +213,20 @@ def train_job(job: TrialTask) -> Outcome:
         import_modules(job.own.modules)
         state: OutcomeState = "complete"
         given = job.folder / "scenario.yaml"
-        if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # of a trial with other values
+        if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # left by a trial with other values
             shutil.rmtree(job.folder)
         damage = mend_run_directory(job.folder)
         if damage or not (job.folder / "summary.json").is_file():
             state = _train(job)
         else:
-            reopen_study(job.folder, job.own)  # it was trained on what is there now, or refused
+            reopen_study(job.folder, job.own)  # it was trained on the present data and code, or is refused
         histories = read_histories(job.folder)
         last = histories[0][-1]
         first = read_histories(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
         seconds, rounds = last["wall_seconds"] - first["wall_seconds"], int(last["round"] - first["round"])
         values, errors = judge_worlds(job.objectives, histories)
         return Outcome(state, values, seconds, rounds, last["wall_seconds"], errors=errors)
-    except Exception as error:  # one bad corner of the space must not end the sweep
+    except Exception as error:  # a failing corner of the space must not end the sweep
         refuse_fault(error, job.folder)
         if isinstance(error, FedrayError):
             return Outcome("failed", [], error=str(error))
@@ -239,7 +240,7 @@ def _train(job: TrialTask) -> OutcomeState:
     _make_directory(job)
     latest: list[Row] = []
     report = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
-    pruned, newest = False, find_last_phase(to_plain(job.scenario)) or -1  # rounds before have not the method's scores
+    pruned, newest = False, find_last_phase(to_plain(job.scenario)) or -1  # earlier rounds have no scores of the method
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
         score = make_evaluator(study, runtime, test=False)
@@ -269,25 +270,25 @@ def _train(job: TrialTask) -> OutcomeState:
 
 
 def _make_directory(job: TrialTask) -> None:
-    """A run directory with a scenario: fresh, as it was left, or with the rounds of the training that was pruned."""
+    """Makes a run directory with a scenario: fresh, as it was left, or with the rounds of the pruned training."""
     if (job.folder / "scenario.yaml").is_file():
         return
     if not job.folder.parent.is_dir():
         raise Unwritable(f"{job.folder.parent} is gone: was the directory of the sweep moved or deleted?")
-    if job.folder.exists():  # a crash before the scenario was written: nothing to keep
+    if job.folder.exists():  # crashed before the scenario was written: nothing to keep
         shutil.rmtree(job.folder)
     if job.before is None:
         directory.make_run_directory(job.folder, dump_scenario(job.scenario))
         return
     directory.adopt_run(job.before, job.folder, dump_scenario(job.scenario))
     began = identity.read_identity(job.before)
-    if began:  # with the kernels that it began with
+    if began:  # with the kernels that the training began with
         digests = describe_study(job.scenario, job.own, reopen_study(job.before, job.own))
         identity.write_identity(job.folder, digests | {"engine": began.get("engine", {})})
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
-    """The history of each world: the recorded rows of its evaluated rounds, by rising round, from the last phase on.
+    """Reads the history of each world: the scores of its evaluated rounds, by rising round, of the last phase only.
 
     Args:
         folder: the run directory.
@@ -301,13 +302,13 @@ def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bool = False) -> list[Row]:
-    """Scores the newest models of a run directory, read as `scenario.predict` says; one row for each world.
+    """Scores the newest models of a run directory, which predict as `scenario.predict` says; returns a row per world.
 
     Args:
         folder: the run directory.
-        scenario: the one whose `predict` and `evaluate` count.
+        scenario: the scenario whose `predict` and `evaluate` apply.
         own: the user's Python objects.
-        test: on the test set too, which is for winners only.
+        test: whether to score on the test set too, which is for winners only.
     """
     trained = replace(
         read_scenario(folder / "scenario.yaml", explicit=False), predict=scenario.predict, evaluate=scenario.evaluate
@@ -323,7 +324,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
 
 
 def look_up_values(job: TrialTask, folder: Path) -> Outcome:
-    """A job's outcome from the run directory of a training that is done; scored again if only the inference differs."""
+    """Returns a task's outcome from a finished training; scores the models again if only the inference differs."""
     histories = read_histories(folder)
     if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own)
@@ -333,10 +334,10 @@ def look_up_values(job: TrialTask, folder: Path) -> Outcome:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where the trainings of a sweep run: in this process, in a pool of processes, or as tasks on a Ray cluster.
+# Runs the trainings of a sweep in this process, in a pool of processes, or as tasks on a Ray cluster.
 
 Submit = Callable[[TrialTask], "Future[Outcome]"]
-_OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # which it sends to all that was started from it
+_OF_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # sent to every process started from the terminal
 
 
 @contextmanager
@@ -350,17 +351,17 @@ def make_workers(
     actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Submit]:
-    """A function that submits a job to a worker; the workers end with the block.
+    """Yields a function that submits a task to a worker; the workers end with the block.
 
     Args:
-        number: how many workers there are at a time; a single one is this process.
-        base: the base scenario of the sweep; `runtime: ray`, or `auto` with an address, makes the trainings tasks of
+        number: the number of workers at a time; a single worker is this process.
+        base: the base scenario of the sweep; with `runtime: ray`, or `auto` and an address, the trainings are tasks of
             a cluster.
-        address: of an existing Ray cluster; None starts one on this machine.
-        own: the user's objects, whose modules the workers import.
-        folder: the directory of the sweep, which all workers must see.
-        actors: client actors that each training spans; 0: it stays in its worker.
-        wait_for: what the cluster must have before the first training begins, by Ray's names.
+        address: the address of an existing Ray cluster; None starts a cluster on this machine.
+        own: the user's objects; the workers import the modules of these objects.
+        folder: the directory of the sweep, which all workers must be able to access.
+        actors: the number of client actors of each training; 0: the worker itself trains.
+        wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
     """
     if _trains_on_ray(base, address):
         from fedray.runtime.ray.tasks import run_as_tasks
@@ -392,14 +393,14 @@ def make_workers(
 
 @contextmanager
 def _open_pool(number: int) -> Iterator[Submit]:
-    """A pool of processes; what is interrupted in them is resumed from its checkpoint."""
+    """Opens a pool of processes; an interrupted training is resumed from its checkpoint."""
     _start_tracker()
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
     def submit(job: TrialTask) -> Future[Outcome]:
-        # A terminal sends them to children too. A blocked signal stays blocked in a child that begins meanwhile. And
-        # `multiprocessing` runs the script in each process that it starts: one without a guard would begin again
+        # A terminal sends signals to children too. A blocked signal stays blocked in a child that starts meanwhile.
+        # `multiprocessing` runs the main script in each child: a script without a guard would start again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINAL)
         script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
@@ -416,14 +417,14 @@ def _open_pool(number: int) -> Iterator[Submit]:
     try:
         yield submit
         pool.shutdown()
-    finally:  # after an error or Ctrl-C there may be some
+    finally:  # some may be left after an error or Ctrl-C
         ending.hooks.remove(kill_workers)
         kill_workers()
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _start_tracker() -> None:
-    """Starts the process that removes semaphores which an ended process has left, and keeps it from warning of them."""
+    """Starts the process that removes the semaphores of ended processes, and silences its warnings of them."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
     try:
@@ -440,15 +441,15 @@ def _trains_on_ray(base: Scenario, address: str | None) -> bool:
 
 
 def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> None:
-    """Refuses `trial.actors` where no actor would train.
+    """Refuses `trial.actors` if no actor would train.
 
     Args:
         sweep: the sweep.
-        base: its base scenario.
-        address: of an existing Ray cluster, if one is given.
+        base: the base scenario of the sweep.
+        address: the address of an existing Ray cluster, if one is given.
 
     Raises:
-        BadInput: says what to change.
+        BadInput: no actor would train; the message says what to change.
     """
     if not sweep.actors:
         return
@@ -461,9 +462,9 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
 
 
 def _end_with_parent() -> None:
-    """Makes a worker end with the process that made it, however that ends; Ctrl-C is left to that process.
+    """Makes a worker end with its parent process, however the parent ends; only the parent handles Ctrl-C.
 
-    What it warns of is a line on stderr: no warning reaches the process that made it.
+    The worker prints its warnings on stderr: no warning reaches the parent.
     """
     say_notes(partial(print, file=sys.stderr))
     for number in _OF_TERMINAL:

@@ -1,4 +1,4 @@
-"""A sweep from its file to its directory: what `fedray tune` does."""
+"""Runs a sweep from its file to its directory, as `fedray tune` does."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
 from fedray.tuning.trial import make_workers, refuse_idle_actors, score_models
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep from its file to its directory: what `fedray tune` does.
+# Runs a sweep from its file to its directory, as `fedray tune` does.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a sweep leaves in its directory: the table of trials, the winners as scenarios, the summary, the page.
+# Writes the results of a sweep to its directory: the table of trials, the winners as scenarios, summary and page.
 
 log = logging.getLogger("fedray")
 
 
 def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
-    """Writes everything and returns the summary.
+    """Writes the results of a sweep and returns the summary.
 
     Args:
-        state: of the search.
-        report: whether the page is drawn.
+        state: the state of the search.
+        report: whether to draw the page of the sweep.
 
     Raises:
         FedrayError: no trial came to its end.
@@ -81,7 +81,7 @@ def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
 
 
 def find_winners(study: optuna.Study) -> list[FrozenTrial]:
-    """The best trial, the first of several that are equal; or the Pareto front, the first objective's best in front.
+    """Finds the best trial, or the Pareto front, sorted by the first objective; the first of equal trials wins.
 
     Example:
         >>> study = optuna.create_study(direction="maximize")
@@ -94,16 +94,16 @@ def find_winners(study: optuna.Study) -> list[FrozenTrial]:
     if not complete:
         return []
     sign = -1 if study.directions[0] == optuna.study.StudyDirection.MAXIMIZE else 1
-    if len(study.directions) == 1:  # of equal ones the first; storages give any of them
+    if len(study.directions) == 1:  # of equal trials the first; storages return any of them
         return [min(complete, key=lambda trial: (sign * trial.values[0], trial.number))]
     found: dict[str, FrozenTrial] = {}
     for trial in sorted(study.best_trials, key=lambda t: (sign * t.values[0], t.number)):
-        found.setdefault(repr(sorted(trial.params.items())), trial)  # a repeated trial wins once
+        found.setdefault(repr(sorted(trial.params.items())), trial)  # of repeated trials only one wins
     return list(found.values())
 
 
 def count_trials(state: SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
-    """How many trials there were, and what looking up has saved."""
+    """Counts the trials by state, and the training time that looking up values has saved."""
     notes = [trial_note(trial) for trial in trials]
     answers = [note.get("how") for note in notes]
     states = [WORDS.get(trial.state, "running") for trial in trials]
@@ -120,7 +120,7 @@ def count_trials(state: SearchState, trials: list[FrozenTrial]) -> dict[str, Any
 
 
 def describe_summary(summary: dict[str, Any]) -> str:
-    """The summary in one line.
+    """Describes the summary in one line.
 
     Example:
         >>> describe_summary({"trials": 50, "complete": 50, "pruned": 0, "failed": 0, "trainings": 1, "looked_up": 49,
@@ -136,12 +136,12 @@ def describe_summary(summary: dict[str, Any]) -> str:
 
 
 def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
-    """`trials.parquet`: one row a trial; values and params are structs with a field each."""
+    """Writes `trials.parquet`: a row per trial; the columns `values` and `params` are structs."""
     rows, types = [], _types(state.sweep.space)
     names = [objective.name for objective in state.sweep.objectives]
     for trial in trials:
         note, cells = trial_note(trial), dict[str, Any]()
-        for parameter in state.sweep.space:  # by column; `space.read_params` reads them
+        for parameter in state.sweep.space:  # by column, for `space.read_params`
             value = trial.params.get(parameter.key)
             is_text = types[parameter.column] == pa.string() and not isinstance(value, str | None)
             if value is not None or parameter.column not in cells:
@@ -168,7 +168,7 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
-    """The type of each column: that of all values but None, or text where they differ."""
+    """Returns the type of each column: the common type of its values other than None, or text if the types differ."""
     kinds: dict[str, set[type]] = {}
     for parameter in space:
         given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}
@@ -180,7 +180,7 @@ def _types(space: Sequence[Parameter]) -> dict[str, Any]:
 
 
 def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
-    """A winner: its values, and its scores on the test set, which nothing has looked at before."""
+    """Returns the values of a winner, and its scores on the test set, which the search has not used."""
     scenario = state.sweep.scenario(trial.params)
     folder = state.out / trial_note(trial)["run"]
     rows = score_models(folder, scenario, state.own, test=True)
@@ -199,7 +199,7 @@ def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
 
 
 def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
-    """`best.yaml`, and with several objectives the whole front under `pareto/`."""
+    """Writes `best.yaml` and, with several objectives, the whole Pareto front under `pareto/`."""
     several = len(state.sweep.objectives) > 1
     plain.write_atomically(state.out / "best.yaml", _write_text(state, winners[0], first=several).encode())
     if several:
@@ -212,7 +212,7 @@ def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
 
 
 def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """A winner as a scenario file that runs as it stands; `first`: it is the first of a front of several."""
+    """Returns a winner as the text of a complete scenario file; `first`: whether it comes first in a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -229,9 +229,9 @@ def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep from its file to its directory: what `fedray tune` does.
+# Runs a sweep from its file to its directory, as `fedray tune` does.
 
-CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may differ when a sweep is resumed; the last is of old sweeps
+CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may change on resuming; "together": old sweeps
 
 
 def run_sweep(
@@ -250,16 +250,16 @@ def run_sweep(
     """Runs a sweep in a directory, or goes on with one, and returns its summary.
 
     Args:
-        source: the sweep file, or its keys.
-        out: directory of the sweep; a new one, unless the sweep is resumed.
-        trials: how many trials in all; None means as many as the file says.
-        resume: whether to go on where the directory stands.
+        source: the sweep file, or the keys of a sweep.
+        out: the directory of the sweep; a new one, unless the sweep is resumed.
+        trials: the total number of trials; None means the number in the file.
+        resume: whether to go on with the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
-        address: of an existing Ray cluster; None starts one on this machine where the sweep runs on Ray.
-        wait_for: what the cluster must have before the first training begins, by Ray's names.
-        modules: names of your modules, which every worker imports first.
+        address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
+        wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
+        modules: the names of your modules; every worker imports them first.
         report: whether the page of the sweep is drawn.
-        say: called with a line about each finished trial.
+        say: a function that is called with a line about each finished trial.
 
     Raises:
         BadInput: the sweep or the directory cannot be used.
@@ -309,7 +309,7 @@ def run_sweep(
 
 
 def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
-    """Makes the sweep's directory, or checks that it holds this very sweep."""
+    """Makes the directory of a sweep, or checks that the directory already holds this very sweep."""
     copy = folder / COPY
     refuse_taken_sweep(folder, resume=resume)
     if copy.is_file():
@@ -327,7 +327,7 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep from Python: `fedray.tune`, and what it returns.
+# A sweep from Python: `fedray.tune`, and its result.
 
 TRIALS_FILE = "trials.parquet"
 MODES = {"max": "maximize", "min": "minimize"}
@@ -335,16 +335,16 @@ MODES = {"max": "maximize", "min": "minimize"}
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial of a sweep.
+    """The result of one trial of a sweep.
 
     Attributes:
-        number: its number, from 0.
+        number: the number of the trial, from 0.
         state: `complete`, `pruned`, `failed` or `running`.
-        params: the values that it tried, by scenario key: `fedray.run(scenario, **trial.params)` takes them.
-        metrics: the objectives, on held-out data; empty where the trial is not complete.
-        path: the run directory of the training that answered it, which other trials may share; None where there is
-            none.
-        error: why it failed; None where it did not.
+        params: the values that the trial tried, by scenario key: `fedray.run(scenario, **trial.params)` accepts them.
+        metrics: the values of the objectives, on held-out data; empty if the trial is not complete.
+        path: the run directory of the training that gave the trial its values; trials may share a training. None if
+            there is none.
+        error: the reason why the trial failed; None if it did not fail.
     """
 
     number: int
@@ -357,10 +357,10 @@ class TrialResult:
 
     @property
     def run(self) -> Run:
-        """The training that answered the trial.
+        """The training that gave the trial its values.
 
         Raises:
-            FedrayError: there is none.
+            FedrayError: the trial has no training.
         """
         if self.path is None or not (self.path / "scenario.yaml").is_file():
             raise FedrayError(f"trial {self.number} has no run directory: it is {self.state}")
@@ -368,28 +368,28 @@ class TrialResult:
 
     @property
     def metrics_dataframe(self) -> Any:
-        """The rounds of its training as a pandas DataFrame."""
+        """The rounds of the trial's training as a pandas DataFrame."""
         return self.run.metrics_dataframe
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the newest checkpoint of its training."""
+        """The folder of the newest checkpoint of the trial's training."""
         return self.run.checkpoint
 
 
 class SweepResult:
-    """The directory of a sweep: a sequence of trials, in the order of their numbers."""
+    """The results in the directory of a sweep: a sequence of trials, in the order of their numbers."""
 
     def __init__(self, path: Path, modules: tuple[str, ...] = ()) -> None:
-        """Reads the trials.
+        """Reads the trials of a sweep.
 
         Args:
-            path: the directory.
-            modules: the user's modules that register names it uses, already imported.
+            path: the directory of the sweep.
+            modules: the user's modules that register names the sweep uses, already imported.
 
         Raises:
-            BadInput: this is no directory of a sweep, or the sweep has not ended.
-            Damaged: a file of it cannot be read.
+            BadInput: `path` is no directory of a sweep, or the sweep has not ended.
+            Damaged: a file of the directory cannot be read.
         """
         if not has_sweep(path):
             raise BadInput(f"{path} is no sweep (it has no {COPY}): give the --out of a sweep")
@@ -409,8 +409,8 @@ class SweepResult:
         """Opens the directory of a sweep, as `fedray tune` leaves it.
 
         Args:
-            path: the directory.
-            modules: your modules that register names it uses, to import first.
+            path: the directory of the sweep.
+            modules: your modules that register names the sweep uses; they are imported first.
         """
         import_modules(modules)
         return cls(expand_user_path("path", str(path)), modules)
@@ -426,20 +426,20 @@ class SweepResult:
 
     @property
     def errors(self) -> list[FedrayError]:
-        """Why trials failed, in the order of their numbers; empty where none did."""
+        """The errors of the trials that failed, in the order of their numbers; empty if no trial failed."""
         return [trial.error for trial in self._trials if trial.error is not None]
 
     @property
     def summary(self) -> dict[str, Any]:
-        """`summary.json`: how many trials and trainings there were, and the winners with their test scores."""
+        """The content of `summary.json`: numbers of trials and trainings, and the winners with their test scores."""
         return read_sealed(self.path / "summary.json", RESTORE)
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
-        """The best complete trial; the first of several that are equal.
+        """Returns the best complete trial; of several equal trials the first.
 
         Args:
-            metric: an objective of the sweep; None means the first.
-            mode: `max` or `min`; None means the direction that the sweep searched in.
+            metric: the name of an objective of the sweep; None means the first.
+            mode: `max` or `min`; None means the direction of the search.
 
         Raises:
             BadInput: the sweep has no such objective, or there is no such mode.
@@ -455,10 +455,10 @@ class SweepResult:
         return min(done, key=lambda trial: (sign * trial.metrics[objective.name], trial.number))
 
     def get_dataframe(self) -> Any:
-        """One row a trial as a pandas DataFrame: objectives and parameters have a column each.
+        """Returns a pandas DataFrame with a row for each trial, and a column for each objective and parameter.
 
-        Where trials have several seeds or folds, `OBJECTIVE_standard_error` is there too. A searched key takes the
-        place of a column of the same name, such as `rounds`.
+        If the trials have several seeds or folds, there is a column `OBJECTIVE_standard_error` too. A searched key
+        replaces a column of the same name, such as `rounds`.
         """
         fields = {name: self._fields(name) for name in ("values", "params")}
         known = {name for columns in fields.values() for name in columns}
@@ -474,7 +474,7 @@ class SweepResult:
         return pa.table(columns).to_pandas()
 
     def _fields(self, name: str) -> dict[str, Any]:
-        """The fields of a column of structs, by name."""
+        """Returns the fields of a column of structs, by name."""
         column = self._table[name].combine_chunks()
         return {each.name: column.field(each.name) for each in column.type}
 
@@ -492,7 +492,7 @@ class SweepResult:
 
 
 def _read_trial(out: Path, row: Mapping[str, Any], modules: tuple[str, ...], space: Sequence[Parameter]) -> TrialResult:
-    """A trial from its row of `trials.parquet`."""
+    """Reads a trial from its row of `trials.parquet`."""
     folder = row["run_directory"]
     return TrialResult(
         number=int(row["number"]),
@@ -523,21 +523,22 @@ def tune(
 
     Args:
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
-        out: directory of the sweep; None means a temporary one, which stays until `fedray clean`.
-        trials: how many trials in all; None means as many as the sweep says.
+        out: the directory of the sweep; None means a temporary one, which stays until `fedray clean`.
+        trials: the total number of trials; None means the number in the sweep.
         resume: whether to go on with the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
-        address: of an existing Ray cluster; None starts one on this machine where the sweep runs on Ray.
-        wait_for: what the cluster must have before the first training begins, as in `{"hpc": 32}`.
-        modules: your modules that register names, which every worker imports first.
+        address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
+        wait_for: the resources that the cluster must have before the first training begins, as in `{"hpc": 32}`.
+        modules: your modules that register names; every worker imports them first.
         report: whether the page of the sweep is drawn.
-        progress: whether a line is printed for each finished trial, to stderr; None means in a notebook only.
-        objects: none: other processes and later calls train the trials. Give your data, model or method a name with
+        progress: whether to print a line to stderr for each finished trial; None prints in a notebook only.
+        objects: no Python objects are accepted, because other processes and later calls train the trials. Give your
+            data, model or method a name with
             `fedray.register` in a module, write the name in the scenario, and pass the module.
 
     Raises:
         BadInput: the sweep or the directory cannot be used, or an object was passed.
-        FedrayError: no trial came to its end; `SweepResult.from_path` has their errors.
+        FedrayError: no trial came to its end; `SweepResult.from_path(out).errors` lists the reasons.
 
     Example:
         >>> keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}
