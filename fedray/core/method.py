@@ -1,4 +1,4 @@
-"""A method as data: its phase of training, what the phase is composed of, and the models that answer.
+"""Defines a method as data: its phase of training, the parts of a phase, and the models that predict.
 
 Example:
     >>> from fedray.features.correction import Vectors
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 # The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
 # works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
 
-SENT = "broadcast/"  # how the names of a server's extra tensors begin of which clients get rows
+SENT = "broadcast/"  # prefix of those of a server's extra tensors that clients receive rows of
 ENSEMBLE = "ensemble"
 HEADS = "heads"
-READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # what a loss may ask for
+READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # values of `LocalLoss.reads`
 
 
 class Seen(NamedTuple):
-    """What a model says about a batch.
+    """The outputs of a model for a batch.
 
     Attributes:
-        outputs: Its raw outputs, `[B, C]`.
-        features: The inputs of its last layer, `[B, f]`, where the loss reads `features`; else None.
+        outputs: Raw outputs of the model, `[B, C]`.
+        features: Inputs of the model's last layer, `[B, f]`, if `reads` of the loss has `features`; else None.
     """
 
     outputs: Tensor
@@ -65,24 +65,25 @@ class Seen(NamedTuple):
 
 
 class LossContext(NamedTuple):
-    """What a loss may read beside outputs and targets.
+    """What a loss may use besides outputs and targets.
+
+    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None unless `LocalLoss.reads` names them.
 
     Attributes:
         objective: The network's own loss, (outputs, targets) -> `[B]`.
         round: The round, from 0.
         client: The client's id, a tensor of one number.
-        model: Which of the K models is trained, from 0, a tensor of one number.
-        inputs: What the network was given, `[B, ...]`, where the loss reads `inputs`; else None.
-        features: The inputs of the network's last layer, `[B, f]`, where the loss reads `features`; else None.
-        network: Inputs `[n, ...]` -> raw outputs `[n, C]` of the model as it is now, in training mode and with
-            gradient, where the loss reads `network`; else None.
-        broadcast: What the broadcast model says (`Seen`), in evaluation mode and without gradient, where the loss reads
-            it; else None.
-        previous: What the model says that the client had trained last time (the broadcast one, if there is none), where
-            the loss reads it; else None.
-        ensemble: The raw outputs of all K models as the round began, `[K, B, C]`, in evaluation mode and without
-            gradient, where the loss reads it; else None.
-        shared: The model's row of the server's tensor that the loss names; None where it names none.
+        model: Index of the model that is trained, 0 to K - 1, a tensor of one number.
+        inputs: The network's inputs, `[B, ...]`.
+        features: The inputs of the network's last layer, `[B, f]`.
+        network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
+            with gradient.
+        broadcast: Outputs of the broadcast model (`Seen`), in evaluation mode and without gradient.
+        previous: Outputs (`Seen`) of the model that the client trained the last time, or of the broadcast model if
+            there is none.
+        ensemble: The raw outputs of all K models as they were when the round began, `[K, B, C]`, in evaluation mode
+            and without gradient.
+        shared: The model's row of the server's tensor `LocalLoss.shared`; None if the loss names no tensor.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -99,17 +100,17 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the code of a local training may read of the lanes of a block.
+    """What the code of a local training may use of the lanes of a block.
 
     Attributes:
         round: The round, from 0.
-        client: Ids of the clients, `[W]` int64.
-        model: Which of the K models each lane trains, `[W]` int64.
-        broadcast: The models that they received, `[W, d]`.
-        previous: The models that they trained last, `[W, d]`; None where nothing reads them.
-        ensemble: All models of each lane's world as the round began, `[W, K, d]`; None where nothing reads them.
-        size: Training rows of the clients, `[W]` int64; None in a trial.
-        shared: The models' rows of the server's tensor that the loss names, `[W, ...]`; None where it names none.
+        client: Id of each lane's client, `[W]` int64.
+        model: Index of the model that each lane trains, 0 to K - 1, `[W]` int64.
+        broadcast: The model that each lane's client received, `[W, d]`.
+        previous: The model that each lane's client trained the last time, `[W, d]`; None if no code uses these models.
+        ensemble: All models of each lane's world when the round began, `[W, K, d]`; None if no code uses them.
+        size: Number of training samples of each lane's client, `[W]` int64; None in a trial.
+        shared: Each model's row of the server's tensor `LocalLoss.shared`, `[W, ...]`; None if the loss names none.
     """
 
     round: int
@@ -123,15 +124,15 @@ class Reading(NamedTuple):
 
 
 class LocalLoss(NamedTuple):
-    """A loss instead of the network's own.
+    """A loss that replaces the network's own loss.
 
     Attributes:
-        function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.
-        reads: Which of `READS` the context has; with `heads` the outputs are `[B, H, C]`, those of H heads, which the
-            network puts out in training.
-        name: What messages call it.
-        shared: Name of a tensor in the server's `state.extra` of which clients get their model's row: `broadcast/...`.
-        example: Such a row, of the first models; fedray fills it in.
+        function: A function (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each sample, `[B]`.
+        reads: Those entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: the network
+            returns the outputs of H heads in training.
+        name: Name of the loss in messages.
+        shared: Name of a tensor in the server's `state.extra`, `broadcast/...`. Clients receive its row for their model.
+        example: A row of the tensor `shared` for the first models; fedray fills it in.
 
     Example:
         Label smoothing, and a gradient whose norm is at most 1.
@@ -154,20 +155,21 @@ class LocalLoss(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """What a transformation of the gradient may read beside the gradient and the parameters `[p]`.
+    """What a transformation of the gradient may use besides the gradient and the parameters `[p]`.
 
     Attributes:
         round: The round, from 0.
         client: The client's id, a tensor of one number.
         step: The step of this local training, from 0.
-        steps: How many steps it has, a tensor of one number.
+        steps: Number of steps of this local training, a tensor of one number.
         lr: Learning rate of the round.
-        rows: Rows of the batch, a tensor of one number.
-        gradient_at: Parameters `[p]` -> the gradient of the batch's mean loss there, `[p]`.
-        sample_gradients: Parameters `[p]` -> the gradient of each row's loss there, `[B, p]`; 0 for padding.
-        noise: Standard normal numbers of this client and step, `[p]` or as many as the transformation says, where it
-            asks for them; else None.
-        size: Training rows of the client, a tensor of one number; 1 in a trial.
+        rows: Number of samples in the batch, a tensor of one number.
+        gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at them, `[p]`.
+        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at them, `[B, p]`; 0 for
+            padding.
+        noise: Standard normal numbers of this client and step, `[p]` or `[Transform.numbers]`; None unless
+            `Transform.noise` is true.
+        size: Number of training samples of the client, a tensor of one number; 1 in a trial.
     """
 
     round: int
@@ -186,12 +188,14 @@ class Transform(NamedTuple):
     """A transformation of the gradient: a pair of functions as in optax, for one client's parameters as one vector.
 
     Attributes:
-        init: Parameters `[p]` -> what it remembers: a tensor, or tuples, lists and dicts of tensors; `()` for nothing.
-        update: (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
+        init: A function: parameters `[p]` -> the first state of the transformation, which is a tensor, or tuples, lists
+            and dicts of tensors; `()` for no state.
+        update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
         noise: Whether the context has noise.
-        name: What messages call it.
-        numbers: How many numbers of noise the context has; None: one for each parameter.
-        at: (parameters `[p]`, noise) -> the parameters `[p]` at which a step takes its gradient; None: where it is.
+        name: Name of the transformation in messages.
+        numbers: Number of noise values in the context; None means one for each parameter.
+        at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed; None means
+            at the current parameters.
     """
 
     init: Callable[[Tensor], Any]
@@ -203,13 +207,13 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation that says where a step takes its gradient; None if the step takes it where it is.
+    """Returns the transformation that chooses where the gradient is computed; None if none of them has `at`.
 
     Args:
-        rules: Those of one local training.
+        rules: The transformations of one local training.
 
     Raises:
-        BadInput: Two of them say it.
+        BadInput: Two transformations have `at`.
     """
     found = [rule for rule in rules if rule.at is not None]
     if len(found) > 1:
@@ -222,13 +226,14 @@ class RateSchedule(NamedTuple):
     """A course of the learning rate over the rounds of a run, as a factor; within a round the rate stays.
 
     Attributes:
-        kind: constant; cosine and linear fall to `floor` in `rounds` rounds and stay there; step falls at some rounds.
-        rounds: Length of the fall of cosine and linear, which need it.
-        floor: The last factor of cosine and linear.
-        warmup: Rounds in which the factor rises to what the kind says: `(t + 1) / warmup` of it in round t.
-        at: The rounds of a step, from 0.
-        gamma: The factor of each step.
-        restart: Whether cosine and linear begin to fall again every `rounds` rounds (warm restarts), and do not stay.
+        kind: The course. `constant` stays at 1; `cosine` and `linear` fall to `floor` within `rounds` rounds and stay
+            there; `step` falls by the factor `gamma` at each of the rounds in `at`.
+        rounds: Number of rounds in which `cosine` and `linear` fall; both kinds require it.
+        floor: The last factor of `cosine` and `linear`.
+        warmup: Number of rounds at the start in which round t multiplies the factor by `(t + 1) / warmup`.
+        at: The rounds, from 0, at which `step` falls.
+        gamma: The factor of each fall of `step`.
+        restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts).
 
     Source: Loshchilov, Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, ICLR 2017, equation 5.
     """
@@ -254,37 +259,37 @@ class RateSchedule(NamedTuple):
 
 
 def reads_ensemble(loss: LocalLoss | None) -> bool:
-    """Whether a loss reads the outputs of all K models, so that clients need them all."""
+    """Returns whether a loss uses the outputs of all K models; clients must then receive all of these models."""
     return loss is not None and ENSEMBLE in loss.reads
 
 
 def count_shared(loss: LocalLoss | None) -> int:
-    """Counts the numbers that a job receives because a loss reads a tensor of the server."""
+    """Returns how many numbers a job receives because the loss uses a tensor of the server."""
     return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:
-    """Returns the `init` of a transformation that remembers nothing."""
+    """Returns the empty state `()`: the `init` of a transformation without state."""
     return ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Random changes of the inputs that clients train on, drawn anew in every step; models answer on rows as they are.
+# Random changes of the inputs that clients train on, drawn anew in every step; models predict from unchanged inputs.
 
 AugmentationForm = Literal["rows", "row", "batch"]
 
 
 class Augmentation(NamedTuple):
-    """A random change of rows.
+    """A random change of training samples.
 
     Attributes:
-        function: What changes them. Inputs are as the data set has them, before they are standardized, and keep their
-            shape; targets are classes, or in their own units.
-        form: What the function takes: `rows`, (inputs `[n, ...]` of several clients and steps, uniform numbers
-            `[n, numbers]`) -> inputs; `row`, one input -> the input; `batch`, (inputs `[B, ...]`, targets `[B]` or
-            `[B, q]`) of one client and step -> inputs, or inputs and targets.
-        name: What messages call it.
-        numbers: How many uniform numbers a row of the form `rows` gets.
+        function: The function that changes the samples. Its inputs are not standardized yet, and must keep their shape.
+            Its targets are classes, or numbers in the units of the data set.
+        form: The signature of the function. `rows`: (inputs `[n, ...]` of several clients and steps, uniform numbers
+            `[n, numbers]`) -> inputs. `row`: one input -> the changed input. `batch`: (inputs `[B, ...]`, targets `[B]`
+            or `[B, q]`) of one client and step -> inputs, or inputs and targets.
+        name: Name of the augmentation in messages.
+        numbers: Number of uniform numbers for each sample, in the form `rows`.
     """
 
     function: Callable[..., Any]
@@ -294,19 +299,19 @@ class Augmentation(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A piece of a client's job: what some methods do before and behind its training, and what the rooms must know of it.
+# A piece of a client's job: what some methods do before and after its training, and what other packages must know of it.
 #
 # The usual job has no pieces: it starts from the broadcast model, trains, and sends the difference. Each piece of
-# `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and behind it (`end`), in the
-# order of the tuple. Everything else that a piece needs is a fact that schedules, clocks, engines and runtimes ask of
-# all pieces alike, so that none of them knows a feature by its name.
+# `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and afterwards (`end`), in the
+# order of the tuple. A piece states everything else as properties. Schedules, clocks, engines and runtimes ask all
+# pieces for these properties, and need to know no feature by name.
 
 
 class Piece:
-    """What all pieces have: a piece overrides what is true of it.
+    """The base class of all pieces; a piece overrides the methods and properties in which it differs.
 
     Attributes:
-        takes: The arguments of the functions that a piece of this kind is made of, by their names.
+        takes: Name of each function that a piece of this kind is made of -> the arguments of that function.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
@@ -316,7 +321,7 @@ class Piece:
         return update
 
     def end(self, update: Any) -> Any:
-        """Changes what they have become, what the clients keep of it, and what they send."""
+        """Changes the trained updates: the result, what the clients keep, and what they send."""
         return update
 
     @property
@@ -326,7 +331,7 @@ class Piece:
 
     @property
     def kept_numbers(self) -> int | None:
-        """Numbers of each of these vectors; None: as many as a model has."""
+        """Length of each private vector; None means the length of a model."""
         return None
 
     @property
@@ -336,106 +341,106 @@ class Piece:
 
     @property
     def up_vectors(self) -> int:
-        """Vectors of a model's length that a client sends beside its delta."""
+        """Number of vectors of a model's length that a client sends with its delta."""
         return 0
 
     @property
     def down_vectors(self) -> int:
-        """Vectors of a model's length that a client receives beside the model."""
+        """Number of vectors of a model's length that a client receives with the model."""
         return 0
 
     @property
     def up_numbers(self) -> int:
-        """Further numbers that a job sends."""
+        """How many further numbers a job sends."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Further trainings of a job, of as many steps."""
+        """Number of further trainings of a job; each has as many steps as the first."""
         return 0
 
     @property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in these."""
+        """How clients train in each of the further trainings."""
         return ()
 
     def with_locals(self, change: Callable[[Local], Local]) -> Piece:
-        """Returns the piece with other ways to train in its trainings."""
+        """Returns the piece with `change` applied to the `Local` of each of its further trainings."""
         return self
 
     @property
     def couples(self) -> bool:
-        """Whether the models of a client read each other in every step, so that its K jobs must share a block."""
+        """Whether each step of a client's model uses the client's other models; its K jobs then share a block."""
         return False
 
     @property
     def reads_models(self) -> bool:
-        """Whether a job reads all models of its world, not its own alone."""
+        """Whether a job needs all models of its world, and not only its own model."""
         return False
 
     @property
     def reads_final(self) -> bool:
-        """Whether it reads the trained models themselves, and not only what training has changed."""
+        """Whether the piece needs the trained models themselves, and not only their deltas."""
         return False
 
     @property
     def calls_module(self) -> bool:
-        """Whether it runs the network's module, which then trains one block at a time."""
+        """Whether the piece calls the network's module, which then trains one block at a time."""
         return False
 
     @property
     def begins(self) -> int:
-        """The first round whose scores are the method's."""
+        """The first round whose scores count as scores of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
-        """Returns what jobs from models of different rounds must have in common to share a block."""
+        """Returns a key for models of round t; jobs of different rounds may share a block if their keys are equal."""
         return None
 
     @property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty: all train the whole one."""
+        """The network that each tier trains; empty if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
+        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Arithmetic of a step as a share of the whole network's, `[J]`; None: all of it."""
+        """Returns the arithmetic of a step, as a share of the whole network's, `[J]`; None means all of it."""
         return None
 
     @property
     def answers(self) -> bool:
-        """Whether known clients answer with models of their own."""
+        """Whether known clients predict with models of their own."""
         return False
 
     def own_models(self, site: Any, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns the models with which a known client answers.
+        """Returns the models with which a known client predicts.
 
         Args:
             site: The worker on which the client lives (`training.update.Site`).
             plan: The client's K jobs.
             broadcast: The models of the server, `[K, d]`.
-            tier: The client's.
+            tier: Index of the client's tier.
 
         Returns:
-            K models, or K of each further training, `[P * K, d]`.
+            K models, or K models of each of P further trainings, `[P * K, d]`.
         """
         raise NotImplementedError
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the answers of all models by weights of their own."""
+        """Whether known clients weigh the predictions of all models by weights of their own."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
-        """What `fedray check` says of it, and in which line; None: nothing."""
+        """Returns what `fedray check` prints about the piece and the line it belongs to; None if nothing is printed."""
         return None
 
 
 class KeepModel(Piece):
-    """A client keeps the model that it has trained, which a loss reads the next time (MOON)."""
+    """Keeps the model that a client has trained; a loss uses this model the next time (MOON)."""
 
     NAME = "previous"
 
@@ -452,9 +457,9 @@ class KeepModel(Piece):
 
 
 class Work:
-    """What clients do in place of descending, one job at a time, on a processor.
+    """Work that clients do in place of gradient descent, one job at a time, on a CPU.
 
-    `kept` is what a process remembers between rounds: nothing that it could not compute again.
+    `kept` is a cache that a process has between rounds. It holds only what the process can compute again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -462,21 +467,21 @@ class Work:
 
         Args:
             site: The worker (`training.update.Site`).
-            kept: What the process remembers.
+            kept: The cache of the process.
             t: The round, from 0.
-            state: What the server knows.
+            state: The state of the server.
         """
 
     def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Does one job: the statistics for the server's step, and the job's loss, `[1]`."""
+        """Does one job; returns the statistics for the server's step, and the job's loss, `[1]`."""
         raise NotImplementedError
 
     def kept_numbers(self, d: int) -> int:
-        """Numbers of each upload that the statistics of a round hold by themselves, for models of d numbers."""
+        """Returns how many numbers the statistics of a round keep for each upload, for models of d numbers."""
         return d
 
     def describe(self) -> tuple[str, str]:
-        """What does it, and what it does, in the place of an engine's name and reason."""
+        """Returns two texts that stand for an engine's name and reason: what does the work, and what the work is."""
         return type(self).__name__, "its work is code"
 
 
@@ -757,11 +762,11 @@ class Phase:
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty: all train the whole one."""
+        """The network that each tier trains; empty if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
+        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -771,7 +776,7 @@ class Phase:
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the answers of all models by weights of their own."""
+        """Whether known clients weigh the predictions of all models by weights of their own."""
         return any(piece.weighs for piece in self.pieces)
 
     @property

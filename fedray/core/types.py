@@ -52,7 +52,7 @@ Lanes = Literal["auto", "compiled", "torch"]  # what trains: compiled kernels wh
 # The smallest predicted variance, in standardized units of the target (Lakshminarayanan et al. 2017, section 2.2.1).
 VARIANCE_FLOOR = 1e-6
 
-# The samples of one forward pass outside training. The number is fixed: the packing of the work must not change metrics.
+# The samples of one forward pass outside training. The number is fixed, as the packing of work must not change metrics.
 EVALUATED_ROWS = 500
 EVALUATED_CLIENTS = 10_000  # known clients evaluated one by one, by lowest ids; all others count as new clients
 
@@ -267,7 +267,7 @@ class Uploads(NamedTuple):
         beside: What jobs send with the delta: a vector's change (SCAFFOLD), `[J, d]`, or measurements, `[J, m]`.
         key: Key that each job's random numbers are computed from, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
-        columns: Rising indices of the trained numbers among all d, `[s]`; the others' delta is 0. None: all are trained.
+        columns: Rising indices of the trained numbers, `[s]`; all other numbers have delta 0. None: all are trained.
         losses: Mean losses of all K received models on each client's samples, `[J, K]`, which `Phase.choose` needs.
     """
 
