@@ -67,7 +67,7 @@ class Seen(NamedTuple):
 class LossContext(NamedTuple):
     """What a loss may use besides outputs and targets.
 
-    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None unless `LocalLoss.reads` names them.
+    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None if `LocalLoss.reads` lacks them.
 
     Attributes:
         objective: The network's own loss, (outputs, targets) -> `[B]`.
@@ -131,7 +131,7 @@ class LocalLoss(NamedTuple):
         reads: Those entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: the network
             returns the outputs of H heads in training.
         name: Name of the loss in messages.
-        shared: Name of a tensor in the server's `state.extra`, `broadcast/...`. Clients receive its row for their model.
+        shared: Name of a tensor in the server's `state.extra`, `broadcast/...`; clients receive the row of their model.
         example: A row of the tensor `shared` for the first models; fedray fills it in.
 
     Example:
@@ -299,7 +299,7 @@ class Augmentation(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A piece of a client's job: what some methods do before and after its training, and what other packages must know of it.
+# A piece of a client's job: what some methods do before and after its training, and what others must know about it.
 #
 # The usual job has no pieces: it starts from the broadcast model, trains, and sends the difference. Each piece of
 # `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and afterwards (`end`), in the
@@ -435,7 +435,7 @@ class Piece:
         return False
 
     def describe(self) -> tuple[str, str] | None:
-        """Returns what `fedray check` prints about the piece and the line it belongs to; None if nothing is printed."""
+        """Returns the name and the text of the line that `fedray check` prints for the piece; None: no line."""
         return None
 
 
@@ -489,16 +489,16 @@ class Work:
 # A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the parts of a stack exchange: they train side by side, and their servers may then learn from all uploads.
+# What the parts of a stack exchange. The parts train side by side; each server may then learn from all uploads.
 
 
 class PartStep(NamedTuple):
-    """What one part of a stack has gone through in a round.
+    """The course of one part of a stack in a round.
 
     Attributes:
-        before: Its state before the round.
-        after: Its state behind its own server's step.
-        stats: What its clients have sent; empty where none has trained.
+        before: State of the part before the round.
+        after: State of the part after the step of its own server.
+        stats: Statistics of the part's uploads; empty if no client has trained.
     """
 
     before: State
@@ -506,19 +506,19 @@ class PartStep(NamedTuple):
     stats: Stats
 
 
-Join = Callable[[int, Sequence[PartStep]], Sequence[Tensor]]  # (round, each part's step) -> its models `[M, d]`
+Join = Callable[[int, Sequence[PartStep]], Sequence[Tensor]]  # (round, step of each part) -> models `[M, d]` of each
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A random walk as data: who holds which model, where no server does.
+# A random walk as data: which client holds which model, as there is no server.
 
 
 class Walk(NamedTuple):
     """A random walk: there is no server, and each model moves from client to client.
 
     Attributes:
-        at: The clients that hold the models at a step, `[R, K]`.
-        down: Which of these clients are out of order at that step, `[R, K]`.
+        at: A function: step -> the client that holds each model, `[R, K]`.
+        down: A function: step -> whether the client that holds each model is out of order, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -535,7 +535,7 @@ class Walk(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------
 # A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
-PREVIOUS = KeepModel.NAME  # of the private vector that holds the model that a client has trained last
+PREVIOUS = KeepModel.NAME  # name of the private vector with the model that a client trained the last time
 P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
@@ -548,14 +548,15 @@ Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state afte
 
 
 class Server(NamedTuple):
-    """How uploads become the next state.
+    """The functions that turn uploads into the next state.
 
     Attributes:
-        init: The extra state that belongs to the first models `[M, d]`.
-        reduce: Statistics of a block of uploads, made where the clients run, and merged with `+` in any order.
-        step: The state after round t, from the state before it and all statistics of the round.
+        init: A function: the first models `[M, d]` -> the extra state.
+        reduce: A function: a block of uploads -> statistics. It runs where the clients run; statistics are merged with
+            `+` in any order.
+        step: A function (state before round t, all statistics of the round, t) -> the state after round t.
         keeps: Whether the statistics hold the uploads themselves, and not only sums of them.
-        on_device: Whether `reduce` takes deltas that lie on a GPU, where they were trained.
+        on_device: Whether `reduce` accepts deltas on the GPU on which they were trained.
     """
 
     init: Callable[[Tensor], dict[str, Tensor]]
@@ -569,7 +570,7 @@ class Compressed(NamedTuple):
     """Uploads after compression.
 
     Attributes:
-        delta: What the server will read, `[J, d]`.
+        delta: The deltas that the server receives, `[J, d]`.
         own: The clients' private vectors after sending, by name, `[J, d]` each.
     """
 
@@ -578,14 +579,15 @@ class Compressed(NamedTuple):
 
 
 class Compress(NamedTuple):
-    """How uploads are compressed, and how many bytes they take.
+    """The compression of uploads, and the number of bytes that it leaves.
 
     Attributes:
-        bytes: Bytes that each job sends, `[J]`, from clients and tiers `[J]`; known before anything is trained.
-        apply: The compression itself.
-        own: Names of the private vectors that it keeps at the clients (error feedback).
-        lossless: Whether the server reads exactly what the clients computed.
-        on_device: Whether `apply` takes deltas that lie on a GPU, where they were trained.
+        bytes: A function (clients `[J]`, tiers `[J]`) -> the bytes that each job sends, `[J]`; it is called before
+            training.
+        apply: A function that compresses a block of uploads.
+        own: Names of the private vectors that the compression keeps at the clients (error feedback).
+        lossless: Whether the server receives exactly what the clients computed.
+        on_device: Whether `apply` accepts deltas on the GPU on which they were trained.
     """
 
     bytes: Callable[[IntArray, IntArray], IntArray]
@@ -597,29 +599,29 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. Where it is data alone, the fastest engines train many clients at once.
+    """How a client trains. If no field holds code, the fastest engines train many clients at once.
 
     The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
     FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
-    Code may take three places (`fedray.core.method`): those of the loss, of the data's gradient and of the optimizer.
+    Code may replace three things: the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd` or `adam`.
         lr: Learning rate of the first rounds.
         lr_decay: Factor on the learning rate.
         lr_decay_every: Rounds after which the factor applies once more.
-        momentum: Of SGD, 0 to 1.
-        weight_decay: Added to the gradient as `weight_decay * w`.
-        batch_size: Samples of a step; None means all samples of the client.
-        epochs: Passes over the client's samples; None where `steps` counts.
-        steps: Optimizer steps, whatever the client's size; None where `epochs` counts.
+        momentum: Momentum of SGD, 0 to 1.
+        weight_decay: Factor of weight decay: `weight_decay * w` is added to the gradient.
+        batch_size: Number of samples in a step; None means all samples of the client.
+        epochs: Number of passes over the client's samples; None if `steps` is given.
+        steps: Number of optimizer steps, the same for clients of any size; None if `epochs` is given.
         pull: Strength of the pull towards the received model (FedProx's mu).
-        schedule: A course of the learning rate, as a factor; None without one.
-        loss: What takes the place of the network's loss; None: nothing.
-        gradient: A transformation of the data's gradient, before the affine term; None: it stays.
-        step: In the optimizer's place, a transformation (its result times the rate is subtracted), or a function
-            (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
-        augment: Random changes of the rows of each batch, one after another.
+        schedule: A course of the learning rate, as a factor; None means the factor 1.
+        loss: The loss that replaces the network's loss; None keeps the network's loss.
+        gradient: A transformation of the data's gradient, before the affine term; None leaves the gradient unchanged.
+        step: A replacement of the optimizer: a transformation, whose result times the rate is subtracted, or a function
+            (parameters, lr=...) -> `torch.optim.Optimizer`. None keeps the optimizer.
+        augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
         >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
@@ -643,24 +645,24 @@ class Local:
     augment: tuple[Augmentation, ...] = ()
 
     def lr_at(self, t: int) -> float:
-        """Returns the learning rate: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""
+        """Returns the learning rate of round t: `lr * lr_decay ** (t // lr_decay_every)` times the schedule's factor."""
         factor = 1.0 if self.schedule is None else self.schedule.factor(t)
         return self.lr * self.lr_decay ** (t // self.lr_decay_every) * factor
 
     @property
     def optimizer_name(self) -> str:
-        """What messages call the optimizer."""
+        """Name of the optimizer in messages."""
         name = self.step.name if isinstance(self.step, Transform) else getattr(self.step, "__name__", "your own")
         return self.optimizer if self.step is None else str(name)
 
     @property
     def has_code(self) -> bool:
-        """Whether it is more than data, so that engines must call functions in every step."""
+        """Whether engines must call functions of a method or user in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     @property
     def keeps_model(self) -> bool:
-        """Whether clients keep the model that they have trained, because the loss reads it."""
+        """Whether clients keep the model that they have trained because the loss uses it the next time."""
         return self.loss is not None and PREVIOUS in self.loss.reads
 
 
@@ -670,20 +672,25 @@ class Phase:
 
     Attributes:
         models: Number of models, K.
-        schedule: Writes the plan of each round.
+        schedule: A function that writes the plan of each round.
         local: How a client trains.
-        server: How uploads become the next state.
-        compress: How uploads are compressed.
-        pieces: What clients do beside it, before and behind their training, in this order.
-        walk: Which client holds which model, where there is no server; None with a server.
-        sizes: plan -> training samples of each job `[J]`; None means those of its client.
-        steps: (plan, sizes) -> steps of each job and samples in them, `[J]` each, for the clock; None: as `local`.
-        traffic: (round, plan) -> bytes up and down of each job, `[J]` each; None: from the server and back.
-        remember: (round, state after it, plan of the jobs that counted, losses `[J]`) -> state; None keeps nothing.
-        choose: (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None: it stays as it is.
-        groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
-        work: What clients do in place of training the network by descent; None: nothing.
-        ask: What clients are asked before the server steps: another state from (state, sums), or None.
+        server: The functions that turn uploads into the next state.
+        compress: The compression of uploads.
+        pieces: What clients do before and after their training, in this order.
+        walk: Which client holds which model, if there is no server; None with a server.
+        sizes: A function: plan -> training samples of each job `[J]`; None means all samples of the job's client.
+        steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the clock; None
+            means as in `local`.
+        traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job; None means that each model
+            is sent from the server to the client and back.
+        remember: A function (round, state after the round, plan of the jobs that counted, losses `[J]`) -> state; None
+            leaves the state unchanged.
+        choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None leaves
+            the plan unchanged.
+        groups: In asynchronous training: the most sums of uploads that one call of a runtime makes; 0 in rounds.
+        work: What clients do in place of gradient descent; None means gradient descent.
+        ask: A function (state, sums) -> another state on which clients work before the server's step, or None for no
+            such work; None: clients are never asked.
     """
 
     models: int
@@ -703,21 +710,21 @@ class Phase:
     ask: Callable[[State, Stats], State | None] | None = None
 
     def add(self, *pieces: Piece) -> Phase:
-        """Returns the phase with further pieces behind its own."""
+        """Returns the phase with further pieces after its own."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> Phase:
-        """Returns the phase with other ways to train in each of its trainings."""
+        """Returns the phase with `change` applied to the `Local` of each of its trainings."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)
 
     def find(self, kind: type[P]) -> P | None:
-        """Returns the piece of a kind; None without one."""
+        """Returns the first piece of a class; None if there is none."""
         return next((piece for piece in self.pieces if isinstance(piece, kind)), None)
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """All pieces, with the one that a loss needs which reads the model that a client has trained last."""
+        """All pieces, with `KeepModel` at the end if the loss uses the model that a client trained the last time."""
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
@@ -732,32 +739,32 @@ class Phase:
 
     @cached_property
     def up_vectors(self) -> int:
-        """Vectors of a model's length that a client sends beside its delta."""
+        """Number of vectors of a model's length that a client sends with its delta."""
         return sum(piece.up_vectors for piece in self.pieces)
 
     @cached_property
     def down_vectors(self) -> int:
-        """Vectors of a model's length that a client receives for a job: the model, and those beside it."""
+        """Number of vectors of a model's length that a client receives for a job, the model included."""
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
     def passes(self) -> int:
-        """Trainings of a job, each of which deals its batches anew."""
+        """Number of trainings in a job; each of them deals the batches anew."""
         return 1 + sum(piece.passes for piece in self.pieces)
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in each of them."""
+        """How clients train in each training of a job, the main one first."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
     def couples(self) -> bool:
-        """Whether the models of a client read each other in every step."""
+        """Whether each step of a client's model uses the client's other models."""
         return any(piece.couples for piece in self.pieces)
 
     @property
     def together(self) -> int:
-        """Jobs of a client that must share a block."""
+        """Number of jobs of a client that must share a block."""
         return self.models if self.couples else 1
 
     @cached_property
@@ -781,24 +788,25 @@ class Phase:
 
     @property
     def is_personal(self) -> bool:
-        """Whether known clients have models of their own that answer for them."""
+        """Whether known clients predict with models of their own."""
         return any(piece.answers for piece in self.pieces)
 
 
 class Answer(NamedTuple):
-    """The models that answer for a state, A in each world.
+    """The models that predict, A in each world.
 
     Attributes:
-        state: Holds the models that answer, `[R * A, d]`.
-        models: Number of models of a world, A.
-        weights: Weights of the models, `[R, A]`; None means equal ones.
-        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None without any.
-        noise: Observation noise variance that the method knows, `[R]`, in standardized units; None if it knows none.
-        owner: The client whose upload each model is, `[R, A]`, -1 for models that are nobody's; None if all are.
-        tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`: none but those of `weights`,
-            among which a finite `predict.gamma` weighs; None: as for everybody.
-        combine: (world, probabilities `[A, n, C]` of its models) -> those of the ensemble `[n, C]`, for all clients;
-            None: their weighted mean.
+        state: A state whose models are those that predict, `[R * A, d]`.
+        models: Number of models in a world, A.
+        weights: Weights of the models, `[R, A]`; None means equal weights.
+        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None if there are none.
+        noise: Variance of the observation noise, `[R]`, in standardized units; None if the method does not know it.
+        owner: The client whose upload each model is, `[R, A]`, or -1 for a model that is no client's upload; None if
+            no model is an upload.
+        tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`. Only models with a weight in
+            `weights` may have one; a finite `predict.gamma` weighs among them. None: `weights` hold for all tiers.
+        combine: A function (world, probabilities of the world's models `[A, n, C]`) -> the ensemble's probabilities
+            `[n, C]`, for all clients; None means the weighted mean.
     """
 
     state: State
@@ -813,17 +821,20 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a paper: one federated training, and the models that answer.
+    """A method of a paper: one federated training, and the models that predict.
 
     Attributes:
-        name: As in the scenario.
+        name: Name of the method in the scenario.
         phase: The federated training.
-        answer: The models that answer for a state; None means the trained models themselves.
-        prepare: (state behind `Server.init`, `pooled(world)`: all training rows) -> the first state; None: as drawn.
-        one_model_per_client: Whether known client i answers with model i; as a new client, where model i has no weight.
-        parts: Of a stack: the training of each base, then that of the meta model.
-        join: Of a stack: what its parts learn from each other behind their own servers' steps; None: nothing.
-        explain_end: Why training is over, from the state, in words; empty while it goes on. None: it never is.
+        answer: A function: state -> the models that predict; None means the trained models themselves.
+        prepare: A function (state after `Server.init`, `pooled(world)` with all training samples) -> the first state;
+            None leaves the state of `Server.init` unchanged.
+        one_model_per_client: Whether known client i predicts with model i. Where model i has no weight, the client
+            predicts as a new client does.
+        parts: In a stack: the training of each base, then that of the meta model.
+        join: In a stack: what its parts learn from each other after the steps of their own servers; None: nothing.
+        explain_end: A function: state -> the reason why training is over, or an empty text while training goes on;
+            None: training never ends early.
     """
 
     name: str
@@ -837,11 +848,11 @@ class Method:
 
 
 class JobRows(NamedTuple):
-    """What the trained jobs of a plan leave for the run's tables.
+    """What the trained jobs of a plan contribute to the run's tables.
 
     Attributes:
         loss: Mean training loss of each job, `[J]`, in the order of the plan.
-        errors: Traceback of each job that failed, by its place in the plan.
+        errors: Traceback of each failed job, by the job's position in the plan.
     """
 
     loss: FloatArray
@@ -849,19 +860,19 @@ class JobRows(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A student at the server: what it learns from, and what computes it.
+# A student model at the server: what the student learns from, and what trains it.
 
 MOMENTUM = 0.9  # Chen and Chao 2021, appendix
 
 
 class Teaching(NamedTuple):
-    """What a student learns, and by which rule.
+    """The data that a student learns from, and its optimizer.
 
     Attributes:
         x: Network inputs, `[n, ...]`.
-        target: What it aims at on each: probabilities, or outputs in a regression, `[n, C]`.
-        batch_size: The most inputs of a batch.
-        optimizer: SGD with a momentum of 0.9, or Adam with torch's defaults.
+        target: The student's target for each input, `[n, C]`: probabilities, or outputs in a regression.
+        batch_size: The most inputs in a batch.
+        optimizer: `momentum`, which is SGD with a momentum of 0.9, or `adam`, which has torch's defaults.
     """
 
     x: Tensor
@@ -875,12 +886,13 @@ Train = Callable[[Sequence[Tensor], Sequence[float]], Tensor]  # (inputs of each
 
 
 class StudentEngine(NamedTuple):
-    """What computes teachers and students.
+    """The functions that compute teachers' outputs and train students.
 
     Attributes:
-        ask: Answers with a model's raw outputs, in float64.
-        begin: (network, start `[d]`, teaching) -> a function that takes the next steps and returns the student behind
-            them. A step follows the mean gradient of its batch; buffers stay the start's, and dropout is off.
+        ask: A function that returns a model's raw outputs, in float64.
+        begin: A function (network, start `[d]`, teaching) -> a function that takes the next steps and returns the
+            student after them. A step follows the mean gradient of its batch. Buffers keep their values of the start,
+            and dropout is off.
     """
 
     ask: Ask
