@@ -62,7 +62,7 @@ def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> Non
 
 
 class Unwritable(FedrayError):
-    """A file cannot be written, or its directory is gone. The machine is at fault, and the same work may succeed later."""
+    """A file cannot be written, or its directory is gone. The cause is the machine; the same work may succeed later."""
 
 
 class Lost(FedrayError):
@@ -301,11 +301,11 @@ def quote_value(value: object, most: int = 60) -> str:
 
 
 def show_line(message: object, most: int = 300) -> str:
-    r"""Returns a message, such as that of another library, as one line of printable characters.
+    r"""Returns a message, such as the message of another library, as one line of printable characters.
 
     Args:
-        message: Whatever has a text.
-        most: Characters, at most.
+        message: Any object; `str` gives its text.
+        most: The most characters that are returned.
 
     Example:
         >>> show_line("no\nsuch\x1b file ")

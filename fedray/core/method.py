@@ -645,7 +645,7 @@ class Local:
     augment: tuple[Augmentation, ...] = ()
 
     def lr_at(self, t: int) -> float:
-        """Returns round t's learning rate: `lr * lr_decay ** (t // lr_decay_every)` times the factor of the schedule."""
+        """Returns the rate of round t: `lr * lr_decay ** (t // lr_decay_every)` times the factor of the schedule."""
         factor = 1.0 if self.schedule is None else self.schedule.factor(t)
         return self.lr * self.lr_decay ** (t // self.lr_decay_every) * factor
 
