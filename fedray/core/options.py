@@ -325,7 +325,7 @@ class Section(NamedTuple):
 
     Attributes:
         kind: The dataclass with the section's keys.
-        many: `list` or `dict` if the scenario has a list of such sections, or a dict of them by name; None: one section.
+        many: `list` if the scenario has a list of such sections, `dict` if it has them by name; None: one section.
         example: The keys that messages suggest if the user gave a single value; the key of a bare number comes last.
     """
 
@@ -421,8 +421,8 @@ class MethodSpec:
         slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> a
             `TierNet` for each tier, the part of the network that the tier trains. `width` of `clients.tiers` then has
             an effect. None: all tiers train the whole network.
-        mean_field: What a model has beside a Gaussian over the network's weights: its `prior`, or a client's `site`. The
-            first rho of the Gaussian is then an option. Empty: a model is a network.
+        mean_field: What a model has beside a Gaussian over the network's weights: its `prior`, or a client's `site`.
+            The first rho of the Gaussian is then an option. Empty: a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model is several samples of a client's posterior. The number of samples is then an option.
         step: Name of the option that is a step size beside `local.lr`, with which training can diverge; empty: none.
@@ -469,8 +469,8 @@ class ReadOptions(NamedTuple):
 
     Attributes:
         target: Name of the column to predict, one column also for a regression; None if the form of the data fixes it.
-        input: The input columns: one of images, lists or text, or several of numbers, truth values and categories. None:
-            the form of the data fixes the inputs, or all other columns of a table are inputs.
+        input: The input columns: one of images, lists or text, or several of numbers, truth values and categories.
+            None: the form of the data fixes the inputs, or all other columns of a table are inputs.
         group: Name of the column with the natural clients.
         test: The test samples, in the form of the data, or the part of the data that holds them. None: the form of the
             data fixes the test samples, or they are drawn.
