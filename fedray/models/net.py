@@ -168,7 +168,7 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Returns whether the last layer is linear and only it has parameters; outputs are then linear in the parameters."""
+    """Returns whether only the last layer has parameters and is linear; outputs are then linear in the parameters."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
