@@ -242,7 +242,7 @@ def has_changed(before: nn.Module, after: nn.Module) -> bool:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Returns whether two attributes are equal; objects other than tensors, numbers, text and containers of them are."""
+    """Returns whether two attributes are equal; objects of the same type that cannot be compared count as equal."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return type(a) is type(b) and torch.equal(a, b)
     if isinstance(a, list | tuple) and type(a) is type(b):
