@@ -392,7 +392,9 @@ def densenet(
 def mobilenet_v2(
     input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, dropout: float = 0.0, norm: str = "batch"
 ) -> nn.Module:
-    """Returns a MobileNetV2 (Sandler et al. 2018); the first two strides are 1 for small images (32 x 32 ends at 4 x 4).
+    """Returns a MobileNetV2 (Sandler et al. 2018).
+
+    For small images the first two strides are 1; 32 x 32 pixels then become 4 x 4.
 
     Args:
         input_shape: `(channels, height, width)`.

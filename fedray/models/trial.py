@@ -278,7 +278,7 @@ def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) ->
 
 
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
-    """Returns outputs for the first 3 of n samples, in training with the gradient of their weighted sum, as a vector."""
+    """Returns a vector: outputs for the first 3 of n samples, and in training the gradient of their weighted sum."""
     x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
     tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
     with rng.torch_scope(0, row.device):

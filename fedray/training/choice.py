@@ -275,7 +275,7 @@ _RATE = 0.001  # at this rate wide networks with large weights stay finite
 def check_invariance(
     net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
-    """Returns whether five small lanes get the same bits when they train together and when two or three train at a time.
+    """Returns whether five small lanes get the same bits when trained together and when trained in twos and threes.
 
     An engine that trains one lane after another is invariant by construction; it is not run.
 

@@ -71,7 +71,7 @@ def _is_alike_in_all_steps(part: nn.Module) -> bool:
 
 @contextmanager
 def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Returns a context that runs on a CUDA stream on which steps can be recorded, if `wanted`; else one without effect."""
+    """Returns a context that runs on a CUDA stream on which steps can be recorded; without effect if not `wanted`."""
     if not wanted:
         yield
         return
@@ -92,7 +92,7 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
 
 
 class RecordedStep:
-    """A training step that is recorded as a CUDA graph, and replayed for full batches; to be used in `recording_stream`."""
+    """A training step, recorded as a CUDA graph and replayed for full batches; must run within `recording_stream`."""
 
     def __init__(self, step: TakeStep, batch: int) -> None:
         """Takes the function of the step, and the number of samples in a full batch."""
@@ -240,7 +240,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns the kept lane with its recorded step and the numbers of `fresh`; without one, `fresh` with a new record."""
+    """Returns the kept lane with its recorded step and the numbers of `fresh`; else `fresh` with a step to record."""
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
     kept = _KEPT.pop() if _KEPT else None

@@ -57,7 +57,7 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the part of the jobs' random keys that stands for the round; t is the round of the models at start."""
+        """Returns the part of the jobs' random keys that stands for the round; t is the round of the start models."""
         return t if self.flight is None else self.flight.turn
 
 
