@@ -111,7 +111,7 @@ class Block(NamedTuple):
 
     @property
     def min_lanes(self) -> int:
-        """Number of lanes that are computed to the end: 2, so that no kernel gets a single lane; 1 in a block of one."""
+        """Number of lanes that are computed to the end: 2, as no kernel may get a single lane; 1 in a block of one."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
@@ -154,7 +154,7 @@ def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 without data.
+    """Returns the optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 without data.
 
     Args:
         size: Number of samples of each job, n, `[J]`.
