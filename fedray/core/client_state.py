@@ -1,9 +1,9 @@
-"""Private vectors of clients: one row for each (vector name, world, client, model), kept where the client lives.
+"""Stores private vectors of clients: one row for each (vector name, world, client, model), on the client's worker.
 
 SCAFFOLD's control variates, FedDyn's corrections, the residuals of error feedback, and the models of personal methods
-are such vectors: they never leave the client. A row that was never written is zero. All rows can be saved and
-restored. Their saved form does not depend on how clients were packed into processes, so that a run can resume on
-another cluster.
+are private vectors: they never leave the client. A row that was never written is zero. All rows can be saved and
+restored. The saved form does not depend on how clients were packed into processes; so a run can resume on another
+cluster.
 
 Example:
     >>> import numpy as np, torch
@@ -38,7 +38,7 @@ class Private:
         self._rows: dict[str, dict[RowKey, Tensor]] = {}
 
     def read(self, name: str, plan: Plan) -> Tensor:
-        """Returns rows of a plan's jobs, `[J, d]`."""
+        """Returns the rows of a plan's jobs, `[J, d]`."""
         rows = self._rows.get(name, {})
         return torch.stack([rows.get(key, self._zero) for key in _row_keys(plan)])
 
@@ -49,12 +49,12 @@ class Private:
             rows[key] = value.clone()
 
     def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
-        """Returns rows of a plan's jobs `[J, d]`, with those of `default` for rows that were never written."""
+        """Returns the rows of a plan's jobs `[J, d]`; a row that was never written is taken from `default`."""
         has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
         return torch.where(has, self.read(name, plan).to(default), default)
 
     def has(self, name: str, plan: Plan) -> list[bool]:
-        """Says which jobs' rows were written before, `[J]`."""
+        """Returns for each job whether its row was written before, `[J]`."""
         rows = self._rows.get(name, {})
         return [key in rows for key in _row_keys(plan)]
 
@@ -68,7 +68,7 @@ class Private:
         return out
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Replaces all rows by those of a saved state."""
+        """Replaces all rows by the rows of a saved state."""
         self._rows = {}
         for name in _vector_names(state):
             keys = [(world, client, model) for world, client, model in state[f"{name}/keys"].tolist()]
@@ -85,12 +85,12 @@ def _vector_names(*states: dict[str, Tensor]) -> list[str]:
 
 
 def keep_vectors(state: dict[str, Tensor], names: Sequence[str] | None) -> dict[str, Tensor]:
-    """Returns the vectors of some names of a saved state; None: all."""
+    """Returns the vectors of a saved state that have one of `names`; None: all vectors."""
     return state if names is None else {key: rows for key, rows in state.items() if key.rsplit("/", 1)[0] in names}
 
 
 def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Joins the saved states of several workers, sorted by key: the result is the same for every packing."""
+    """Joins the saved states of several workers, sorted by key; the packing of clients does not change the result."""
     out = {}
     for name in _vector_names(*parts):
         with_name = [part for part in parts if f"{name}/keys" in part]
@@ -107,9 +107,9 @@ def deal_private(
     """Splits a saved state by worker: the inverse of `merge_private`.
 
     Args:
-        state: `NAME/keys` `[n, 3]` and `NAME/rows` `[n, d]` for each name.
-        worker_of: clients `[n]` -> the workers `[n]` on which they live.
-        workers: How many workers there are.
+        state: A saved state: `NAME/keys` `[n, 3]` and `NAME/rows` `[n, d]` for each name.
+        worker_of: A function: clients `[n]` -> the workers `[n]` on which these clients live.
+        workers: Number of workers.
 
     Returns:
         The part of each worker, as NumPy arrays.

@@ -1,4 +1,4 @@
-"""What fedray says: its errors, and values as text."""
+"""Defines the errors and warnings of fedray, and formats values as text."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class BadInput(FedrayError):
 
 
 class FedrayWarning(UserWarning):
-    """Something that a user should know, and that stops nothing. The command line prints it as one line."""
+    """A warning for the user; the program goes on. The command line prints the warning as one line."""
 
 
 class ScenarioWarning(FedrayWarning):
-    """Something in a scenario does less than its author may think."""
+    """A setting in a scenario has less effect than its author may expect."""
 
 
 def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
-    """Warns of something that stops nothing; Python names the line of the user's program that led to it.
+    """Issues a warning; Python names the line of the user's program that led to the warning.
 
     Args:
-        text: what a user should know, in one line.
-        category: of the warning.
+        text: The message, one line.
+        category: Class of the warning.
 
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
@@ -62,23 +62,23 @@ def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> Non
 
 
 class Unwritable(FedrayError):
-    """A file cannot be written, or its directory is gone: the machine's fault, and the same work may succeed later."""
+    """A file cannot be written, or its directory is gone. The cause is the machine; the same work may succeed later."""
 
 
 class Lost(FedrayError):
-    """State that only a worker held was lost with it.
+    """A worker was lost, and with it state that no other process held.
 
-    This is private state of clients, or a model of a random walk. The session catches the error and continues from the
-    newest checkpoint.
+    Such state is the private state of clients, or a model of a random walk. The session catches the error and continues
+    from the newest checkpoint.
     """
 
 
 class Damaged(FedrayError):
-    """A file of a run directory is missing, or is not what the run wrote; other reasons not to read it are not this.
+    """A file of a run directory is missing, or is not what the run wrote; no other read failure raises this error.
 
     Attributes:
-        reason: What is wrong with which file.
-        remedy: What to do.
+        reason: Name of the file and what is wrong with the file.
+        remedy: What the user should do.
     """
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -98,10 +98,10 @@ class Diverged(FedrayError):
 
 
 class Overflow(FedrayError):
-    """Rows of parameters that cannot be added exactly: NaN, infinite, or above 2**28 in magnitude.
+    """Rows of parameters cannot be added exactly: they hold NaN, infinity, or numbers of magnitude 2**28 or more.
 
     Attributes:
-        rows: Indices of the first such rows, at most five.
+        rows: Indices of the first rows that cannot be added, at most five.
     """
 
     def __init__(self, rows: list[int]) -> None:
@@ -117,7 +117,7 @@ class Overflow(FedrayError):
 
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each 1000 times the one before
 TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name), the largest first
-TOTAL_NAMES = {  # of a run
+TOTAL_NAMES = {  # total of a run -> name for people
     "up_bytes": "uplink",
     "down_bytes": "downlink",
     "sim_seconds": "virtual time",
@@ -128,11 +128,11 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 
 
 def name_score(name: str, *, unit: bool = False) -> str:
-    """Returns what a score, or a total of a run, is called wherever people read it.
+    """Returns the name of a score, or of a total of a run, for people.
 
     Args:
-        name: Of the score, as in `summary.json`.
-        unit: Whether the unit follows in parentheses, where it has one.
+        name: Key of the score in `summary.json`.
+        unit: Whether the unit follows in parentheses, if the score has one.
 
     Example:
         >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
@@ -150,10 +150,10 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
     """Returns the mean of a metric over the worlds, its standard deviation, and the number of worlds that have it.
 
     Args:
-        value: `mean`, `sd` and `n`; `mean` and `sd` may be None.
-        worlds: How many worlds the run has. Only some of them may have the metric (those that reached a target).
-        name: Of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
-        largest: Of the numbers that share a unit; None: the number chooses its own.
+        value: A mapping with `mean`, `sd` and `n`; `mean` and `sd` may be None.
+        worlds: Number of worlds of the run. Some worlds may lack the metric (those that did not reach a target).
+        name: Name of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
+        largest: Largest of several numbers that share a unit; None: the unit follows from the number alone.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -183,9 +183,9 @@ def format_mean(mean: float, sd: float | None, name: str = "") -> tuple[str, str
     """Returns a mean and its standard deviation with four decimals; with four digits if the mean is below 0.01.
 
     Args:
-        mean: of a score.
-        sd: its standard deviation; the text of None is empty.
-        name: of the score; rounds to a target have one decimal.
+        mean: Mean of a score.
+        sd: Standard deviation of the score; the text of None is empty.
+        name: Name of the score; rounds to a target have one decimal.
 
     Example:
         >>> format_mean(0.91, 0.00123), format_mean(0.0012345, 0.00001), format_mean(0.0, None)
@@ -196,7 +196,7 @@ def format_mean(mean: float, sd: float | None, name: str = "") -> tuple[str, str
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
-    """Returns the unit for all numbers of one axis, and what to divide them by.
+    """Returns the unit for all numbers of one axis, and the divisor that converts to this unit.
 
     Args:
         quantity: `bytes` or `seconds`.
@@ -238,12 +238,12 @@ def format_seconds(number: float) -> str:
 
 
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
-    """Returns a total of a run, one of `TOTALS` or `TARGET_NAMES`, in its unit; None stands for infinity, as in JSON.
+    """Returns a total of a run as text with a unit.
 
     Args:
-        name: Of the total.
-        value: The number.
-        largest: Of the numbers that share a unit; None: the number chooses its own.
+        name: Name of the total, in `TOTALS` or `TARGET_NAMES`.
+        value: The total, in bytes or seconds; None stands for infinity, as in JSON.
+        largest: Largest of several numbers that share a unit; None: the unit follows from the number alone.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -260,7 +260,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
 
 def format_number(value: float, name: str = "") -> str:
-    """Returns the value of the metric `name`: shares are in percent, the others have four digits.
+    """Returns the value of the metric `name` as text: shares in percent, other metrics with four digits.
 
     Example:
         >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
@@ -270,7 +270,7 @@ def format_number(value: float, name: str = "") -> str:
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
-    """Returns a number with a fixed count of significant digits, zeros included, so that numbers align in a column.
+    """Returns a number with a fixed count of significant digits, trailing zeros included, for aligned columns.
 
     Example:
         >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
@@ -280,7 +280,7 @@ def format_digits(value: float, digits: int, sign: str = "") -> str:
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric is a share, 0 to 1, that is written in percent."""
+    """Returns whether a metric is a share, 0 to 1, which is written in percent."""
     found = find_score(name)
     return found is not None and found.unit == SHARE
 
@@ -301,11 +301,11 @@ def quote_value(value: object, most: int = 60) -> str:
 
 
 def show_line(message: object, most: int = 300) -> str:
-    r"""Returns a message, such as that of another library, as one line of printable characters.
+    r"""Returns a message, such as the message of another library, as one line of printable characters.
 
     Args:
-        message: Whatever has a text.
-        most: Characters, at most.
+        message: Any object; `str` gives its text.
+        most: The most characters that are returned.
 
     Example:
         >>> show_line("no\nsuch\x1b file ")
@@ -317,7 +317,7 @@ def show_line(message: object, most: int = 300) -> str:
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
     """Returns the known word whose spelling is closest to `word`, or None if none is close.
 
-    Upper and lower case are the same, and so are `-` and `_`. A word that contains the other one is close, too.
+    Upper and lower case count as equal, and so do `-` and `_`. If one word contains the other, the two are close, too.
 
     Example:
         >>> find_nearest("Fed-Avg", ["fed_avg", "fedprox"]), find_nearest("xyz", ["fed_avg"])
@@ -336,10 +336,10 @@ def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: 
     """Returns the end of a message about an unknown word: the closest known word, or another remedy.
 
     Args:
-        word: What the user wrote; nothing is close to what is no text.
-        known: The words that would have been right.
-        otherwise: The remedy where none of them is close.
-        prefix: What stands before a known word in the message, such as the section of a key.
+        word: The user's value; if it is not text, no word is close.
+        known: The words that are allowed.
+        otherwise: The remedy if no known word is close.
+        prefix: Text before the known word in the message, such as the section of a key.
 
     Example:
         >>> suggest_nearest("digit", ["digits", "mnist"], "choose one of digits, mnist")

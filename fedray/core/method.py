@@ -1,4 +1,4 @@
-"""A method as data: its phase of training, what the phase is composed of, and the models that answer.
+"""Defines a method as data: its phase of training, the parts of a phase, and the models that predict.
 
 Example:
     >>> from fedray.features.correction import Vectors
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 # The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
 # works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
 
-SENT = "broadcast/"  # how the names of a server's extra tensors begin of which clients get rows
+SENT = "broadcast/"  # prefix of those of a server's extra tensors that clients receive rows of
 ENSEMBLE = "ensemble"
 HEADS = "heads"
-READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # what a loss may ask for
+READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # values of `LocalLoss.reads`
 
 
 class Seen(NamedTuple):
-    """What a model says about a batch.
+    """The outputs of a model for a batch.
 
     Attributes:
-        outputs: Its raw outputs, `[B, C]`.
-        features: The inputs of its last layer, `[B, f]`, where the loss reads `features`; else None.
+        outputs: Raw outputs of the model, `[B, C]`.
+        features: Inputs of the model's last layer, `[B, f]`, if `reads` of the loss has `features`; else None.
     """
 
     outputs: Tensor
@@ -65,24 +65,25 @@ class Seen(NamedTuple):
 
 
 class LossContext(NamedTuple):
-    """What a loss may read beside outputs and targets.
+    """What a loss may use besides outputs and targets.
+
+    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None if `LocalLoss.reads` lacks them.
 
     Attributes:
         objective: The network's own loss, (outputs, targets) -> `[B]`.
         round: The round, from 0.
         client: The client's id, a tensor of one number.
-        model: Which of the K models is trained, from 0, a tensor of one number.
-        inputs: What the network was given, `[B, ...]`, where the loss reads `inputs`; else None.
-        features: The inputs of the network's last layer, `[B, f]`, where the loss reads `features`; else None.
-        network: Inputs `[n, ...]` -> raw outputs `[n, C]` of the model as it is now, in training mode and with
-            gradient, where the loss reads `network`; else None.
-        broadcast: What the broadcast model says (`Seen`), in evaluation mode and without gradient, where the loss reads
-            it; else None.
-        previous: What the model says that the client had trained last time (the broadcast one, if there is none), where
-            the loss reads it; else None.
-        ensemble: The raw outputs of all K models as the round began, `[K, B, C]`, in evaluation mode and without
-            gradient, where the loss reads it; else None.
-        shared: The model's row of the server's tensor that the loss names; None where it names none.
+        model: Index of the model that is trained, 0 to K - 1, a tensor of one number.
+        inputs: The network's inputs, `[B, ...]`.
+        features: The inputs of the network's last layer, `[B, f]`.
+        network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
+            with gradient.
+        broadcast: Outputs of the broadcast model (`Seen`), in evaluation mode and without gradient.
+        previous: Outputs (`Seen`) of the model that the client trained the last time, or of the broadcast model if
+            there is none.
+        ensemble: The raw outputs of all K models as they were when the round began, `[K, B, C]`, in evaluation mode
+            and without gradient.
+        shared: The model's row of the server's tensor `LocalLoss.shared`; None if the loss names no tensor.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -99,17 +100,17 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the code of a local training may read of the lanes of a block.
+    """What the code of a local training may use of the lanes of a block.
 
     Attributes:
         round: The round, from 0.
-        client: Ids of the clients, `[W]` int64.
-        model: Which of the K models each lane trains, `[W]` int64.
-        broadcast: The models that they received, `[W, d]`.
-        previous: The models that they trained last, `[W, d]`; None where nothing reads them.
-        ensemble: All models of each lane's world as the round began, `[W, K, d]`; None where nothing reads them.
-        size: Training rows of the clients, `[W]` int64; None in a trial.
-        shared: The models' rows of the server's tensor that the loss names, `[W, ...]`; None where it names none.
+        client: Id of each lane's client, `[W]` int64.
+        model: Index of the model that each lane trains, 0 to K - 1, `[W]` int64.
+        broadcast: The model that each lane's client received, `[W, d]`.
+        previous: The model that each lane's client trained the last time, `[W, d]`; None if no code uses these models.
+        ensemble: All models of each lane's world when the round began, `[W, K, d]`; None if no code uses them.
+        size: Number of training samples of each lane's client, `[W]` int64; None in a trial.
+        shared: Each model's row of the server's tensor `LocalLoss.shared`, `[W, ...]`; None if the loss names none.
     """
 
     round: int
@@ -123,15 +124,15 @@ class Reading(NamedTuple):
 
 
 class LocalLoss(NamedTuple):
-    """A loss instead of the network's own.
+    """A loss that replaces the network's own loss.
 
     Attributes:
-        function: (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each row, `[B]`.
-        reads: Which of `READS` the context has; with `heads` the outputs are `[B, H, C]`, those of H heads, which the
-            network puts out in training.
-        name: What messages call it.
-        shared: Name of a tensor in the server's `state.extra` of which clients get their model's row: `broadcast/...`.
-        example: Such a row, of the first models; fedray fills it in.
+        function: A function (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each sample, `[B]`.
+        reads: Those entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: the network
+            returns the outputs of H heads in training.
+        name: Name of the loss in messages.
+        shared: Name of a tensor in the server's `state.extra`, `broadcast/...`; clients receive the row of their model.
+        example: A row of the tensor `shared` for the first models; fedray fills it in.
 
     Example:
         Label smoothing, and a gradient whose norm is at most 1.
@@ -154,20 +155,21 @@ class LocalLoss(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """What a transformation of the gradient may read beside the gradient and the parameters `[p]`.
+    """What a transformation of the gradient may use besides the gradient and the parameters `[p]`.
 
     Attributes:
         round: The round, from 0.
         client: The client's id, a tensor of one number.
         step: The step of this local training, from 0.
-        steps: How many steps it has, a tensor of one number.
+        steps: Number of steps of this local training, a tensor of one number.
         lr: Learning rate of the round.
-        rows: Rows of the batch, a tensor of one number.
-        gradient_at: Parameters `[p]` -> the gradient of the batch's mean loss there, `[p]`.
-        sample_gradients: Parameters `[p]` -> the gradient of each row's loss there, `[B, p]`; 0 for padding.
-        noise: Standard normal numbers of this client and step, `[p]` or as many as the transformation says, where it
-            asks for them; else None.
-        size: Training rows of the client, a tensor of one number; 1 in a trial.
+        rows: Number of samples in the batch, a tensor of one number.
+        gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at them, `[p]`.
+        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at them, `[B, p]`; 0 for
+            padding.
+        noise: Standard normal numbers of this client and step, `[p]` or `[Transform.numbers]`; None unless
+            `Transform.noise` is true.
+        size: Number of training samples of the client, a tensor of one number; 1 in a trial.
     """
 
     round: int
@@ -186,12 +188,14 @@ class Transform(NamedTuple):
     """A transformation of the gradient: a pair of functions as in optax, for one client's parameters as one vector.
 
     Attributes:
-        init: Parameters `[p]` -> what it remembers: a tensor, or tuples, lists and dicts of tensors; `()` for nothing.
-        update: (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
+        init: A function: parameters `[p]` -> the first state of the transformation, which is a tensor, or tuples, lists
+            and dicts of tensors; `()` for no state.
+        update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
         noise: Whether the context has noise.
-        name: What messages call it.
-        numbers: How many numbers of noise the context has; None: one for each parameter.
-        at: (parameters `[p]`, noise) -> the parameters `[p]` at which a step takes its gradient; None: where it is.
+        name: Name of the transformation in messages.
+        numbers: Number of noise values in the context; None means one for each parameter.
+        at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed; None means
+            at the current parameters.
     """
 
     init: Callable[[Tensor], Any]
@@ -203,13 +207,13 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation that says where a step takes its gradient; None if the step takes it where it is.
+    """Returns the transformation that chooses where the gradient is computed; None if none of them has `at`.
 
     Args:
-        rules: Those of one local training.
+        rules: The transformations of one local training.
 
     Raises:
-        BadInput: Two of them say it.
+        BadInput: Two transformations have `at`.
     """
     found = [rule for rule in rules if rule.at is not None]
     if len(found) > 1:
@@ -222,13 +226,14 @@ class RateSchedule(NamedTuple):
     """A course of the learning rate over the rounds of a run, as a factor; within a round the rate stays.
 
     Attributes:
-        kind: constant; cosine and linear fall to `floor` in `rounds` rounds and stay there; step falls at some rounds.
-        rounds: Length of the fall of cosine and linear, which need it.
-        floor: The last factor of cosine and linear.
-        warmup: Rounds in which the factor rises to what the kind says: `(t + 1) / warmup` of it in round t.
-        at: The rounds of a step, from 0.
-        gamma: The factor of each step.
-        restart: Whether cosine and linear begin to fall again every `rounds` rounds (warm restarts), and do not stay.
+        kind: The course. `constant` stays at 1; `cosine` and `linear` fall to `floor` within `rounds` rounds and stay
+            there; `step` falls by the factor `gamma` at each of the rounds in `at`.
+        rounds: Number of rounds in which `cosine` and `linear` fall; both kinds require it.
+        floor: The last factor of `cosine` and `linear`.
+        warmup: Number of rounds at the start in which round t multiplies the factor by `(t + 1) / warmup`.
+        at: The rounds, from 0, at which `step` falls.
+        gamma: The factor of each fall of `step`.
+        restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts).
 
     Source: Loshchilov, Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, ICLR 2017, equation 5.
     """
@@ -254,37 +259,37 @@ class RateSchedule(NamedTuple):
 
 
 def reads_ensemble(loss: LocalLoss | None) -> bool:
-    """Whether a loss reads the outputs of all K models, so that clients need them all."""
+    """Returns whether a loss uses the outputs of all K models; clients must then receive all of these models."""
     return loss is not None and ENSEMBLE in loss.reads
 
 
 def count_shared(loss: LocalLoss | None) -> int:
-    """Counts the numbers that a job receives because a loss reads a tensor of the server."""
+    """Returns how many numbers a job receives because the loss uses a tensor of the server."""
     return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:
-    """Returns the `init` of a transformation that remembers nothing."""
+    """Returns the empty state `()`: the `init` of a transformation without state."""
     return ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Random changes of the inputs that clients train on, drawn anew in every step; models answer on rows as they are.
+# Random changes of the inputs that clients train on, drawn anew in every step; models predict from unchanged inputs.
 
 AugmentationForm = Literal["rows", "row", "batch"]
 
 
 class Augmentation(NamedTuple):
-    """A random change of rows.
+    """A random change of training samples.
 
     Attributes:
-        function: What changes them. Inputs are as the data set has them, before they are standardized, and keep their
-            shape; targets are classes, or in their own units.
-        form: What the function takes: `rows`, (inputs `[n, ...]` of several clients and steps, uniform numbers
-            `[n, numbers]`) -> inputs; `row`, one input -> the input; `batch`, (inputs `[B, ...]`, targets `[B]` or
-            `[B, q]`) of one client and step -> inputs, or inputs and targets.
-        name: What messages call it.
-        numbers: How many uniform numbers a row of the form `rows` gets.
+        function: The function that changes the samples. Its inputs are not standardized yet, and must keep their shape.
+            Its targets are classes, or numbers in the units of the data set.
+        form: The signature of the function. `rows`: (inputs `[n, ...]` of several clients and steps, uniform numbers
+            `[n, numbers]`) -> inputs. `row`: one input -> the changed input. `batch`: (inputs `[B, ...]`, targets `[B]`
+            or `[B, q]`) of one client and step -> inputs, or inputs and targets.
+        name: Name of the augmentation in messages.
+        numbers: Number of uniform numbers for each sample, in the form `rows`.
     """
 
     function: Callable[..., Any]
@@ -294,19 +299,19 @@ class Augmentation(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A piece of a client's job: what some methods do before and behind its training, and what the rooms must know of it.
+# A piece of a client's job: what some methods do before and after its training, and what others must know about it.
 #
 # The usual job has no pieces: it starts from the broadcast model, trains, and sends the difference. Each piece of
-# `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and behind it (`end`), in the
-# order of the tuple. Everything else that a piece needs is a fact that schedules, clocks, engines and runtimes ask of
-# all pieces alike, so that none of them knows a feature by its name.
+# `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and afterwards (`end`), in the
+# order of the tuple. A piece states everything else as properties. Schedules, clocks, engines and runtimes ask all
+# pieces for these properties, and need to know no feature by name.
 
 
 class Piece:
-    """What all pieces have: a piece overrides what is true of it.
+    """The base class of all pieces; a piece overrides the methods and properties in which it differs.
 
     Attributes:
-        takes: The arguments of the functions that a piece of this kind is made of, by their names.
+        takes: Name of each function that a piece of this kind is made of -> the arguments of that function.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
@@ -316,7 +321,7 @@ class Piece:
         return update
 
     def end(self, update: Any) -> Any:
-        """Changes what they have become, what the clients keep of it, and what they send."""
+        """Changes the trained updates: the result, what the clients keep, and what they send."""
         return update
 
     @property
@@ -326,7 +331,7 @@ class Piece:
 
     @property
     def kept_numbers(self) -> int | None:
-        """Numbers of each of these vectors; None: as many as a model has."""
+        """Length of each private vector; None means the length of a model."""
         return None
 
     @property
@@ -336,106 +341,106 @@ class Piece:
 
     @property
     def up_vectors(self) -> int:
-        """Vectors of a model's length that a client sends beside its delta."""
+        """Number of vectors of a model's length that a client sends with its delta."""
         return 0
 
     @property
     def down_vectors(self) -> int:
-        """Vectors of a model's length that a client receives beside the model."""
+        """Number of vectors of a model's length that a client receives with the model."""
         return 0
 
     @property
     def up_numbers(self) -> int:
-        """Further numbers that a job sends."""
+        """How many further numbers a job sends."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Further trainings of a job, of as many steps."""
+        """Number of further trainings of a job; each has as many steps as the first."""
         return 0
 
     @property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in these."""
+        """How clients train in each of the further trainings."""
         return ()
 
     def with_locals(self, change: Callable[[Local], Local]) -> Piece:
-        """Returns the piece with other ways to train in its trainings."""
+        """Returns the piece with `change` applied to the `Local` of each of its further trainings."""
         return self
 
     @property
     def couples(self) -> bool:
-        """Whether the models of a client read each other in every step, so that its K jobs must share a block."""
+        """Whether each step of a client's model uses the client's other models; its K jobs then share a block."""
         return False
 
     @property
     def reads_models(self) -> bool:
-        """Whether a job reads all models of its world, not its own alone."""
+        """Whether a job needs all models of its world, and not only its own model."""
         return False
 
     @property
     def reads_final(self) -> bool:
-        """Whether it reads the trained models themselves, and not only what training has changed."""
+        """Whether the piece needs the trained models themselves, and not only their deltas."""
         return False
 
     @property
     def calls_module(self) -> bool:
-        """Whether it runs the network's module, which then trains one block at a time."""
+        """Whether the piece calls the network's module, which then trains one block at a time."""
         return False
 
     @property
     def begins(self) -> int:
-        """The first round whose scores are the method's."""
+        """The first round whose scores count as scores of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
-        """Returns what jobs from models of different rounds must have in common to share a block."""
+        """Returns a key for models of round t; jobs of different rounds may share a block if their keys are equal."""
         return None
 
     @property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty: all train the whole one."""
+        """The network that each tier trains; empty if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
+        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Arithmetic of a step as a share of the whole network's, `[J]`; None: all of it."""
+        """Returns the arithmetic of a step, as a share of the whole network's, `[J]`; None means all of it."""
         return None
 
     @property
     def answers(self) -> bool:
-        """Whether known clients answer with models of their own."""
+        """Whether known clients predict with models of their own."""
         return False
 
     def own_models(self, site: Any, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns the models with which a known client answers.
+        """Returns the models with which a known client predicts.
 
         Args:
             site: The worker on which the client lives (`training.update.Site`).
             plan: The client's K jobs.
             broadcast: The models of the server, `[K, d]`.
-            tier: The client's.
+            tier: Index of the client's tier.
 
         Returns:
-            K models, or K of each further training, `[P * K, d]`.
+            K models, or K models of each of P further trainings, `[P * K, d]`.
         """
         raise NotImplementedError
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the answers of all models by weights of their own."""
+        """Whether known clients weigh the predictions of all models by weights of their own."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
-        """What `fedray check` says of it, and in which line; None: nothing."""
+        """Returns the name and the text of the line that `fedray check` prints for the piece; None: no line."""
         return None
 
 
 class KeepModel(Piece):
-    """A client keeps the model that it has trained, which a loss reads the next time (MOON)."""
+    """Keeps the model that a client has trained; a loss uses this model the next time (MOON)."""
 
     NAME = "previous"
 
@@ -452,9 +457,9 @@ class KeepModel(Piece):
 
 
 class Work:
-    """What clients do in place of descending, one job at a time, on a processor.
+    """Work that clients do in place of gradient descent, one job at a time, on a CPU.
 
-    `kept` is what a process remembers between rounds: nothing that it could not compute again.
+    `kept` is a cache that a process has between rounds. It holds only what the process can compute again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -462,21 +467,21 @@ class Work:
 
         Args:
             site: The worker (`training.update.Site`).
-            kept: What the process remembers.
+            kept: The cache of the process.
             t: The round, from 0.
-            state: What the server knows.
+            state: The state of the server.
         """
 
     def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Does one job: the statistics for the server's step, and the job's loss, `[1]`."""
+        """Does one job; returns the statistics for the server's step, and the job's loss, `[1]`."""
         raise NotImplementedError
 
     def kept_numbers(self, d: int) -> int:
-        """Numbers of each upload that the statistics of a round hold by themselves, for models of d numbers."""
+        """Returns how many numbers the statistics of a round keep for each upload, for models of d numbers."""
         return d
 
     def describe(self) -> tuple[str, str]:
-        """What does it, and what it does, in the place of an engine's name and reason."""
+        """Returns two texts that stand for an engine's name and reason: what does the work, and what the work is."""
         return type(self).__name__, "its work is code"
 
 
@@ -484,16 +489,16 @@ class Work:
 # A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the parts of a stack exchange: they train side by side, and their servers may then learn from all uploads.
+# What the parts of a stack exchange. The parts train side by side; each server may then learn from all uploads.
 
 
 class PartStep(NamedTuple):
-    """What one part of a stack has gone through in a round.
+    """The course of one part of a stack in a round.
 
     Attributes:
-        before: Its state before the round.
-        after: Its state behind its own server's step.
-        stats: What its clients have sent; empty where none has trained.
+        before: State of the part before the round.
+        after: State of the part after the step of its own server.
+        stats: Statistics of the part's uploads; empty if no client has trained.
     """
 
     before: State
@@ -501,19 +506,19 @@ class PartStep(NamedTuple):
     stats: Stats
 
 
-Join = Callable[[int, Sequence[PartStep]], Sequence[Tensor]]  # (round, each part's step) -> its models `[M, d]`
+Join = Callable[[int, Sequence[PartStep]], Sequence[Tensor]]  # (round, step of each part) -> models `[M, d]` of each
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A random walk as data: who holds which model, where no server does.
+# A random walk as data: which client holds which model, as there is no server.
 
 
 class Walk(NamedTuple):
     """A random walk: there is no server, and each model moves from client to client.
 
     Attributes:
-        at: The clients that hold the models at a step, `[R, K]`.
-        down: Which of these clients are out of order at that step, `[R, K]`.
+        at: A function: step -> the client that holds each model, `[R, K]`.
+        down: A function: step -> whether the client that holds each model is out of order, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -530,7 +535,7 @@ class Walk(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------
 # A method as data: its phase of training, what the phase is composed of, and the models that answer.
 
-PREVIOUS = KeepModel.NAME  # of the private vector that holds the model that a client has trained last
+PREVIOUS = KeepModel.NAME  # name of the private vector with the model that a client trained the last time
 P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
@@ -543,14 +548,15 @@ Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state afte
 
 
 class Server(NamedTuple):
-    """How uploads become the next state.
+    """The functions that turn uploads into the next state.
 
     Attributes:
-        init: The extra state that belongs to the first models `[M, d]`.
-        reduce: Statistics of a block of uploads, made where the clients run, and merged with `+` in any order.
-        step: The state after round t, from the state before it and all statistics of the round.
+        init: A function: the first models `[M, d]` -> the extra state.
+        reduce: A function: a block of uploads -> statistics. It runs where the clients run; statistics are merged with
+            `+` in any order.
+        step: A function (state before round t, all statistics of the round, t) -> the state after round t.
         keeps: Whether the statistics hold the uploads themselves, and not only sums of them.
-        on_device: Whether `reduce` takes deltas that lie on a GPU, where they were trained.
+        on_device: Whether `reduce` accepts deltas on the GPU on which they were trained.
     """
 
     init: Callable[[Tensor], dict[str, Tensor]]
@@ -564,7 +570,7 @@ class Compressed(NamedTuple):
     """Uploads after compression.
 
     Attributes:
-        delta: What the server will read, `[J, d]`.
+        delta: The deltas that the server receives, `[J, d]`.
         own: The clients' private vectors after sending, by name, `[J, d]` each.
     """
 
@@ -573,14 +579,15 @@ class Compressed(NamedTuple):
 
 
 class Compress(NamedTuple):
-    """How uploads are compressed, and how many bytes they take.
+    """The compression of uploads, and the number of bytes that it leaves.
 
     Attributes:
-        bytes: Bytes that each job sends, `[J]`, from clients and tiers `[J]`; known before anything is trained.
-        apply: The compression itself.
-        own: Names of the private vectors that it keeps at the clients (error feedback).
-        lossless: Whether the server reads exactly what the clients computed.
-        on_device: Whether `apply` takes deltas that lie on a GPU, where they were trained.
+        bytes: A function (clients `[J]`, tiers `[J]`) -> the bytes that each job sends, `[J]`; it is called before
+            training.
+        apply: A function that compresses a block of uploads.
+        own: Names of the private vectors that the compression keeps at the clients (error feedback).
+        lossless: Whether the server receives exactly what the clients computed.
+        on_device: Whether `apply` accepts deltas on the GPU on which they were trained.
     """
 
     bytes: Callable[[IntArray, IntArray], IntArray]
@@ -592,29 +599,29 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. Where it is data alone, the fastest engines train many clients at once.
+    """How a client trains. If no field holds code, the fastest engines train many clients at once.
 
     The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
     FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
-    Code may take three places (`fedray.core.method`): those of the loss, of the data's gradient and of the optimizer.
+    Code may replace three things: the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd` or `adam`.
         lr: Learning rate of the first rounds.
         lr_decay: Factor on the learning rate.
         lr_decay_every: Rounds after which the factor applies once more.
-        momentum: Of SGD, 0 to 1.
-        weight_decay: Added to the gradient as `weight_decay * w`.
-        batch_size: Samples of a step; None means all samples of the client.
-        epochs: Passes over the client's samples; None where `steps` counts.
-        steps: Optimizer steps, whatever the client's size; None where `epochs` counts.
+        momentum: Momentum of SGD, 0 to 1.
+        weight_decay: Factor of weight decay: `weight_decay * w` is added to the gradient.
+        batch_size: Number of samples in a step; None means all samples of the client.
+        epochs: Number of passes over the client's samples; None if `steps` is given.
+        steps: Number of optimizer steps, the same for clients of any size; None if `epochs` is given.
         pull: Strength of the pull towards the received model (FedProx's mu).
-        schedule: A course of the learning rate, as a factor; None without one.
-        loss: What takes the place of the network's loss; None: nothing.
-        gradient: A transformation of the data's gradient, before the affine term; None: it stays.
-        step: In the optimizer's place, a transformation (its result times the rate is subtracted), or a function
-            (parameters, lr=...) -> `torch.optim.Optimizer`; None: nothing.
-        augment: Random changes of the rows of each batch, one after another.
+        schedule: A course of the learning rate, as a factor; None means the factor 1.
+        loss: The loss that replaces the network's loss; None keeps the network's loss.
+        gradient: A transformation of the data's gradient, before the affine term; None leaves the gradient unchanged.
+        step: A replacement of the optimizer: a transformation, whose result times the rate is subtracted, or a function
+            (parameters, lr=...) -> `torch.optim.Optimizer`. None keeps the optimizer.
+        augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
         >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
@@ -638,24 +645,24 @@ class Local:
     augment: tuple[Augmentation, ...] = ()
 
     def lr_at(self, t: int) -> float:
-        """Returns the learning rate: `lr * lr_decay ** (t // lr_decay_every)`, times the factor of the schedule."""
+        """Returns the rate of round t: `lr * lr_decay ** (t // lr_decay_every)` times the factor of the schedule."""
         factor = 1.0 if self.schedule is None else self.schedule.factor(t)
         return self.lr * self.lr_decay ** (t // self.lr_decay_every) * factor
 
     @property
     def optimizer_name(self) -> str:
-        """What messages call the optimizer."""
+        """Name of the optimizer in messages."""
         name = self.step.name if isinstance(self.step, Transform) else getattr(self.step, "__name__", "your own")
         return self.optimizer if self.step is None else str(name)
 
     @property
     def has_code(self) -> bool:
-        """Whether it is more than data, so that engines must call functions in every step."""
+        """Whether engines must call functions of a method or user in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     @property
     def keeps_model(self) -> bool:
-        """Whether clients keep the model that they have trained, because the loss reads it."""
+        """Whether clients keep the model that they have trained because the loss uses it the next time."""
         return self.loss is not None and PREVIOUS in self.loss.reads
 
 
@@ -665,20 +672,25 @@ class Phase:
 
     Attributes:
         models: Number of models, K.
-        schedule: Writes the plan of each round.
+        schedule: A function that writes the plan of each round.
         local: How a client trains.
-        server: How uploads become the next state.
-        compress: How uploads are compressed.
-        pieces: What clients do beside it, before and behind their training, in this order.
-        walk: Which client holds which model, where there is no server; None with a server.
-        sizes: plan -> training samples of each job `[J]`; None means those of its client.
-        steps: (plan, sizes) -> steps of each job and samples in them, `[J]` each, for the clock; None: as `local`.
-        traffic: (round, plan) -> bytes up and down of each job, `[J]` each; None: from the server and back.
-        remember: (round, state after it, plan of the jobs that counted, losses `[J]`) -> state; None keeps nothing.
-        choose: (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None: it stays as it is.
-        groups: Of asynchronous training: how many sums of uploads one call of a runtime may make; 0 in rounds.
-        work: What clients do in place of training the network by descent; None: nothing.
-        ask: What clients are asked before the server steps: another state from (state, sums), or None.
+        server: The functions that turn uploads into the next state.
+        compress: The compression of uploads.
+        pieces: What clients do before and after their training, in this order.
+        walk: Which client holds which model, if there is no server; None with a server.
+        sizes: A function: plan -> training samples of each job `[J]`; None means all samples of the job's client.
+        steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the clock; None
+            means as in `local`.
+        traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job; None means that each model
+            is sent from the server to the client and back.
+        remember: A function (round, state after the round, plan of the jobs that counted, losses `[J]`) -> state; None
+            leaves the state unchanged.
+        choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None leaves
+            the plan unchanged.
+        groups: In asynchronous training: the most sums of uploads that one call of a runtime makes; 0 in rounds.
+        work: What clients do in place of gradient descent; None means gradient descent.
+        ask: A function (state, sums) -> another state on which clients work before the server's step, or None for no
+            such work; None: clients are never asked.
     """
 
     models: int
@@ -698,21 +710,21 @@ class Phase:
     ask: Callable[[State, Stats], State | None] | None = None
 
     def add(self, *pieces: Piece) -> Phase:
-        """Returns the phase with further pieces behind its own."""
+        """Returns the phase with further pieces after its own."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> Phase:
-        """Returns the phase with other ways to train in each of its trainings."""
+        """Returns the phase with `change` applied to the `Local` of each of its trainings."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)
 
     def find(self, kind: type[P]) -> P | None:
-        """Returns the piece of a kind; None without one."""
+        """Returns the first piece of a class; None if there is none."""
         return next((piece for piece in self.pieces if isinstance(piece, kind)), None)
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """All pieces, with the one that a loss needs which reads the model that a client has trained last."""
+        """All pieces, with `KeepModel` at the end if the loss uses the model that a client trained the last time."""
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
@@ -727,41 +739,41 @@ class Phase:
 
     @cached_property
     def up_vectors(self) -> int:
-        """Vectors of a model's length that a client sends beside its delta."""
+        """Number of vectors of a model's length that a client sends with its delta."""
         return sum(piece.up_vectors for piece in self.pieces)
 
     @cached_property
     def down_vectors(self) -> int:
-        """Vectors of a model's length that a client receives for a job: the model, and those beside it."""
+        """Number of vectors of a model's length that a client receives for a job, the model included."""
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
     def passes(self) -> int:
-        """Trainings of a job, each of which deals its batches anew."""
+        """Number of trainings in a job; each of them deals the batches anew."""
         return 1 + sum(piece.passes for piece in self.pieces)
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in each of them."""
+        """How clients train in each training of a job, the main one first."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
     def couples(self) -> bool:
-        """Whether the models of a client read each other in every step."""
+        """Whether each step of a client's model uses the client's other models."""
         return any(piece.couples for piece in self.pieces)
 
     @property
     def together(self) -> int:
-        """Jobs of a client that must share a block."""
+        """Number of jobs of a client that must share a block."""
         return self.models if self.couples else 1
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty: all train the whole one."""
+        """The network that each tier trains; empty if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns where the numbers of a tier's network lie in the row of the whole one, `[s]`, rising."""
+        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -771,29 +783,30 @@ class Phase:
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the answers of all models by weights of their own."""
+        """Whether known clients weigh the predictions of all models by weights of their own."""
         return any(piece.weighs for piece in self.pieces)
 
     @property
     def is_personal(self) -> bool:
-        """Whether known clients have models of their own that answer for them."""
+        """Whether known clients predict with models of their own."""
         return any(piece.answers for piece in self.pieces)
 
 
 class Answer(NamedTuple):
-    """The models that answer for a state, A in each world.
+    """The models that predict, A in each world.
 
     Attributes:
-        state: Holds the models that answer, `[R * A, d]`.
-        models: Number of models of a world, A.
-        weights: Weights of the models, `[R, A]`; None means equal ones.
-        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None without any.
-        noise: Observation noise variance that the method knows, `[R]`, in standardized units; None if it knows none.
-        owner: The client whose upload each model is, `[R, A]`, -1 for models that are nobody's; None if all are.
-        tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`: none but those of `weights`,
-            among which a finite `predict.gamma` weighs; None: as for everybody.
-        combine: (world, probabilities `[A, n, C]` of its models) -> those of the ensemble `[n, C]`, for all clients;
-            None: their weighted mean.
+        state: A state whose models are those that predict, `[R * A, d]`.
+        models: Number of models in a world, A.
+        weights: Weights of the models, `[R, A]`; None means equal weights.
+        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None if there are none.
+        noise: Variance of the observation noise, `[R]`, in standardized units; None if the method does not know it.
+        owner: The client whose upload each model is, `[R, A]`, or -1 for a model that is no client's upload; None if
+            no model is an upload.
+        tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`. Only models with a weight in
+            `weights` may have one; a finite `predict.gamma` weighs among them. None: `weights` hold for all tiers.
+        combine: A function (world, probabilities of the world's models `[A, n, C]`) -> the ensemble's probabilities
+            `[n, C]`, for all clients; None means the weighted mean.
     """
 
     state: State
@@ -808,17 +821,20 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a paper: one federated training, and the models that answer.
+    """A method of a paper: one federated training, and the models that predict.
 
     Attributes:
-        name: As in the scenario.
+        name: Name of the method in the scenario.
         phase: The federated training.
-        answer: The models that answer for a state; None means the trained models themselves.
-        prepare: (state behind `Server.init`, `pooled(world)`: all training rows) -> the first state; None: as drawn.
-        one_model_per_client: Whether known client i answers with model i; as a new client, where model i has no weight.
-        parts: Of a stack: the training of each base, then that of the meta model.
-        join: Of a stack: what its parts learn from each other behind their own servers' steps; None: nothing.
-        explain_end: Why training is over, from the state, in words; empty while it goes on. None: it never is.
+        answer: A function: state -> the models that predict; None means the trained models themselves.
+        prepare: A function (state after `Server.init`, `pooled(world)` with all training samples) -> the first state;
+            None leaves the state of `Server.init` unchanged.
+        one_model_per_client: Whether known client i predicts with model i. Where model i has no weight, the client
+            predicts as a new client does.
+        parts: In a stack: the training of each base, then that of the meta model.
+        join: In a stack: what its parts learn from each other after the steps of their own servers; None: nothing.
+        explain_end: A function: state -> the reason why training is over, or an empty text while training goes on;
+            None: training never ends early.
     """
 
     name: str
@@ -832,11 +848,11 @@ class Method:
 
 
 class JobRows(NamedTuple):
-    """What the trained jobs of a plan leave for the run's tables.
+    """What the trained jobs of a plan contribute to the run's tables.
 
     Attributes:
         loss: Mean training loss of each job, `[J]`, in the order of the plan.
-        errors: Traceback of each job that failed, by its place in the plan.
+        errors: Traceback of each failed job, by the job's position in the plan.
     """
 
     loss: FloatArray
@@ -844,19 +860,19 @@ class JobRows(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A student at the server: what it learns from, and what computes it.
+# A student model at the server: what the student learns from, and what trains it.
 
 MOMENTUM = 0.9  # Chen and Chao 2021, appendix
 
 
 class Teaching(NamedTuple):
-    """What a student learns, and by which rule.
+    """The data that a student learns from, and its optimizer.
 
     Attributes:
         x: Network inputs, `[n, ...]`.
-        target: What it aims at on each: probabilities, or outputs in a regression, `[n, C]`.
-        batch_size: The most inputs of a batch.
-        optimizer: SGD with a momentum of 0.9, or Adam with torch's defaults.
+        target: The student's target for each input, `[n, C]`: probabilities, or outputs in a regression.
+        batch_size: The most inputs in a batch.
+        optimizer: `momentum`, which is SGD with a momentum of 0.9, or `adam`, which has torch's defaults.
     """
 
     x: Tensor
@@ -870,12 +886,13 @@ Train = Callable[[Sequence[Tensor], Sequence[float]], Tensor]  # (inputs of each
 
 
 class StudentEngine(NamedTuple):
-    """What computes teachers and students.
+    """The functions that compute teachers' outputs and train students.
 
     Attributes:
-        ask: Answers with a model's raw outputs, in float64.
-        begin: (network, start `[d]`, teaching) -> a function that takes the next steps and returns the student behind
-            them. A step follows the mean gradient of its batch; buffers stay the start's, and dropout is off.
+        ask: A function that returns a model's raw outputs, in float64.
+        begin: A function (network, start `[d]`, teaching) -> a function that takes the next steps and returns the
+            student after them. A step follows the mean gradient of its batch. Buffers keep their values of the start,
+            and dropout is off.
     """
 
     ask: Ask

@@ -1,9 +1,9 @@
-"""The library of compiled kernels: finds it, checks that it belongs to these sources, and calls it.
+"""Finds the library of compiled kernels, checks that it was built from the present sources, and calls it.
 
-The library is built when fedray is installed (`fedray/core/kernels/build.py`), and nothing is compiled later. Where it
-is missing, is older than its sources, or the processor has no fused multiply-add, the torch engines do its work. Every
-caller checks shapes and types before a call; indices and labels are checked by the kernels themselves. A call releases
-the interpreter, so that several threads can train at the same time.
+The library is built when fedray is installed (`fedray/core/kernels/build.py`), and nothing is compiled later. If the
+library is missing or older than its sources, or the processor has no fused multiply-add, torch engines do its work.
+Every caller checks shapes and types before a call; the kernels themselves check indices and labels. A call releases the
+interpreter's lock, so several threads can train at the same time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Library(NamedTuple):
     """A loaded library.
 
     Attributes:
-        handle: What ctypes calls.
-        instructions: Which of its builds runs here: avx2, avx512 or neon.
-        digest: Of the sources that it was built from.
+        handle: The library as ctypes loads it.
+        instructions: Instruction set of the build that runs here: avx2, avx512 or neon.
+        digest: Digest of the sources that the library was built from.
     """
 
     handle: ctypes.CDLL
@@ -46,21 +46,21 @@ class Library(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """There is no library.
+    """The reason why there is no library.
 
     Attributes:
-        why: One sentence for people, with the remedy.
+        why: The reason in one sentence for people, with the remedy.
     """
 
     why: str
 
 
 def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
-    """Loads a library, if it was built from the sources that lie in this package.
+    """Loads a library, if it was built from the sources in this package.
 
     Args:
         path: The file.
-        instructions: Which of its builds to use; None: the best one for this processor.
+        instructions: Instruction set of the build to use; None: the best one for this processor.
     """
     if not path.is_file():
         return Missing(f"the library of compiled kernels was not built: {REBUILD}")
@@ -79,23 +79,23 @@ def open_library(path: Path, instructions: str | None = None) -> Library | Missi
 
 @lru_cache(maxsize=1)
 def load_library() -> Library | Missing:
-    """Returns the library of this installation, loaded once a process."""
+    """Returns the library of this installation; each process loads it once."""
     return open_library(FOLDER / LIBRARY)
 
 
 def is_available() -> bool:
-    """Whether compiled kernels can run in this process."""
+    """Returns whether compiled kernels can run in this process."""
     return isinstance(load_library(), Library)
 
 
 def hash_library() -> str | None:
-    """Returns a digest of what the kernels compute, equal on machines with the same sources; None without a library."""
+    """Returns a digest of the kernels' sources, equal on all machines with the same sources; None without a library."""
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 
 
 def address(array: Tensor | NDArray[Any] | None) -> int | None:
-    """Returns where the numbers of a contiguous array lie in memory."""
+    """Returns the memory address of a contiguous array's numbers; None for None."""
     if array is None:
         return None
     if isinstance(array, Tensor):
@@ -106,7 +106,7 @@ def address(array: Tensor | NDArray[Any] | None) -> int | None:
 
 
 class _SumTask(ctypes.Structure):
-    """As `SumTask` in `kernels/sum.c`."""
+    """The arguments of the kernel `sum`, with the fields of `SumTask` in `kernels/sum.c`."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "group", "scale", "big", "sums", "most")),
@@ -127,15 +127,15 @@ def sum_rows(
 ) -> tuple[Tensor, NDArray[np.float64]]:
     """Sums the limbs of rows, see `fedray.core.sums`.
 
-    Returns the sums of each limb, `[limbs, G, d]` float64, in which the coarse limb comes first where there is one, and
-    the largest magnitude of each row, `[J]`; NaN where a row has one.
+    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude of each row, `[J]`. If there is a
+    coarse limb, it comes first. The magnitude of a row with a NaN is NaN.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
         group: Group of each row, `[J]`.
         groups: Number of groups, G.
         scale: Factor of each row, `[J]`; None means 1.
-        big: Which rows use the coarse limb, `[J]`; None means that no row does.
+        big: Whether each row uses the coarse limb, `[J]`; None means that no row does.
         limbs: Number of fine limbs, 1 to 8.
         square: Whether the numbers are squared first.
 

@@ -1,4 +1,4 @@
-"""Options of methods, models, partitions and the rest: what a value may be, its default, what it means."""
+"""Defines the options of methods, models, partitions and data: allowed values, default and meaning of each."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedray.core.errors import quote_value, suggest_nearest
 # ---------------------------------------------------------------------------------------------------------------------
 # What a value may be: each kind is a function value -> value that raises ValueError("is not ...: give ...").
 #
-# The message is put behind `key = value ` by whoever knows the key. A kind accepts its own results unchanged, and
-# says what it accepts (`describe_check`), for the reference.
+# The caller, who knows the key, writes `key = value ` before the message. A kind accepts its own results unchanged, and
+# describes what it accepts (`describe_check`), for the reference.
 
 Check = Callable[[Any], Any]
 AnyCheck = TypeVar("AnyCheck", bound=Callable[..., Any])
@@ -25,12 +25,12 @@ _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
 
 class Meaning(NamedTuple):
-    """What a check accepts, in words.
+    """A description of the values that a check accepts.
 
     Attributes:
-        kind: whole number, number, text, word, list of ...
-        values: an interval, or the words; empty: what the kind says.
-        empty: whether null is accepted, too.
+        kind: The kind of value: whole number, number, text, word, list of ...
+        values: The interval or the words that are accepted; empty: every value of the kind.
+        empty: Whether null is accepted, too.
     """
 
     kind: str
@@ -42,7 +42,7 @@ _MEANINGS: WeakKeyDictionary[Callable[..., Any], Meaning] = WeakKeyDictionary()
 
 
 def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
-    """Decorates a check with what it accepts; the arguments are those of `Meaning`."""
+    """Returns a decorator that attaches a description to a check; the arguments are the fields of `Meaning`."""
 
     def remember(check: AnyCheck) -> AnyCheck:
         _MEANINGS[check] = Meaning(kind, values, empty)
@@ -52,7 +52,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
 
 
 def describe_check(check: Callable[..., Any]) -> Meaning:
-    """Returns what a check accepts; a check without a description has the kind `value`.
+    """Returns the description of a check; a check without one has the kind `value`.
 
     Example:
         >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
@@ -69,7 +69,7 @@ def _to_number(value: Any) -> Any:
 
 
 def whole(low: int, high: int) -> Check:
-    """Accepts a whole number from low to high; `1e3` counts as one, also as text.
+    """Accepts a whole number from low to high; `1e3` counts as a whole number, also as text.
 
     Example:
         >>> whole(1, 10)(3.0), whole(1, 9999)("1e3")
@@ -161,7 +161,7 @@ def one_of(*words: str) -> Check:
 
 @means("word", "`auto`, `cpu`")
 def device(value: Any) -> str:
-    """Accepts the device on which tiers with GPUs compute; another key says which tiers have GPUs."""
+    """Accepts the device on which tiers with GPUs compute; the key `num_gpus` of a tier gives the tier GPUs."""
     if value not in ("auto", "cpu"):
         raise ValueError("is not one of auto, cpu: leave it at auto, and give tiers GPUs: clients.tiers.NAME.num_gpus")
     return str(value)
@@ -169,7 +169,7 @@ def device(value: Any) -> str:
 
 @means("word", "`tensorboard`, `wandb`, `mlflow`, each also with `:VALUE`")
 def logger(value: Any) -> str:
-    """Accepts a run logger, with `:VALUE` for another directory, project or URI than the usual."""
+    """Accepts a run logger; an appended `:VALUE` replaces its default directory, project or URI."""
     name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
     one_of("tensorboard", "wandb", "mlflow")(name)
     if colon and not where:
@@ -178,7 +178,7 @@ def logger(value: Any) -> str:
 
 
 def either(word: str, check: Check) -> Check:
-    """Accepts a certain word, or what `check` accepts."""
+    """Accepts the given word, or what `check` accepts."""
     kind, values, empty = describe_check(check)
 
     @means(kind, f"{values}, or `{word}`" if values else f"any, or `{word}`", empty)
@@ -208,12 +208,12 @@ def maybe(check: Check) -> Check:
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
-    """Accepts a list of up to `most` entries; with `scalar` a bare entry counts as a list of one.
+    """Accepts a list of up to `most` entries; with `scalar` a bare entry counts as a list of one entry.
 
     Args:
-        check: of an entry.
-        most: entries at most.
-        scalar: whether a bare entry counts as a list of one.
+        check: Check of each entry.
+        most: The most entries that are accepted.
+        scalar: Whether a bare entry counts as a list of one entry.
     """
     kind, values, _ = describe_check(check)
 
@@ -269,17 +269,17 @@ def gpu_share(value: Any) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a name in a scenario stands for: a line of text, the options that stand beside the name, and more of a method.
+# What a name in a scenario stands for: a line of text, the options beside the name, and, for methods, further facts.
 
 REQUIRED: Any = ...  # the default of an option that must be given
 
 
 class Needs(NamedTuple):
-    """What a key needs to be read by anything.
+    """The condition under which a key has an effect.
 
     Attributes:
-        key: another key, dotted.
-        values: of that key, with which this one is read.
+        key: Name of another key, dotted.
+        values: Values of this other key with which the first key has an effect.
     """
 
     key: str
@@ -290,12 +290,12 @@ class Option(NamedTuple):
     """One option of a method, data set, model or partition.
 
     Attributes:
-        default: its value where a scenario does not set it; None: the option is then absent; `REQUIRED`: it must be
-            set.
-        check: what its value may be (`fedray.core.options`); of `sections` it takes a `ReadSections` beside it.
-        text: what it means, of a method's option.
-        needs: under which other key it is read; None: always.
-        sections: whether its value is made of sections like `model`.
+        default: The option's value if a scenario does not set it. None: the option is then absent; `REQUIRED`: a
+            scenario must set the option.
+        check: The check of the option's value. If `sections` is true, its second argument is a `ReadSections`.
+        text: Meaning of the option, for options of methods.
+        needs: The condition under which the option has an effect; None: always.
+        sections: Whether the option's value consists of sections like `model`.
     """
 
     default: Any
@@ -306,12 +306,13 @@ class Option(NamedTuple):
 
 
 class ReadSections(NamedTuple):
-    """How sections in an option are read: the names of networks and classifiers belong to scenarios.
+    """The functions that read sections inside an option; they know the names of networks and classifiers.
 
     Attributes:
-        network: (dotted key, section like `model`, checks of its further keys) -> the section with its defaults.
-        classifier: (dotted key, section) -> the section of a classifier of scikit-learn; None where it names none.
-        classifiers: names of the classifiers.
+        network: A function (dotted key, section like `model`, checks of its further keys) -> the section with defaults.
+        classifier: A function (dotted key, section) -> the section of a classifier of scikit-learn; None if the section
+            names no classifier.
+        classifiers: Names of the classifiers.
     """
 
     network: Callable[[str, Mapping[str, Any], Mapping[str, Check]], dict[str, Any]]
@@ -323,9 +324,9 @@ class Section(NamedTuple):
     """A section of a scenario.
 
     Attributes:
-        kind: the dataclass of its keys.
-        many: a list of such sections, or a dict of them by name; None: it is one.
-        example: the keys to write where somebody gave one value; what a number alone is meant for comes last.
+        kind: The dataclass with the section's keys.
+        many: `list` if the scenario has a list of such sections, `dict` if it has them by name; None: one section.
+        example: The keys that messages suggest if the user gave a single value; the key of a bare number comes last.
     """
 
     kind: Any
@@ -334,7 +335,7 @@ class Section(NamedTuple):
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
-    """Returns a field of a dataclass that is a key of a scenario; the arguments are fields of `Option`."""
+    """Returns a dataclass field that stands for a key of a scenario; the arguments are fields of `Option`."""
     option = {"key": Option(default, check, needs=needs)}
     if default is REQUIRED:
         return field(metadata=option)
@@ -344,13 +345,13 @@ def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
 
 
 def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -> Any:
-    """Returns a field of a dataclass that is a section of a scenario.
+    """Returns a dataclass field that stands for a section of a scenario.
 
     Args:
-        kind: the dataclass of its keys.
-        default: None: it may be absent; a list or dict: there may be several, listed or by name; else all its keys
-            have their defaults.
-        example: as in `Section`.
+        kind: The dataclass with the section's keys.
+        default: None: the section may be absent. A list or dict: there may be several sections, listed or by name.
+            Otherwise there is one section, whose keys have their defaults.
+        example: The keys that messages suggest, see `Section`.
     """
     many = type(default) if isinstance(default, list | dict) else None
     made = {"section": Section(kind, many, example)}
@@ -364,12 +365,12 @@ OptionSpecs = Mapping[str, Option]
 
 @dataclass(frozen=True)
 class NameSpec:
-    """A model or a partition, as scenarios know it.
+    """The name of a model or a partition in scenarios, with its options.
 
     Attributes:
-        text: one line for `fedray list`.
-        options: its own keys, which stand beside its name.
-        more: whether further keys are handed on as they are, to what the name stands for.
+        text: One line for `fedray list`.
+        options: The name's own keys; they stand beside the name in a scenario.
+        more: Whether further keys are passed on unchanged to the named function.
 
     Example:
         >>> from fedray.core.options import real
@@ -386,43 +387,45 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What fedray knows of a method by its name; it stands in the method's file, `fedray/methods/`.
+    """The facts about a method that are known by its name; they stand in the method's file in `fedray/methods/`.
 
     Attributes:
-        text: one line for `fedray list methods` and the table of all methods.
-        family: the group of the table of methods in which it stands.
-        models: how many models K it trains: `any` number, `one` by definition, or one for each of the `clients`.
-        options: its own keys in the section `method`.
-        defaults: what its paper sets, as a tree of scenario keys; a scenario's own keys win.
-        clients: N where neither the scenario nor the data says it.
-        robust: whether `server.robust` may take the place of its mean.
-        optimizer: whether `server.optimizer` may act on its mean delta.
-        pooled: whether one client holds all rows (references without a federation).
-        walks: whether models walk over a graph of clients instead of meeting at a server.
-        trains: whether clients train in rounds, so that `local`, `compress` and `server` act.
-        averages: whether uploads of several clients meet in one mean, so that `server.weighting` acts.
-        coefficients: whether `server.coefficients` may weigh the tiers in that mean.
-        schedules: whether `schedule.kind` says who trains which model.
-        downloads: whether clients download anything, so that `downlink` of `clients.tiers` acts.
-        samples: whether an answer is an average even if there is one model.
-        splits: whether layers of its network may stay with the clients (`local.private`).
-        own_models: whether a known client answers with models of its own, so that `predict.gamma` weighs nothing.
-        all_models: whether every participant trains all K models, whatever its tier says.
-        in_rounds: why it cannot train without rounds, to be read behind its name; empty: it can, for all that is known.
-        private: which state its clients keep for themselves between rounds, in words; empty: none.
-        parts: whether its model is made of parts that train one after another.
-        asks: whether its clients ask the models what they answer, and train by it.
-        fits: of methods whose clients fit learners and do not descend: what a round adds to the ensemble, `one`
-            learner, all as one `committee`, or `each` with a vote; empty: clients train a network.
-        network: what it trains in place of the scenario's network, a function (network, options, shape of an input,
-            name of the network) -> module; None: the network itself.
-        slices: which part of the network a tier trains, so that `width` of `clients.tiers` acts, a function (network,
-            widths of the tiers, a row of inputs, options, name of the method) -> a `TierNet` for each; None: all of it.
-        mean_field: what a model has beside a Gaussian over the network's weights, whose first rho is an option: its
-            `prior`, or a client's `site`; empty: it is a network.
-        sparse: whether uploads may be sparse (`compress.kind` topk or randomk).
-        sampled: whether a model is several samples of a client's posterior, whose number is an option.
-        step: the option that is a step beside `local.lr`, with which training can diverge; empty: none.
+        text: One line for `fedray list methods` and the table of all methods.
+        family: The method's group in the table of methods.
+        models: The number of models K: `any` number, `one` by definition, or one for each of the `clients`.
+        options: The method's own keys in the section `method`.
+        defaults: Settings of the method's paper, as a tree of scenario keys; a scenario's own keys win.
+        clients: Number of clients N, if neither the scenario nor the data gives it.
+        robust: Whether `server.robust` may replace the method's mean.
+        optimizer: Whether `server.optimizer` may act on the method's mean delta.
+        pooled: Whether one client holds all samples (references without a federation).
+        walks: Whether models walk over a graph of clients, without a server.
+        trains: Whether clients train in rounds. `local`, `compress` and `server` then have an effect.
+        averages: Whether uploads of several clients are averaged. `server.weighting` then has an effect.
+        coefficients: Whether `server.coefficients` may weigh the tiers in the mean.
+        schedules: Whether `schedule.kind` decides which client trains which model.
+        downloads: Whether clients download anything. `downlink` of `clients.tiers` then has an effect.
+        samples: Whether a prediction is an average even if there is one model.
+        splits: Whether layers of the network may stay with the clients (`local.private`).
+        own_models: Whether a known client predicts with models of its own. `predict.gamma` then has no effect.
+        all_models: Whether every participant trains all K models, whatever the settings of its tier are.
+        in_rounds: The reason why the method needs rounds, as the end of a sentence that starts with the method's name;
+            empty: no reason is known.
+        private: The state that clients keep for themselves between rounds, in words; empty: there is none.
+        parts: Whether the model consists of parts that train one after another.
+        asks: Whether clients compute predictions of the models and use them in training.
+        fits: For methods whose clients fit learners without gradient descent: what a round adds to the ensemble, `one`
+            learner, all learners as one `committee`, or `each` learner with a vote. Empty: clients train a network.
+        network: A function (network, options, shape of an input, name of the network) -> the module that is trained in
+            place of the scenario's network; None: the network itself is trained.
+        slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> a
+            `TierNet` for each tier, the part of the network that the tier trains. `width` of `clients.tiers` then has
+            an effect. None: all tiers train the whole network.
+        mean_field: What a model has beside a Gaussian over the network's weights: its `prior`, or a client's `site`.
+            The first rho of the Gaussian is then an option. Empty: a model is a network.
+        sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
+        sampled: Whether a model is several samples of a client's posterior. The number of samples is then an option.
+        step: Name of the option that is a step size beside `local.lr`, with which training can diverge; empty: none.
     """
 
     text: str
@@ -458,26 +461,29 @@ class MethodSpec:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a user's own data are read: one row an option, which both doors, the loaders and the reference ask.
+# How a user's own data are read: one line per option, for scenarios, the Python interface, loaders and the reference.
 
 
 class ReadOptions(NamedTuple):
-    """How a user's data are read.
+    """The options with which a user's data are read.
 
     Attributes:
-        target: The column to predict: one, also for a regression; None where the form says it.
-        input: The inputs: a column of images, lists or text, or columns of numbers, truth values and categories; None
-            where the form says it, or all other columns of a table.
-        group: Column of the natural clients.
-        test: The test rows, in the form of the data, or which of its parts they are; None: as the form says, or drawn.
-        test_fraction: Share of the rows that are drawn as test rows where none are given.
+        target: Name of the column to predict, one column also for a regression; None if the form of the data fixes it.
+        input: The input columns: one of images, lists or text, or several of numbers, truth values and categories.
+            None: the form of the data fixes the inputs, or all other columns of a table are inputs.
+        group: Name of the column with the natural clients.
+        test: The test samples, in the form of the data, or the part of the data that holds them. None: the form of the
+            data fixes the test samples, or they are drawn.
+        test_fraction: Share of the samples that are drawn as test samples if none are given.
         task: `auto`, `classification` or `regression`.
-        missing: `refuse` missing values, put the `mean` of the training rows in their place (text gets a category of
-            its own), or `drop` the rows that have them.
-        tokenizer: Makes tokens of text: a function, a tokenizer, its file, or its name in the user's cache.
-        length: Tokens of a row; shorter ones end in zeros. None: those of the longest row, 256 at most.
-        size: Height and width that pictures are brought to; None: they are as they are, all of one size.
-        input_key: What `input` is called where the options stand, for messages.
+        missing: Treatment of missing values. `refuse` raises an error, `mean` fills in the mean of the training samples
+            (a category of its own for text), and `drop` leaves out samples with missing values.
+        tokenizer: The tokenizer of text: a function, a tokenizer object, its file, or its name in the user's cache.
+        length: Number of tokens in a sample; shorter samples end in zeros. None: the longest sample's number of tokens,
+            256 at most.
+        size: Height and width in pixels to which pictures are resized; None: pictures keep their size, which must be
+            the same for all.
+        input_key: Name of the option `input` in messages.
     """
 
     target: Any = None
@@ -493,7 +499,7 @@ class ReadOptions(NamedTuple):
     input_key: str = "input"
 
 
-CHECKS: dict[str, Check] = {  # of what a scenario says; in Python `target`, `input`, `test` and `tokenizer` may be more
+CHECKS: dict[str, Check] = {  # of scenarios; in Python `target`, `input`, `test` and `tokenizer` have further forms
     "target": column_name,
     "input": list_of(column_name, 65_536, scalar=True),
     "group": column_name,
@@ -509,7 +515,7 @@ NUMBERS_AND_WORDS = ("test_fraction", "task", "missing", "length", "size")
 
 
 def options_of(names: str) -> OptionSpecs:
-    """Some of the options of reading, by their names, as options of a data set.
+    """Returns the fields of `ReadOptions` with these names, separated by spaces, as options of a data set.
 
     Example:
         >>> options_of("task size")["task"].default

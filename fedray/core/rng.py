@@ -1,9 +1,10 @@
-"""Random numbers are computed from (seed, purpose, round, client, model); that tuple is called an *address*.
+"""Computes random numbers from the tuple (seed, purpose, round, client, model), which is called an *address*.
 
-The same address gives the same numbers on any machine, so neither the order of execution matters nor how clients are
-packed into actors. Two forms exist. `stream(seed, "batches", round, client, model)` is a NumPy generator (Philox) for
-one address. `keys`, `bits` and `uniform` give counter-based numbers for whole arrays of addresses at once (splitmix64,
-Steele, Lea and Flood 2014), because a generator object for each client would cost more than training a small client.
+The same address gives the same numbers on any machine. So the order of execution does not matter, nor does the packing
+of clients into actors. Two forms exist. `stream(seed, "batches", round, client, model)` is a NumPy generator (Philox)
+for one address. `keys`, `bits` and `uniform` give counter-based numbers for whole arrays of addresses at once
+(splitmix64, Steele, Lea and Flood 2014). A generator object for each client would cost more than to train a small
+client.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def _word(part: str) -> int:
 
 
 def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
-    """64-bit keys for arrays of addresses.
+    """Returns the 64-bit keys of an array of addresses; random numbers are computed from a key.
 
     Args:
-        seed: One or several seeds.
-        purpose: What the numbers are for; each purpose has numbers of its own.
+        seed: One seed, or an array of seeds.
+        purpose: The use of the random numbers; numbers of different purposes are independent.
         address: Further parts of the address, integers. All parts are broadcast against each other and `seed`.
 
     Example:
@@ -63,14 +64,14 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
 
 def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
-    """Returns keys of addresses that are longer by one part: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
+    """Returns keys of addresses with one more part: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
     with np.errstate(over="ignore"):
         word = np.asarray(part, dtype=np.int64).astype(np.uint64)
         return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
 
 
 def bits(key: ArrayLike, n: int) -> Keys:
-    """Returns the first n 64-bit numbers of each key, `[..., n]`. Number i is a function of the key and i alone."""
+    """Returns the first n 64-bit numbers of each key, `[..., n]`. Number i depends on the key and i alone."""
     base = np.asarray(key, dtype=np.uint64)[..., None]
     with np.errstate(over="ignore"):
         return _mix(base + np.arange(1, n + 1, dtype=np.uint64) * _GOLDEN)
@@ -98,8 +99,8 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
     """Returns a NumPy generator for one address.
 
     Args:
-        seed: Of the replicate or of the data set.
-        purpose: What the numbers are for.
+        seed: The seed of the replicate or of the data set.
+        purpose: The use of the random numbers.
         address: Further parts of the address, integers.
 
     Example:
@@ -111,10 +112,10 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
 @contextmanager
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
-    """Returns a context in which torch's global generator starts at `key`; afterwards it is as it was before.
+    """Returns a context in which torch's global generator starts at `key`; at its end the old state is restored.
 
-    It is for code that can only draw from the global generator: constructors of modules, and dropout. `device` is the
-    device whose generator is set beside the CPU's, if it is a CUDA device.
+    The context serves code that can only draw from the global generator: constructors of modules, and dropout. If
+    `device` is a CUDA device, its generator is set as well as the CPU's.
     """
     import torch
 
@@ -128,7 +129,7 @@ def torch_scope(key: int, device: Any = None) -> Iterator[None]:
 
 @contextmanager
 def watch_generators() -> Iterator[Callable[[], bool]]:
-    """Returns a context that tells whether a user's code drew from a global generator, and restores all of them.
+    """Returns a context that finds whether a user's code draws from a global generator; it restores all generators.
 
     Example:
         >>> with watch_generators() as have_changed:
@@ -151,8 +152,9 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that starts the global generators of torch, NumPy and Python at a key.
 
-    Afterwards they are all as they were. It is for a user's code, which may draw from any of them. torch's and NumPy's
-    are of one kind (MT19937) and begin with 32 bits, so each has a half of the key for itself.
+    At the end of the context all generators have their old states. The context serves a user's code, which may draw
+    from any of these generators. The generators of torch and NumPy are of one kind (MT19937) and start from 32 bits, so
+    each of the two gets its own half of the key.
 
     Example:
         >>> with generators_scope() as start:
@@ -175,7 +177,7 @@ def generators_scope() -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _keeping_generators() -> Iterator[tuple[Any, Any, Any]]:
-    """Keeps the states of Python's, NumPy's and torch's global generators, and sets them again afterwards."""
+    """Returns a context that restores the states of Python's, NumPy's and torch's global generators at its end."""
     import torch
 
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()

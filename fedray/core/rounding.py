@@ -1,4 +1,4 @@
-"""Shares rounded to whole numbers that keep their sum; without torch, for commands that only read a scenario."""
+"""Rounds shares to whole numbers that keep their sum; without torch, for commands that only read a scenario."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def round_to_sum(share: FloatArray, total: int) -> IntArray:
     Of equal remainders the first one is rounded up.
 
     Args:
-        share: not negative, `[n]`; they add up to `total`, but for rounding.
-        total: their sum.
+        share: Shares of at least 0, `[n]`; their sum is `total`, up to rounding errors.
+        total: The sum of the whole numbers.
     """
     whole: IntArray = np.floor(share).astype(np.int64)
     whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1

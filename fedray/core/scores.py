@@ -1,4 +1,4 @@
-"""The scores of fedray: the unit of each, whether lower values are better, what people read, and what it is.
+"""Defines the scores of fedray: unit, whether lower values are better, name for people, and meaning of each score.
 
 Example:
     >>> find_score("hold_out_rmse_mean")[:3]
@@ -22,10 +22,10 @@ class Score(NamedTuple):
     """A score of fedray.
 
     Attributes:
-        unit: Its unit; empty without one. What is a share, 0 to 1, is written in percent.
-        lower: Whether lower values are better; None: neither is.
-        name: What pages, tables, the live view and the summary call it.
-        text: What it is.
+        unit: Unit of the score; empty if there is none. A `share`, 0 to 1, is written in percent.
+        lower: Whether lower values are better; None: neither lower nor higher values are better.
+        name: Name of the score on pages, in tables, in the live view and in the summary.
+        text: Meaning of the score.
     """
 
     unit: str
@@ -117,7 +117,7 @@ SCORES = {
         "that all clients send once for the threshold of a model; not in `up_bytes`",
     ),
 }
-_DERIVED = {  # of accuracy and rmse: what it is, and its name where higher and where lower values are better
+_DERIVED = {  # suffix of accuracy and rmse -> meaning, name if higher values are better, name if lower ones are
     "min": ("least of the members", "worst member's", "best member's"),
     "mean": ("mean over the members", "members' mean", "members' mean"),
     "max": ("largest of the members", "best member's", "worst member's"),
@@ -134,11 +134,11 @@ BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95",
 
 
 def find_score(name: str) -> Score | None:
-    """Returns a score of fedray by its name; None for any other name, such as that of a user's metric.
+    """Returns a score of fedray by its key; None for any other name, such as the name of a user's metric.
 
     Args:
-        name: As in `rounds.parquet`: with `hold_out_` before it on held-out rows; accuracy and RMSE also with `_min`,
-            `_mean` or `_max` over the members, and with `_last3` over the last rounds.
+        name: Key of the score in `rounds.parquet`. The prefix `hold_out_` stands for held-out samples. Accuracy and
+            RMSE may end in `_min`, `_mean` or `_max` over the members, or in `_last3` over the last rounds.
     """
     inner = name.removeprefix("hold_out_")
     base, _, over = inner.rpartition("_")
@@ -155,10 +155,10 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Returns the scores without member scores that repeat the score of the answer, as with one model.
+    """Returns the scores without those of members that only repeat the ensemble's score, as with one model.
 
     Args:
-        metrics: By name.
+        metrics: Value of each score, by name.
 
     Example:
         >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})

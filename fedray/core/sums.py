@@ -1,4 +1,4 @@
-"""Sums that do not depend on their order, the statistics added with them, and totals that grow as they come."""
+"""Computes sums that do not depend on their order, statistics made of such sums, and running totals of statistics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedray.core.types import FloatArray, IntArray, Stats
 # Sums that do not depend on their order, and the statistics that are added with them.
 #
 # Float64 adds multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`, and an exact
-# sum does not depend on order, grouping or number of workers. So each number is split into *limbs* with a unit each:
+# sum does not depend on order, grouping or number of workers. So each number is split into *limbs*, each with a unit:
 # limb i keeps the multiples of `2 ** -(36 + 28 i)`, and the remainder goes to limb i + 1 (the idea of Demmel and
 # Nguyen, *Parallel Reproducible Summation*, IEEE TC 2015). A sum over clients is then one matrix product for each
-# limb, in which BLAS may add in any order; on the CPU a compiled kernel (`kernels/sum.c`) adds, to the same bits.
-# Rows with entries above 1 in magnitude also use a coarse limb; whether one does depends on that row alone.
+# limb, in which BLAS may add in any order. On the CPU a compiled kernel (`kernels/sum.c`) computes the same bits.
+# A row with entries above 1 in magnitude also uses a coarse limb; this depends on the row alone.
 
 COARSE = -1  # the limb of multiples of 2**-8, for |x| up to LIMIT
 LIMIT = 2.0**28  # numbers of this magnitude or above cannot be added exactly
@@ -36,7 +36,7 @@ class ExactSum:
     """Sums of G groups of rows.
 
     Attributes:
-        limbs: Sums of each limb, `[G, d]` float64; `value` adds them up.
+        limbs: The sums of each limb, `[G, d]` float64; `value` adds the limbs up.
     """
 
     limbs: dict[int, Tensor]
@@ -62,7 +62,7 @@ class Counts:
     """Integer totals.
 
     Attributes:
-        total: `[...]` int64.
+        total: The totals, `[...]` int64.
     """
 
     total: Tensor
@@ -76,7 +76,7 @@ class Largest:
     """Integer maxima.
 
     Attributes:
-        most: `[...]` int64.
+        most: The maxima, `[...]` int64.
     """
 
     most: Tensor
@@ -87,10 +87,10 @@ class Largest:
 
 @dataclass(frozen=True)
 class Kept:
-    """The uploads themselves, for servers that need each of them.
+    """The uploads themselves, for servers that need every upload.
 
     Attributes:
-        rows: Deltas `[d]` by (world, model, client).
+        rows: Delta `[d]` of each upload, by (world, model, client).
     """
 
     rows: dict[tuple[int, int, int], Tensor]
@@ -109,12 +109,12 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to groups - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: How many fine limbs are kept: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
+        limbs: Number of fine limbs: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
         square: Whether the squares are added.
 
     Raises:
         Overflow: A row holds NaN, infinity or numbers that are too large to be added.
-        BadInput: A weight is no whole number, with which the sum would depend on the order.
+        BadInput: A weight is not a whole number; the sum would then depend on the order.
 
     Example:
         >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
@@ -141,15 +141,15 @@ def exact_sum(
 
 
 def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """Returns the same as `exact_sum` with torch alone: without a compiled library, and on other devices.
+    """Returns the result of `exact_sum`, computed with torch: without a compiled library, and on other devices.
 
     Args:
-        x: As there.
-        group: As there.
-        groups: As there.
-        weight: As there.
-        limbs: As there.
-        square: As there.
+        x: Rows, `[J, d]` float32 or float64.
+        group: Group of each row, `[J]` int64, 0 to groups - 1.
+        groups: Number of groups, G.
+        weight: Integer weight of each row, `[J]`.
+        limbs: Number of fine limbs.
+        square: Whether the squares are added.
     """
     most = torch.maximum(x.amax(1), -x.amin(1)).double().cpu().numpy()  # NaN stays NaN
     over = _check_largest(most, weight.cpu().numpy().astype(np.float64), square) > 1.0
@@ -176,15 +176,15 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
 def _split_limbs(
     x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Returns the part of `scale * x` (or of its square) in each limb, float64; `into` takes the last one if given.
+    """Yields the number of each limb and the part of `scale * x` (or of its square) in this limb, float64.
 
     Args:
         x: Some columns of the rows, `[J, d]`.
-        into: As there.
+        into: The tensor into which the last part is written; None means a new tensor.
         limbs: Number of fine limbs.
         scale: Factor of each row, `[J, 1]`; None means 1.
         square: Whether the numbers are squared first.
-        big: Which rows use the coarse limb, `[J]`; None means that no row does.
+        big: Whether each row uses the coarse limb, `[J]`; None means that no row does.
     """
     rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
     if square:
@@ -204,7 +204,7 @@ def _split_limbs(
 
 
 def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
-    """Returns the largest magnitude that each row adds, `[J]`, and raises an error for what cannot be added."""
+    """Returns the largest magnitude that each row adds, `[J]`; raises `Overflow` for rows that cannot be added."""
     with np.errstate(over="ignore", invalid="ignore"):
         adds = (most * most if square else most) * np.abs(weight)
     if not (adds < LIMIT).all():
@@ -220,13 +220,13 @@ def check_finite(rows: Tensor) -> None:
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
-    """Rounds in place: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
+    """Rounds numbers in place to the unit of a limb: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
     magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
 
 
 def merge_stats(stats: list[Stats]) -> Stats:
-    """Adds the statistics of several blocks or actors; every order gives the same bits."""
+    """Returns the sum of the statistics of several blocks or actors; every order gives the same bits."""
     total: Stats = {}
     for part in stats:
         for name, value in part.items():
@@ -245,19 +245,19 @@ def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Totals to which statistics are added as they come, row by row, so that nobody holds more than one answer at a time.
+# Totals to which statistics are added as they arrive, row by row; so at most one worker's statistics are in memory.
 #
-# Exact sums do not depend on order, and a row of zeros adds nothing: statistics travel as the rows that jobs were
-# for.
+# Exact sums do not depend on order, and a row of zeros adds nothing. So messages hold only the rows that jobs belong
+# to.
 
 
 class SomeRows(NamedTuple):
     """The rows of a matrix `[G, d]` that are not 0.
 
     Attributes:
-        groups: G.
-        places: Which rows they are, `[m]`.
-        rows: Their numbers, `[m, d]`.
+        groups: Number of rows of the matrix, G.
+        places: Indices of the rows that are not 0, `[m]`.
+        rows: The rows that are not 0, `[m, d]`.
     """
 
     groups: int
@@ -266,7 +266,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """Returns the rows of an array `[G, d]` that are not 0; without a copy if they lie side by side.
+    """Returns the rows of an array `[G, d]` that are not 0; without a copy if these rows are adjacent.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))
@@ -279,7 +279,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Returns statistics for a message: NumPy arrays, of exact sums only the rows that are not 0."""
+    """Returns statistics in the form for messages: as NumPy arrays, and exact sums without their rows of zeros."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
@@ -289,7 +289,7 @@ class Totals:
     """Statistics to which others are added in place.
 
     Attributes:
-        stats: The totals; empty before anything was added.
+        stats: The totals; empty at first.
 
     Example:
         >>> parts = [ExactSum({0: torch.tensor([[1.0], [0.0]])}), ExactSum({0: torch.tensor([[2.0], [5.0]])})]
@@ -304,7 +304,7 @@ class Totals:
         self.stats: Stats = {}
 
     def add(self, thinned: Stats) -> None:
-        """Adds what `thin` has made; nothing of it is kept."""
+        """Adds statistics that `thin` has returned; their arrays are copied."""
         some: Any
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
@@ -320,7 +320,7 @@ class Totals:
 
 
 def sum_bytes(thinned: Stats) -> int:
-    """Returns the bytes of the arrays that `thin` has made, as they travel.
+    """Returns the number of bytes in the arrays of statistics that `thin` has returned.
 
     Example:
         >>> sum_bytes(thin({"sum": ExactSum({0: torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)})}))

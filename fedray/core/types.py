@@ -5,10 +5,10 @@ lanes of a block, S steps, B samples a batch, d numbers a model, C classes. So a
 
 - A *world* is one replicate (seed) of one fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
-- A *row* of a state is the d numbers of one model of one world. A row of a schedule is what gets a permutation of its
-  own: a client, a slot or a stratum.
-- An *age* is K rounds in a row, in which every row of a permutation schedule trains every model once.
-- A *block* is a set of jobs that are trained together as one computation, and a *lane* is one of them.
+- A *row* of a state holds the d numbers of one model of one world. A row of a schedule is a client, a slot or a stratum
+  that gets its own permutation of the models.
+- An *age* is K consecutive rounds, in which every row of a permutation schedule trains every model once.
+- A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run; a *new client* is one that the run has never seen.
 - An *address* is the tuple (seed, purpose, round, client, model) from which random numbers are computed.
 - FE is the paper of Fed-ensemble (FE-arXiv: its preprint); HPC and LPC are SHEFL's strong and weak clients.
@@ -37,37 +37,38 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-Members = Callable[[IntArray], NDArray[np.bool_]]  # of clients `[J]`: whether they belong to a group, `[J]`
+Members = Callable[[IntArray], NDArray[np.bool_]]  # client ids `[J]` -> whether each client belongs to a group, `[J]`
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
-Weighting = Literal["uniform", "examples"]  # of uploads
+Weighting = Literal["uniform", "examples"]  # weights of uploads in a mean: equal, or by training samples
 RateKind = Literal["constant", "cosine", "linear", "step"]
 ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]
 Mode = Literal["semi", "buffered", "async"]  # when the server steps where clients do not wait for each other
 Staleness = Literal["constant", "polynomial", "hinge"]
-AverageKind = Literal["probabilities", "logits", "outputs"]  # what the answers of an ensemble are averaged as
-ScoreKind = Literal["lac", "aps", "raps", "regression"]  # of conformal sets
+AverageKind = Literal["probabilities", "logits", "outputs"]  # the quantity of which an ensemble takes the mean
+ScoreKind = Literal["lac", "aps", "raps", "regression"]  # the score that conformal sets are built from
 QuantileKind = Literal["exact", "qq"]
 Lanes = Literal["auto", "compiled", "torch"]  # what trains: compiled kernels where there are any, only them, never them
 
 # The smallest predicted variance, in standardized units of the target (Lakshminarayanan et al. 2017, section 2.2.1).
 VARIANCE_FLOOR = 1e-6
 
-# The samples of one forward pass outside training. Fixed, so that no packing of the work can show in the metrics.
+# The samples of one forward pass outside training. The number is fixed, as the packing of work must not change metrics.
 EVALUATED_ROWS = 500
-EVALUATED_CLIENTS = 10_000  # known clients evaluated one by one: those with the lowest ids; others count as new ones
+EVALUATED_CLIENTS = 10_000  # known clients evaluated one by one, by lowest ids; all others count as new clients
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the d numbers of one model lie in a row: trainable parameters first, then float buffers (BatchNorm).
+    """The order of the d numbers of one model in a row: trainable parameters first, then float buffers (BatchNorm).
 
-    A set of models is one matrix `[..., d]`, so that sums, norms, top-k and hashes are single operations; networks
-    read it through `views`. Integer buffers (BatchNorm's step counters) lie in a second matrix `[..., c]`.
+    A set of models is one matrix `[..., d]`, on which sums, norms, top-k and hashes are single operations. Networks
+    get their tensors from this matrix through `views`. Integer buffers (BatchNorm's step counters) lie in a second
+    matrix `[..., c]`.
 
     Attributes:
-        names: Of the tensors in a row, in their order.
-        shapes: Of the same tensors.
-        trainable: How many numbers at the start of a row are trained.
+        names: Name of each tensor in a row, in the order of the row.
+        shapes: Shape of each tensor in a row, in the same order.
+        trainable: Number of trained numbers; they come first in a row.
         counters: Names of the c integer buffers.
     """
 
@@ -78,27 +79,27 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers in each tensor."""
+        """Number of elements of each tensor."""
         return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     @cached_property
     def d(self) -> int:
-        """Length of a row: parameters and float buffers."""
+        """Length of a row: the numbers of all parameters and float buffers."""
         return sum(self.sizes)
 
     @cached_property
     def trainable_tensors(self) -> int:
-        """How many of the tensors are trained; they come first."""
+        """Number of trained tensors; they come first in a row."""
         return sum(end <= self.trainable for end in accumulate(self.sizes))
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Returns the tensors of rows `[..., d]` by name, `[..., *shape]` each, without copying."""
+        """Returns the tensors in rows `[..., d]` by name, each of shape `[..., *shape]`, without copying."""
         parts = rows.split_with_sizes(self.sizes, dim=-1)
         lead = rows.shape[:-1]
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Returns which numbers of a row belong to these layers, `[d]`."""
+        """Returns for each number of a row whether it belongs to one of these layers, `[d]`."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
         return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
 
@@ -108,12 +109,12 @@ class Net:
     """A network without weights.
 
     Attributes:
-        name: What messages call it.
-        module: A template that maps `[B, *input]` to `[B, outputs]`; the values of its parameters are never read.
-        layout: How its numbers lie in a row.
-        objective: The loss it is trained with, see `fedray.models.net.per_sample`.
-        outputs: Length of its output; twice the number of targets for `gaussian_nll`.
-        init: Draws the first row `[d]`, float32, from a key.
+        name: Name of the network in messages.
+        module: A template that maps `[B, *input]` to `[B, outputs]`; the values of its parameters are never used.
+        layout: The order of a model's numbers in a row.
+        objective: The loss that the network is trained with, see `fedray.models.net.per_sample`.
+        outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
+        init: Draws the first row `[d]`, float32, from a random key.
     """
 
     name: str
@@ -126,23 +127,23 @@ class Net:
 
 @dataclass(frozen=True)
 class Tier:
-    """A class of devices: how many clients it has, how much they train, and what that costs.
+    """A class of devices: the number of clients, how much these clients train, and what training costs.
 
     Attributes:
-        name: As in the scenario.
-        number: Clients.
+        name: Name of the tier in the scenario.
+        number: Number of clients in the tier.
         models_per_round: Models that a client trains in a round it takes part in; None means all K.
         num_cpus: CPUs that Ray reserves for an actor of this tier; None means a share of the machine.
         num_gpus: GPUs that Ray reserves for an actor.
         resources: Further resources that Ray reserves for an actor, by name.
         seconds_per_step: Virtual seconds of an optimizer step.
-        seconds_per_sample: Virtual seconds of each sample in a step.
+        seconds_per_sample: Further virtual seconds of a step for each sample of the batch.
         spread: Standard deviation of the logarithm of a device's speed; 0 makes all devices of the tier equal.
         uplink: Bytes per virtual second to the server.
         downlink: Bytes per virtual second from the server.
-        latency: Virtual seconds that a transfer takes beside its bytes.
-        side_by_side: Whether a client trains its models at the same time, and not one after the other.
-        width: Share of the network that a client trains, of its channels or blocks, where the method slices networks.
+        latency: Virtual seconds that are added to the time of each transfer.
+        side_by_side: Whether a client trains its models at the same time instead of one after the other.
+        width: Share of the network's channels or blocks that a client trains, where the method slices networks.
     """
 
     name: str
@@ -163,21 +164,21 @@ class Tier:
 
 @dataclass(frozen=True)
 class Clients:
-    """All clients. A tier has consecutive ids, so that a million clients need no memory.
+    """All clients. The ids of a tier's clients are consecutive, so a million clients need no memory.
 
     Attributes:
-        tiers: In the order of their clients' ids.
+        tiers: The tiers, in the order of the client ids.
     """
 
     tiers: tuple[Tier, ...]
 
     @property
     def number(self) -> int:
-        """N, the clients of all tiers."""
+        """The number of clients of all tiers, N."""
         return sum(tier.number for tier in self.tiers)
 
     def tier_of(self, client: IntArray) -> IntArray:
-        """Returns the tier index of each client, `[J]`."""
+        """Returns the index of the tier that each client belongs to, `[J]`."""
         if len(self.tiers) == 1:
             return np.zeros(len(client), dtype=np.int64)
         ends = np.cumsum([tier.number for tier in self.tiers])
@@ -188,9 +189,9 @@ class Plan(NamedTuple):
     """The jobs of one round: client `client[j]` trains model `model[j]` of world `world[j]`.
 
     Attributes:
-        client: Ids of the clients, `[J]`.
-        model: Models, `[J]`, 0 to K - 1.
-        world: Worlds, `[J]`, 0 to R - 1.
+        client: Id of each job's client, `[J]`.
+        model: Index of each job's model, 0 to K - 1, `[J]`.
+        world: Index of each job's world, 0 to R - 1, `[J]`.
     """
 
     client: IntArray
@@ -198,20 +199,20 @@ class Plan(NamedTuple):
     world: IntArray
 
     def take(self, index: Any) -> Plan:
-        """Some of the jobs, by their places in the plan."""
+        """Returns the jobs at these positions of the plan."""
         return Plan(*(column[index] for column in self))
 
 
 class Flight(NamedTuple):
-    """Where the jobs of asynchronous training start, and where their uploads go, `[J]` each.
+    """Start and destination of each job in asynchronous training; each field has shape `[J]`.
 
     Attributes:
-        row: The row of the broadcast that the job starts from.
-        group: The group in which its upload is added up: one for each world, model and server step.
-        weight: Factor on its change, which depends on its staleness.
-        turn: How many turns the client had before; in the address of the job it stands for the round.
-        version: How many steps its model had taken when it started; the learning rate's round.
-        sender: Whose upload it is, where one server step uses several of a client: `client + N * (earlier ones)`.
+        row: Index of the broadcast row that the job starts from.
+        group: The group in which the job's upload is summed; there is one group per world, model and server step.
+        weight: Factor on the job's delta, which depends on the staleness of the upload.
+        turn: Number of the client's earlier turns; it replaces the round in the key of the job's random numbers.
+        version: Steps that the model had taken when the job started; the learning rate uses it as the round.
+        sender: Who sent the upload: `client + N * (earlier uploads of the client in this server step)`.
     """
 
     row: IntArray
@@ -222,19 +223,20 @@ class Flight(NamedTuple):
     sender: IntArray
 
     def take(self, index: Any) -> Flight:
-        """Some of the jobs, by their places."""
+        """Returns the entries of the jobs at these positions."""
         return Flight(*(column[index] for column in self))
 
 
 class SizedPlan(NamedTuple):
-    """The jobs of a plan with the work of each: what the round loop hands to a runtime.
+    """The jobs of a plan with the work of each job, as the round loop hands them to a runtime.
 
     Attributes:
         plan: The jobs, `[J]`.
-        size: Training samples of each job, `[J]`.
+        size: Number of training samples of each job, `[J]`.
         steps: Optimizer steps of each job's local training, `[J]`; 0 for a client without data.
-        flight: Where they start and where their uploads go in asynchronous training; None: in rounds.
-        losses: What each job's client has told before: the losses of all models on its rows, `[J, K]`; None: nothing.
+        flight: Start and destination of each job in asynchronous training; None if training has rounds.
+        losses: Losses of all models on the samples of each job's client, as the client reported them before,
+            `[J, K]`; None if clients report none.
     """
 
     plan: Plan
@@ -244,7 +246,7 @@ class SizedPlan(NamedTuple):
     losses: FloatArray | None = None
 
     def take(self, index: Any) -> SizedPlan:
-        """Some of the jobs, by their places in the plan."""
+        """Returns the jobs at these positions of the plan."""
         flight = None if self.flight is None else self.flight.take(index)
         losses = None if self.losses is None else self.losses[index]
         return SizedPlan(self.plan.take(index), self.size[index], self.steps[index], flight, losses)
@@ -255,18 +257,18 @@ class Uploads(NamedTuple):
 
     Attributes:
         delta: Trained minus received parameters, `[J, d]` float32.
-        client: Ids of the clients, `[J]`, as a NumPy array, like the next four and `steps`.
-        model: Models, `[J]`.
-        world: Worlds, `[J]`.
-        tier: Tier of each client, `[J]`.
-        size: Training samples of each client, `[J]`.
+        client: Id of each job's client, `[J]`; a NumPy array, like `model`, `world`, `tier`, `size` and `steps`.
+        model: Index of each job's model, `[J]`.
+        world: Index of each job's world, `[J]`.
+        tier: Tier of each job's client, `[J]`.
+        size: Number of training samples of each job's client, `[J]`.
         counters: Integer buffers after training, `[J, c]`; None without such buffers.
         own: The clients' private vectors by name, `[J, d]` each; they are never sent.
-        beside: What is sent beside it: a vector's change (SCAFFOLD), `[J, d]`, or what clients measure, `[J, m]`.
-        key: Address of each job's random numbers, `[J]` (`rng.Keys`).
+        beside: What jobs send with the delta: a vector's change (SCAFFOLD), `[J, d]`, or measurements, `[J, m]`.
+        key: Key that each job's random numbers are computed from, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
-        columns: Which of the d numbers the jobs have trained, `[s]`, rising; the others' change is 0. None: all.
-        losses: Mean losses of all K received models on each client's rows, `[J, K]`, which `Phase.choose` asks for.
+        columns: Rising indices of the trained numbers, `[s]`; all other numbers have delta 0. None: all are trained.
+        losses: Mean losses of all K received models on each client's samples, `[J, K]`, which `Phase.choose` needs.
     """
 
     delta: Tensor
@@ -285,10 +287,10 @@ class Uploads(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that a server knows.
+    """Everything that a server stores.
 
     Attributes:
-        models: Parameters, `[M, d]` float32; model k of world w is row `w * K + k`.
+        models: Parameters of all models, `[M, d]` float32; model k of world w is row `w * K + k`.
         counters: Integer buffers, `[M, c]` int64.
         extra: Further tensors of the method by name, mostly `[M, ...]`.
     """

@@ -1,10 +1,10 @@
-"""Dropout whose masks have addresses: in training, and in answers of networks whose dropout stays on.
+"""Applies dropout with reproducible masks: in training, and in predictions of networks whose dropout stays on.
 
-In training the mask of a row is a function of the client's round, the step, the row's place in the batch and the layer,
-so that every engine drops the same. Answers with dropout are a reading of the public code of Fed-ensemble, which never
-calls `eval()`. What they drop for a row is a function of the seed, the place of the model, the layer and the row's own
-content. So neither the cut of the rows into pieces nor their order nor the runtime shows in an answer, and the same row
-gets the same answer from the same model, in every round.
+In training the mask of a sample is a function of the client's round, the step, the sample's position in the batch and
+the layer. So every engine drops the same numbers. Predictions with dropout follow the public code of Fed-ensemble,
+which never calls `eval()`. Their mask for a sample is a function of the seed, the index of the model, the layer and the
+sample's inputs. So a prediction depends neither on the other samples, nor on their order, nor on the runtime. The same
+model predicts the same for a sample in every round.
 
 Example:
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)).eval()
@@ -27,12 +27,12 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 
-_TRAINING = -2  # the part of an address that masks in training have and permutations have not
+_TRAINING = -2  # an extra part of the address, for masks in training; it keeps them independent of permutations
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channels
 
 
 def find_dropout(module: nn.Module) -> list[nn.Module]:
-    """Returns the layers of a module that drop units or channels with a probability above 0, in its own order.
+    """Returns the layers of a module that drop units or channels with a probability above 0, in the module's order.
 
     Example:
         >>> len(find_dropout(nn.Sequential(nn.Dropout(0.0), nn.Dropout2d(0.5))))
@@ -42,21 +42,21 @@ def find_dropout(module: nn.Module) -> list[nn.Module]:
 
 
 def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
-    """Returns an address for each row of a batch in training, `[rows]`.
+    """Returns a random key for each sample of a batch in training, `[rows]`.
 
     Args:
-        key: Address of a client's local training.
+        key: Random key of a client's local training.
         step: Number of the step, from 0.
-        rows: Rows of the batch.
+        rows: Number of samples in the batch.
     """
     return rng.fresh(rng.fresh(rng.fresh(key, _TRAINING), step), np.arange(rows))
 
 
 def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
-    """Returns an address for each row, from its content, `[n]`.
+    """Returns a random key for each sample, computed from the sample's inputs, `[n]`.
 
     Args:
-        key: Address of all rows together.
+        key: Random key that all samples have in common.
         x: Raw inputs, `[n, ...]`.
     """
     flat = np.ascontiguousarray(x.cpu().numpy()).reshape(len(x), -1).view(np.uint8)
@@ -70,11 +70,11 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 
 @contextmanager
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
-    """Returns a context in which the dropout layers of a module drop by these masks, and by no others.
+    """Returns a context in which the dropout layers of a module drop by the masks of these keys alone.
 
     Args:
-        module: In training or in evaluation mode.
-        keys: Address of each row of its inputs, `[n]`.
+        module: The module, in training or in evaluation mode.
+        keys: Random key of each sample in the inputs of the module, `[n]`.
     """
     parts = find_dropout(module)
     modes = [part.training for part in parts]
@@ -104,13 +104,13 @@ def _make_hook(part: Any, keys: rng.Keys) -> Callable[[nn.Module, Any, Tensor], 
 
 
 def answer_with_dropout(module: nn.Module, keys: rng.Keys, models: int, answer: Callable[[int], Tensor]) -> Tensor:
-    """Raw outputs `[M, n, C]` of models that keep dropping; each has masks of its own.
+    """Returns raw outputs `[M, n, C]` of models whose dropout stays on; each model has masks of its own.
 
     Args:
         module: The network.
-        keys: Address of each input, `[n]`.
-        models: M.
-        answer: Computes the outputs of model m, `[1, n, C]`.
+        keys: Random key of each input, `[n]`.
+        models: Number of models, M.
+        answer: A function: m -> the outputs of model m, `[1, n, C]`.
     """
     out = []
     for m in range(models):

@@ -1,4 +1,4 @@
-"""Networks with early exits: blocks one after another, and a head behind each of them (DepthFL).
+"""Builds networks with early exits: blocks one after another, and a head after each block (DepthFL).
 
 Example:
     >>> from fedray.models.nets import cnn
@@ -29,11 +29,11 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Exits(nn.Module):
-    """Blocks one after another, with heads behind some of them.
+    """A network of blocks one after another, with heads after some of the blocks.
 
     Attributes:
-        blocks: D of them.
-        heads: By the number of their block, from 0, as text; H of them.
+        blocks: The D blocks.
+        heads: The H heads, each by the number of its block, from 0, as text.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], heads: Mapping[str, nn.Module]) -> None:
@@ -52,22 +52,22 @@ class Exits(nn.Module):
 
 
 def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who: str) -> Exits:
-    """Cuts a network into blocks, and gives each a head; the last one has the network's own.
+    """Cuts a network into blocks, and gives each block a head; the last block has the network's own head.
 
-    The network calls its layers one after another, as an `nn.Sequential` or a ResNet does, the last of which is linear.
-    A stage begins with each layer that has weights, except normalization, or with the flattening before it. Its L
-    stages are dealt to `D = min(most, L)` blocks in their order, stage i to block `i D // L`. A new head is the mean of
-    each channel, where there are pictures, and a linear layer.
+    The network must call its layers one after another, as an `nn.Sequential` or a ResNet does, and end in a linear
+    layer. Each layer with weights, except normalization, begins a stage; a Flatten just before such a layer belongs to
+    the stage. The L stages are dealt to `D = min(most, L)` blocks in order, stage i to block `i D // L`. A new head is
+    a linear layer; for pictures the mean of each channel comes before it.
 
     Args:
-        net: Freshly initialized.
-        most: Blocks, at most.
-        shape: Of an input.
-        name: What messages call the network.
-        who: What cuts it, for messages.
+        net: The network, freshly initialized.
+        most: The most blocks.
+        shape: Shape of one input.
+        name: Name of the network in messages.
+        who: Who cuts the network, for messages.
 
     Raises:
-        BadInput: The network cannot be cut so.
+        BadInput: The network does not have the required form.
     """
     refused = BadInput(
         f"model.name = {name} does not call its layers one after another, the last of them Linear, and {who} cuts such "
@@ -118,8 +118,8 @@ def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
 
     Args:
         net: A network of `Exits`.
-        depth: Blocks, from 1.
-        heads: Numbers of the blocks whose heads stay, from 0.
+        depth: Number of blocks, at least 1.
+        heads: Numbers of the blocks whose heads remain, from 0.
     """
 
     def build() -> nn.Module:

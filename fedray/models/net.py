@@ -1,4 +1,4 @@
-"""A module as a row of numbers (`Net`), its loss, and how much arithmetic it needs."""
+"""Turns a module into a `Net`, whose models are rows of numbers; computes losses and counts arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, Layout, Net, Objective
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a module becomes a `Net`: a template, the layout of its numbers in a row, and an initialization by address.
+# How a module becomes a `Net`: a template, the layout of its numbers in a row, and an initialization by random key.
 #
 # A row holds the trainable parameters in the order of `named_parameters`, then the persistent float buffers in the
 # order of `named_buffers`. Persistent integer buffers of one number (BatchNorm's `num_batches_tracked`) are counters
@@ -25,17 +25,18 @@ from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, Layout, Net, Objec
 # or booleans) is a constant of the template: it is the same for every model, and is neither trained, nor sent, nor
 # averaged.
 
-TEMPLATE_KEY = 0  # the address of a template's constants
+TEMPLATE_KEY = 0  # random key of a template's constants
 
 
 def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Objective, outputs: int) -> Net:
     """Returns any module as a `Net`.
 
     Args:
-        module_factory: Makes one freshly initialized module; it may draw from torch's global generator only.
-        name: How messages and records call it.
-        objective: The loss it is trained with, see `per_sample`.
-        outputs: Length of its output; twice the number of targets for `gaussian_nll`.
+        module_factory: A function that makes one freshly initialized module; it may draw from torch's global generator
+            only.
+        name: Name of the network in messages and records.
+        objective: The loss that the network is trained with, see `per_sample`.
+        outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
 
     Returns:
         The net. Its `init(key)` makes a module inside `rng.torch_scope(key)` and returns its row `[d]`, float32.
@@ -70,17 +71,17 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 
 
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[S, n, C]` of some models of a network, in evaluation mode; gradients flow to the parameters.
+    """Returns raw outputs `[S, n, C]` of some models of a network, in evaluation mode, with gradients to parameters.
 
-    The float buffers of normalization layers, behind `layout.trainable` of a row, have gradient 0.
+    The float buffers of normalization layers, from number `layout.trainable` of a row on, have gradient 0.
 
     Args:
         net: The network.
-        models: Rows of numbers, `[S, d]`.
+        models: The models, `[S, d]`.
         x: Network inputs, `[n, ...]`.
 
     Raises:
-        BadInput: The models are no rows of this network.
+        BadInput: `models` has another shape.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -99,7 +100,7 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
 
 
 def layout_of(module: nn.Module, name: str = "module") -> Layout:
-    """Returns how a module's numbers lie in a row; `name` is for messages.
+    """Returns the order of a module's numbers in a row; `name` is the network's name in messages.
 
     Example:
         >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
@@ -119,12 +120,12 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
 
 
 def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """One model as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
+    """Returns one model as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
 
     Args:
-        layout: Of the row.
+        layout: The order of the numbers in the row.
         row: The model, `[d]`.
-        counters: Its integer buffers, `[c]` int64; None means zeros.
+        counters: Integer buffers of the model, `[c]` int64; None means zeros.
 
     Returns:
         Copies of the tensors by name; counters are int64 scalars.
@@ -140,12 +141,12 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """One model as a plain torch state dict with every entry that its module has: also frozen parameters and constants.
+    """Returns one model as a torch state dict with all entries of its module, also frozen parameters and constants.
 
     Args:
         net: The network.
         row: The model, `[d]`.
-        counters: Its integer buffers, `[c]` int64; None means zeros.
+        counters: Integer buffers of the model, `[c]` int64; None means zeros.
 
     Returns:
         Copies of the tensors by name; `load_state_dict` takes them as they are.
@@ -167,7 +168,7 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether the last layer is linear and the only trained one; then the outputs are linear in the parameters."""
+    """Returns whether only the last layer has parameters and is linear; outputs are then linear in the parameters."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
@@ -183,8 +184,8 @@ def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
     """Returns the module, with each layer that occurs twice replaced by two layers that share their parameters.
 
-    Otherwise `functional_call` would leave its tensors in a layer that has two names. `known` holds the ids of the
-    layers that occurred before.
+    Without this, `functional_call` would not remove its tensors from a layer that has two names. `known` holds the ids
+    of the layers that occurred before.
     """
     for name, child in module._modules.items():
         if child is None:
@@ -200,13 +201,13 @@ def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
 
 
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a row, in their order."""
+    """Yields the name and the tensor of each part of a row, in the order of the row."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
 
 
 def _counters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and values of the integer buffers of one number."""
+    """Yields the name and the value of each integer buffer with a single number."""
     for name, buffer in _persistent(module):
         is_integer = not (buffer.is_floating_point() or buffer.is_complex() or buffer.dtype == torch.bool)
         if is_integer and buffer.ndim == 0:
@@ -214,7 +215,7 @@ def _counters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _persistent(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of the buffers that a state dict has."""
+    """Yields the name and the tensor of each buffer that is part of the state dict."""
     kept = module.state_dict().keys()
     yield from ((name, buffer) for name, buffer in module.named_buffers() if name in kept)
 
@@ -226,11 +227,11 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Gaussian(NamedTuple):
-    """What a Gaussian head predicts.
+    """The prediction of a Gaussian head.
 
     Attributes:
-        mean: `[..., B, outputs / 2]`.
-        variance: `[..., B, outputs / 2]`, above 0.
+        mean: Mean of each target, `[..., B, outputs / 2]`.
+        variance: Variance of each target, `[..., B, outputs / 2]`, above 0.
     """
 
     mean: Tensor
@@ -245,12 +246,12 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     (m, v) of `split_gaussian`, summed over the targets.
 
     Args:
-        objective: Which loss.
-        outputs: Raw outputs f, `[..., B, outputs]`; there may be axes in front, as those of lanes and of `vmap`.
+        objective: Name of the loss.
+        outputs: Raw outputs f, `[..., B, outputs]`; the first axes may be lanes, for example.
         y: Class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
 
     Returns:
-        `[..., B]`.
+        The loss of each sample, `[..., B]`.
 
     Example:
         >>> import torch
@@ -273,14 +274,14 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
-    """Vectors `[j, outputs]` whose outer products add up to the Fisher information about the outputs of one sample.
+    """Returns vectors `[j, outputs]` whose outer products sum to the Fisher information about one sample's outputs.
 
-    It is that of the distribution whose negative log likelihood the loss is, up to a constant: of classes it is
-    `diag(p) - p p'`, of `half_mse` the identity, of `mse` twice that, and of a Gaussian head `1 / v` for the mean and
-    `1 / (2 v^2)` for the variance.
+    The loss is the negative log likelihood of a distribution, up to a constant; the information is that of this
+    distribution. It is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for
+    `mse`. For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance.
 
     Args:
-        objective: Which loss.
+        objective: Name of the loss.
         outputs: Raw outputs of the sample, `[outputs]`.
 
     Example:
@@ -302,7 +303,7 @@ def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def split_gaussian(outputs: Tensor) -> Gaussian:
-    """Reads the outputs `[..., B, 2 targets]` of a Gaussian head: the mean, then what becomes the variance by softplus.
+    """Splits outputs `[..., B, 2 targets]` of a Gaussian head into means and, by softplus of the rest, variances.
 
     Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
     """
@@ -311,7 +312,7 @@ def split_gaussian(outputs: Tensor) -> Gaussian:
 
 
 def _like(y: Tensor, outputs: Tensor) -> Tensor:
-    """Targets `[..., B]` or `[..., B, targets]` in the outputs' shape; reshaped, never broadcast."""
+    """Returns targets `[..., B]` or `[..., B, targets]` in the shape of the outputs; they are never broadcast."""
     return y.reshape(outputs.shape).to(outputs.dtype)
 
 
@@ -322,9 +323,9 @@ _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose outputs
 
 
 def count_forward_flops(net: Net, row: Tensor) -> float:
-    """Floating-point operations of a forward pass over one row, those of linear and convolution layers.
+    """Returns the floating-point operations that linear and convolution layers need in a forward pass of one sample.
 
-    They are at least two for each number of the network, and two for each number and token of a text.
+    The result is at least two operations per number of the network; for text, two per number and token.
 
     Args:
         net: The network; its mode is unchanged.

@@ -1,4 +1,4 @@
-"""The networks of fedray's catalogue, as plain torch modules."""
+"""Defines the networks of fedray's catalogue, as plain torch modules."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 wit
 
 
 def norm_layer(norm: str, channels: int) -> nn.Module:
-    """BatchNorm2d, or GroupNorm with 2 groups (1 if the number of channels is odd).
+    """Returns a BatchNorm2d, or a GroupNorm with 2 groups (1 if the number of channels is odd).
 
-    Group normalization has no running statistics. So nothing has to be averaged over clients, and training and
+    Group normalization has no running statistics. So no statistics have to be averaged over clients, and training and
     evaluation do not differ.
     """
     if norm == "batch":
@@ -60,12 +60,12 @@ NORMS_OF_ROWS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d,
 def linear(
     input_shape: tuple[int, ...], outputs: int, *, bias: bool = True, weight_sd: float | None = None
 ) -> nn.Sequential:
-    """`W x + b`: Flatten, Linear.
+    """Returns a linear model `W x + b`: Flatten, Linear.
 
     Args:
         input_shape: Shape of one sample.
         outputs: Length of the output.
-        bias: Whether there is a b.
+        bias: Whether the model has the bias b.
         weight_sd: Standard deviation of the first parameters, drawn from N(0, weight_sd^2); None keeps torch's
             initialization.
 
@@ -88,15 +88,15 @@ def mlp(
     norm: str | None = None,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Flatten, then Linear, normalization if any, and activation for each hidden layer, then Linear.
+    """Returns a multi-layer perceptron: Flatten; Linear, normalization, activation for each hidden layer; Linear.
 
     Args:
         input_shape: Shape of one sample.
         outputs: Length of the output.
-        hidden: Widths of the hidden layers; the default is FedAG's.
-        activation: relu or tanh.
-        norm: Which normalization there is, batch or layer; None: none.
-        weight_sd: As in `linear`.
+        hidden: Width of each hidden layer; the default is FedAG's.
+        activation: Name of the activation, relu or tanh.
+        norm: Name of the normalization, batch or layer; None means no normalization.
+        weight_sd: Standard deviation of the first parameters, see `linear`.
     """
     widths = [math.prod(input_shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
@@ -110,8 +110,8 @@ class RBF(nn.Module):
     """Radial features `phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`, from `[B, p]` to `[B, J]`.
 
     Attributes:
-        centers: The c_j, `[J, p]`; they are constants of the network and are not trained.
-        width: In the unit of x, above 0.
+        centers: The centers c_j, `[J, p]`; they are constants of the network and are not trained.
+        width: Width of the features in the unit of x, above 0.
     """
 
     centers: Tensor
@@ -145,10 +145,10 @@ def rbf(
         input_shape: `(p,)`.
         outputs: Length of the output.
         features: Number of centers, at least 1.
-        width: Of the features, above 0.
-        seed: Address of the centers; networks with the same seed have the same ones.
+        width: Width of the features, above 0.
+        seed: Seed of the centers; networks with the same seed have the same centers.
         bias: Whether the linear layer has a bias.
-        weight_sd: As in `linear`.
+        weight_sd: Standard deviation of the first parameters, see `linear`.
     """
     if len(input_shape) != 1:
         raise BadInput(
@@ -183,21 +183,21 @@ def cnn(
     padding: int | None = None,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Conv2d, ReLU, MaxPool2d(2) for each of `channels`; Flatten; Linear, ReLU for each of `hidden`; Linear.
+    """Returns Conv2d, ReLU, MaxPool2d(2) for each of `channels`; Flatten; Linear, ReLU for each of `hidden`; Linear.
 
-    The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding 2. That of SHEFL (2 convolutions
-    and 2 hidden layers) has two entries in `hidden`. That of the public code of Fed-ensemble is the default one with
-    dropout 0.5: whole channels of the last convolution, and units of the hidden layers.
+    The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding 2. The network of SHEFL (2
+    convolutions and 2 hidden layers) has two entries in `hidden`. The network in the public code of Fed-ensemble is the
+    default one with dropout 0.5: of whole channels of the last convolution, and of units of the hidden layers.
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        channels: Channels of the convolutions.
-        hidden: Widths of the fully connected layers.
-        kernel: Side of the kernels; None means 5, or 3 for images with a side below 16.
-        padding: None means 0, or `kernel // 2` for images with a side below 16.
+        channels: Number of output channels of each convolution.
+        hidden: Width of each fully connected hidden layer.
+        kernel: Side of the kernels in pixels; None means 5, or 3 for images with a side below 16.
+        padding: Padding of the convolutions in pixels; None means 0, or `kernel // 2` for images with a side below 16.
         dropout: Probability, in [0, 1), with which training drops a channel of the last convolution, and a unit of a
-            hidden layer; 0: there are no such layers.
+            hidden layer; 0 means no dropout layers.
 
     Example:
         >>> sum(parameter.numel() for parameter in cnn((1, 28, 28), 10).parameters())
@@ -226,9 +226,9 @@ def cnn(
 
 
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
-    """VGG-11 (Simonyan and Zisserman 2015, column A) with the one-layer classifier usual for 32 x 32 images.
+    """Returns a VGG-11 (Simonyan and Zisserman 2015, column A) with the one-layer classifier usual for 32 x 32 images.
 
-    Poolings round an odd side up, so that images may have any size (28: 14, 7, 4, 2, 1).
+    Poolings round an odd side up; so images may have any size (28: 14, 7, 4, 2, 1).
 
     Args:
         input_shape: `(channels, height, width)`.
@@ -253,14 +253,14 @@ def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") ->
 
 
 def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Channels, height and width of an image.
+    """Returns channels, height and width of an image.
 
     Args:
-        name: Of the network, for the message.
-        input_shape: Of one sample.
+        name: Name of the network, for the message.
+        input_shape: Shape of one sample.
 
     Raises:
-        BadInput: The shape is not that of an image.
+        BadInput: The shape is not the shape of an image.
     """
     if len(input_shape) != 3:
         plane = "give pictures of real numbers as [n, 1, H, W], or " if len(input_shape) == 2 else ""
@@ -276,7 +276,7 @@ def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int,
 
 
 class NextCharacter(nn.Module):
-    """Embedding, LSTM, and Linear on the last position."""
+    """A network that predicts the next character: embedding, LSTM, and a linear layer on the last position."""
 
     def __init__(self, vocabulary: int, outputs: int, *, embedding: int, hidden: int, layers: int) -> None:
         nn.Module.__init__(self)
@@ -285,7 +285,7 @@ class NextCharacter(nn.Module):
         self.head = nn.Linear(hidden, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits `[B, outputs]` of tokens `[B, L]` int64."""
+        """Returns logits `[B, outputs]` of tokens `[B, L]` int64."""
         states, _ = self.lstm(self.embedding(tokens))  # [B, L, hidden]
         logits: Tensor = self.head(states[:, -1])
         return logits
@@ -305,7 +305,7 @@ def lstm(
     Args:
         input_shape: `(L,)`, the length of a window.
         outputs: Number of characters to choose from.
-        vocabulary: Number of characters that are read; None means `outputs`.
+        vocabulary: Number of different characters in the inputs; None means `outputs`.
         embedding: Length of a character's vector.
         hidden: Units of each LSTM layer.
         layers: Number of LSTM layers.
@@ -334,13 +334,13 @@ SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
 
 
 def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
-    """ResNet-18 (He et al. 2016).
+    """Returns a ResNet-18 (He et al. 2016).
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
         width: Factor on the channels: 64 in the first stage, twice as many in each further one.
-        norm: batch or group.
+        norm: Name of the normalization, batch or group.
 
     Example:
         >>> resnet18((3, 32, 32), 10).conv1
@@ -350,13 +350,13 @@ def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, 
 
 
 def resnet34(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
-    """ResNet-34 (He et al. 2016).
+    """Returns a ResNet-34 (He et al. 2016).
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
         width: Factor on the channels: 64 in the first stage, twice as many in each further one.
-        norm: batch or group.
+        norm: Name of the normalization, batch or group.
     """
     return _resnet([3, 4, 6, 3], input_shape, outputs, width, norm)
 
@@ -369,14 +369,14 @@ def densenet(
     growth: int = 32,
     norm: str = "batch",
 ) -> nn.Module:
-    """DenseNet (Huang et al. 2017); the default is DenseNet-121.
+    """Returns a DenseNet (Huang et al. 2017); the default is DenseNet-121.
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        blocks: Layers in each of the dense blocks.
-        growth: Channels that each layer adds.
-        norm: batch or group.
+        blocks: Number of layers in each dense block.
+        growth: Number of channels that each layer adds.
+        norm: Name of the normalization, batch or group.
     """
     from torchvision.models import DenseNet
 
@@ -392,14 +392,16 @@ def densenet(
 def mobilenet_v2(
     input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, dropout: float = 0.0, norm: str = "batch"
 ) -> nn.Module:
-    """MobileNetV2 (Sandler et al. 2018). For small images the first two strides are 1, so 32 x 32 ends at 4 x 4.
+    """Returns a MobileNetV2 (Sandler et al. 2018).
+
+    For small images the first two strides are 1; 32 x 32 pixels then become 4 x 4.
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
         width: Factor on the channels.
         dropout: Share of dropped inputs of the classifier (torchvision: 0.2).
-        norm: batch or group.
+        norm: Name of the normalization, batch or group.
     """
     from torchvision.models import MobileNetV2
 
@@ -413,12 +415,12 @@ def mobilenet_v2(
 
 
 def shufflenet_v2(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
-    """ShuffleNetV2 x1.0 (Ma et al. 2018).
+    """Returns a ShuffleNetV2 x1.0 (Ma et al. 2018).
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        norm: batch or group.
+        norm: Name of the normalization, batch or group.
     """
     from torchvision.models import ShuffleNetV2
 
@@ -495,18 +497,18 @@ MODEL_NAMES = tuple(_BUILDERS)  # the built-in ones; `model_names` has the regis
 
 
 def model_names() -> tuple[str, ...]:
-    """All names that `build_net` knows, those that users registered included."""
+    """Returns all names that `build_net` knows, including names that users registered."""
     return tuple(_BUILDERS)
 
 
 def register_model(name: str, builder: Builder) -> None:
-    """Gives a network of your own a name for scenarios.
+    """Registers a network of your own under a name for scenarios.
 
     A built-in name cannot be taken. A name of your own may be registered again, as when a module is imported twice.
 
     Args:
-        name: For `model.name`.
-        builder: Makes the network, `builder(input_shape, outputs, **options)`, freshly initialized.
+        name: The value of `model.name` that selects the network.
+        builder: A function `builder(input_shape, outputs, **options)` that makes the network, freshly initialized.
 
     Example:
         >>> register_model("tiny", lambda input_shape, outputs: nn.Linear(input_shape[0], outputs))
@@ -525,8 +527,8 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
         name: One of `model_names()`.
         input_shape: Shape of one sample.
         outputs: Length of the output; twice the number of targets for `gaussian_nll`.
-        objective: The loss it is trained with.
-        options: Of the network, see its builder.
+        objective: The loss that the network is trained with.
+        options: Options of the network, see its builder.
 
     Example:
         >>> build_net("mlp", (13,), 1, "half_mse", hidden=[50]).layout.d
@@ -542,10 +544,10 @@ def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options
         name: One of `model_names()`.
         input_shape: Shape of one sample.
         outputs: Length of the output.
-        options: Of the network, see its builder.
+        options: Options of the network, see its builder.
 
     Raises:
-        BadInput: There is no such network, or it has no such option.
+        BadInput: There is no network of this name, or the network lacks one of the options.
     """
     if name not in _BUILDERS:
         known = suggest_nearest(name, _BUILDERS, f"choose one of {', '.join(_BUILDERS)}")

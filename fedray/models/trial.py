@@ -1,4 +1,4 @@
-"""A network is tried on a few rows before it is trained: does it read them, and does it put out what the loss needs?"""
+"""Tries a network on a few samples before training, and checks that its outputs are what the loss needs."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ _PLANES = "give pictures of real numbers as [n, 1, H, W], or "
 
 
 def try_network(net: Net, rows: Tensor, kind: str) -> None:
-    """Refuses a network that cannot be trained on such rows, or that would be trained wrongly in silence.
+    """Checks that a network runs on some samples, and that its outputs are what the loss needs.
 
     Args:
         net: The network.
         rows: Some network inputs, `[n, ...]`.
-        kind: What they are: images, features or tokens.
+        kind: The kind of the inputs: images, features or tokens.
 
     Raises:
-        BadInput: The network fails on the rows, its outputs have another shape, or they are probabilities.
+        BadInput: The network fails on the samples, its outputs have the wrong shape, or its outputs are probabilities
+            where the loss needs logits.
 
     Example:
         >>> import torch
@@ -69,17 +70,17 @@ def try_network(net: Net, rows: Tensor, kind: str) -> None:
 
 
 def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool = False) -> None:
-    """Refuses what a network puts out, if it is not one row of real numbers for each of some inputs.
+    """Checks that a network's outputs are a tensor of C real numbers for each input.
 
     Args:
         net: The network.
-        out: What its module returned.
-        rows: How many inputs it was given.
-        when: What it was doing, such as " in training".
-        heads: Whether it may put out those of several heads, `[n, H, C]`.
+        out: The value that the network's module returned.
+        rows: Number of inputs, n.
+        when: When the network was called, for the message, such as " in training".
+        heads: Whether outputs of several heads, `[n, H, C]`, are accepted, too.
 
     Raises:
-        BadInput: Names the network, says what it puts out, and what is needed.
+        BadInput: The outputs are not such a tensor.
     """
     where = f"model.name = {net.name} puts out"
     if not isinstance(out, Tensor):
@@ -95,15 +96,15 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool 
 
 
 def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
-    """Refuses outputs that are NaN or infinite, which no score can be taken of.
+    """Checks that a network's outputs are finite; no score can be computed from others.
 
     Args:
         net: The network.
-        out: Its outputs, `[..., C]`.
-        when: What it was doing, such as " in evaluation".
+        out: Outputs of the network, `[..., C]`.
+        when: When the network was called, for the message, such as " in evaluation".
 
     Raises:
-        FedrayError: Names the network.
+        FedrayError: An output is NaN or infinite.
     """
     if not bool(torch.isfinite(out).all()):
         what = "NaN" if bool(torch.isnan(out).any()) else "infinite numbers"
@@ -111,18 +112,18 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
 
 
 def try_training(net: Net, rows: Tensor) -> None:
-    """Refuses a user's own network that answers otherwise in training, or that has no gradient.
+    """Checks the outputs of a user's own network in training mode, and that they have a gradient.
 
-    A copy of the module is tried, so that no statistics of a batch are left in the template. What cannot be copied is
-    not tried.
+    The check runs on a copy of the module, so that no statistics of a batch remain in the template. A module that
+    cannot be copied is not checked.
 
     Args:
         net: The network.
         rows: Some network inputs, `[n, ...]`.
 
     Raises:
-        BadInput: Its outputs are not what the loss needs.
-        FedrayError: Its first values or outputs are not finite, or it raised an exception.
+        BadInput: The outputs are not what the loss needs.
+        FedrayError: The first values or the outputs of the network are not finite, or it raised an exception.
     """
     where, row = f"model.name = {net.name}", net.init(0)
     try:
@@ -141,11 +142,11 @@ def try_training(net: Net, rows: Tensor) -> None:
 
 
 def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
-    """Returns a user's function that makes modules, with a check of every call.
+    """Wraps a user's function that makes modules in a check of every call.
 
     Args:
         make: The user's function.
-        name: How messages call the network.
+        name: Name of the network in messages.
 
     Example:
         >>> guard_factory(lambda: None, "own")()
@@ -160,15 +161,16 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
 
 
 def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
-    """Refuses a function whose modules are not new, or whose first values are not drawn by address.
+    """Checks that a function returns a new module in every call, whose first values follow torch's generator.
 
     Args:
         make: The user's function.
-        name: How messages call the network.
-        models: How many models have first values of their own; a single one may begin at fixed values.
+        name: Name of the network in messages.
+        models: Number of models with first values of their own; a single model may begin at fixed values.
 
     Raises:
-        BadInput: Two calls share parameters, repeat nothing, or always give the same values.
+        BadInput: Two calls share parameters, two calls with the same random key differ, or all calls give the same
+            values.
 
     Example:
         >>> one = nn.Linear(4, 2)
@@ -210,30 +212,30 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Whether two modules have the same values; another structure is found elsewhere."""
+    """Returns whether two modules have the same values; True for modules of different shapes (`net_of` finds these)."""
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether what a network does with a row depends on the rows beside it, as batch statistics do.
+# Finds whether the outputs for a sample depend on the other samples of the batch, as with batch statistics.
 #
-# In evaluation such a network has no score of its own: it depends on how the test rows are cut into pieces, and on
-# their order. In training its batches must not be padded.
+# In evaluation the score of such a network depends on how the test samples are cut into batches, and on their order.
+# In training the batches of such a network must not be padded.
 
-_FEW, _ALL = 3, 8  # rows that are computed alone, and among others
+_FEW, _ALL = 3, 8  # number of samples that are computed alone, and of the whole batch that contains them
 
 
 def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
-    """Says why the rows of a network's batch do not stand alone; None if they do.
+    """Returns the reason why the samples of a network's batch depend on each other; None if they do not.
 
-    Outputs of three rows, and in training their gradients, are compared with those of the same rows among further ones,
-    for the first parameters and for others nearby (a gate that is closed at first hides what is behind it); in training
-    in double precision if the module takes it.
+    Outputs for three samples (in training also the gradients) are computed twice: alone, and in a batch with further
+    samples. This is done for the first parameters and for others nearby, because a gate that is closed at first hides
+    the layers after it. In training the numbers have double precision if the module accepts it.
 
     Args:
         net: The network.
         example: One network input; its values do not matter.
-        training: Whether it trains, or answers.
+        training: Whether the network is in training mode; otherwise it is in evaluation mode.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -261,20 +263,22 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
 
 
 def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) -> Tensor:
-    """Returns random inputs `[number, ...]` for a trial, of the type and place of a tensor.
+    """Returns random network inputs for a trial, `[number, ...]`.
+
+    Real numbers are standard normal. Tokens are 0 or 1, which every vocabulary has.
 
     Args:
-        example: One network input; its values do not matter.
-        number: Of inputs.
-        like: Has their type; tokens have that of the example, and are 0 and 1, which every vocabulary has.
-        key: The address of their numbers.
+        example: One network input; its shape is used, and for tokens its type.
+        number: Number of inputs.
+        like: A tensor that has the device, and for real numbers the type, of the result.
+        key: The key that the random numbers are computed from.
     """
     numbers = torch.from_numpy(rng.normal(key, number * max(1, example.numel()))).view(number, *example.shape)
     return numbers.to(like) if example.is_floating_point() else (numbers > 0).to(like.device, example.dtype)
 
 
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
-    """Returns outputs of the first three of n rows, in training with the gradient of their weighted sum: a vector."""
+    """Returns a vector: outputs for the first 3 of n samples, and in training the gradient of their weighted sum."""
     x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
     tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
     with rng.torch_scope(0, row.device):

@@ -1,4 +1,4 @@
-"""Networks whose weights are taken out, and read from a vector: with a Gaussian, a factor or samples beside them."""
+"""Defines networks whose weights come from a vector: with a Gaussian, a factor or samples beside them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch.func import functional_call
 from fedray.models.net import layout_of
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network without weights of its own: they are taken out, and read from a vector whenever it answers.
+# A network without weights of its own: they are taken out, and come from a vector in every forward pass.
 
 
 class FlatWeights(NamedTuple):
-    """Where the numbers of a vector `[p]` stand in a network.
+    """The assignment of the numbers of a vector `[p]` to the tensors of a network.
 
     Attributes:
-        names: Of the trainable tensors, in the order of a row.
-        shapes: Of these.
-        sizes: Numbers of each of these.
-        places: Each place of a tensor in the network, and the name that it has here; shared weights have several.
+        names: Name of each trainable tensor, in the order of a row.
+        shapes: Shape of each trainable tensor.
+        sizes: Number of elements of each trainable tensor.
+        places: Pairs (name of a parameter in the network, its name in `names`). Shared weights have several pairs.
     """
 
     names: tuple[str, ...]
@@ -33,23 +33,23 @@ class FlatWeights(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
     def place(self, vector: Tensor) -> dict[str, Tensor]:
-        """Returns the tensors of a vector `[p]` by their places, for `functional_call`."""
+        """Returns the tensors of a vector `[p]` by their names in the network, for `functional_call`."""
         parts = zip(self.names, vector.split_with_sizes(self.sizes), self.shapes, strict=True)
         weights = {name: part.reshape(shape) for name, part, shape in parts}
         return {place: weights[name] for place, name in self.places}
 
     def answer(self, net: nn.Module, vector: Tensor, x: Tensor) -> Tensor:
-        """Raw outputs `[n, C]` of the network with the weights of a vector `[p]`, from its inputs `[n, ...]`."""
+        """Returns the network's raw outputs `[n, C]` for inputs `[n, ...]`, with the weights of a vector `[p]`."""
         out: Tensor = functional_call(net, self.place(vector), (x,))
         return out
 
 
 def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, FlatWeights]:
-    """Takes the trainable parameters out of a network: their numbers `[p]`, and where these stand.
+    """Takes the trainable parameters out of a network; returns their numbers `[p]` and their assignment to tensors.
 
     Args:
-        net: The network, which keeps its buffers and what is not trained.
-        name: What messages call it.
+        net: The network; it keeps its buffers and frozen parameters.
+        name: Name of the network in messages.
 
     Example:
         >>> net = nn.Linear(3, 2)
@@ -67,7 +67,7 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
 
 
 def _take_out(net: nn.Module) -> list[tuple[str, str]]:
-    """Takes the parameters out; each place of one, and the name that it has in a row."""
+    """Takes the trainable parameters out; returns pairs (name of a parameter in the network, its name in a row)."""
     first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
     every = net.named_parameters(remove_duplicate=False)  # weights that are shared have several places
     places = [(place, first[id(part)]) for place, part in every if id(part) in first]
@@ -85,9 +85,9 @@ def wrap_networks(
     """Returns a function that wraps the networks of another function, in a form that can be pickled.
 
     Args:
-        make: Makes one freshly initialized network.
-        kind: The class around it, (network, *about) -> module.
-        about: What the class has to know, such as how many samples.
+        make: A function that makes one freshly initialized network.
+        kind: The class that wraps the network, called as (network, *about) -> module.
+        about: Further arguments of the class, such as the number of samples.
     """
     return partial(_make, make, kind, about)
 
@@ -97,23 +97,23 @@ def _make(make: Callable[[], nn.Module], kind: Callable[..., nn.Module], about: 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network whose weights have a Gaussian of their own each, beside the Gaussian that is their prior.
+# A network under a Gaussian over its weights (the own Gaussian), and a second Gaussian, which is the prior.
 #
 # A model is a row `[own mean, own rho, prior mean, prior rho]` of p numbers each, and the network's float buffers.
-# The standard deviation is `softplus(rho)`. The network answers with the own mean.
+# The standard deviation is `softplus(rho)`. The network predicts with the own mean.
 
-OWN = "own"  # the layer of a client's posterior; the prior is the layer behind it
-NAMES = ("own.mean", "own.rho", "prior.mean", "prior.rho")  # of the first vectors of a row
+OWN = "own"  # the layer of a client's posterior; the prior is the layer after it
+NAMES = ("own.mean", "own.rho", "prior.mean", "prior.rho")  # names of the first vectors of a row
 PARTS = len(NAMES)
 
 
 class MeanField(nn.Module):
-    """A network under a Gaussian over its p trainable numbers, and the prior of that.
+    """A network under a Gaussian over its p trainable numbers, with the prior of this Gaussian.
 
     Attributes:
-        own: The Gaussian that answers.
-        prior: The Gaussian that it is compared with; both are equal at first.
-        net: The network without its trainable parameters, which are read from a row; it has its buffers.
+        own: The Gaussian whose mean predicts.
+        prior: The prior of `own`; both are equal at first.
+        net: The network with its buffers and without its trainable parameters, which come from a row.
 
     Example:
         >>> pair = MeanField(nn.Linear(3, 2), rho=0.0)
@@ -128,8 +128,8 @@ class MeanField(nn.Module):
 
         Args:
             net: The network, freshly initialized.
-            rho: Of both Gaussians, everywhere.
-            name: What messages call it.
+            rho: Value of every rho of both Gaussians.
+            name: Name of the network in messages.
         """
         nn.Module.__init__(self)
         mean, self._weights = take_out_weights(net, name)
@@ -137,21 +137,21 @@ class MeanField(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raw outputs `[n, C]` of the network whose weights are the own mean, from its inputs `[n, ...]`."""
+        """Returns raw outputs `[n, C]` for inputs `[n, ...]`; the weights are the own mean."""
         return self._weights.answer(self.net, self.own["mean"], x)
 
 
 def make_gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
-    """Mean `[p]` and rho of a Gaussian, in this order; rho is the same everywhere."""
+    """Returns mean `[p]` and rho `[p]` of a Gaussian, in this order; every rho has the same value."""
     return nn.ParameterDict({"mean": mean.clone(), "rho": torch.full_like(mean, rho)})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network whose weights have a Gaussian, beside the factor of it that a client has (PVI).
+# A network under a Gaussian over its weights, with a client's factor of this Gaussian (PVI).
 #
 # A model is a row `[mean, rho, linear, precision, is_prior]`: of the Gaussian p numbers each, whose standard
 # deviation is `softplus(rho)`; of the factor `exp(linear w - precision w^2 / 2)` p numbers each; and one number. The
-# network's float buffers are behind them. It answers with the mean.
+# network's float buffers come last. The network predicts with the mean.
 
 SITE = "site"  # the layer of a client's factor
 SITE_NAMES = (
@@ -164,14 +164,14 @@ SITE_NAMES = (
 
 
 class Partitioned(nn.Module):
-    """A network under a Gaussian over its p trainable numbers, and a factor of that.
+    """A network under a Gaussian over its p trainable numbers, with a client's factor of this Gaussian.
 
     Attributes:
-        posterior: The Gaussian that answers.
-        site: A client's factor, by its natural parameters; 0 at first, so that it is 1 everywhere.
-        start: `is_prior` is 1 until the Gaussian has been learned from data: until then the posterior is the prior,
-            and what stands here is only where training begins.
-        net: The network without its trainable parameters, which are read from a row; it has its buffers.
+        posterior: The Gaussian whose mean predicts.
+        site: A client's factor, as natural parameters. They are 0 at first, so the factor is 1 everywhere.
+        start: Holds `is_prior`, which is 1 until the Gaussian has been learned from data. Until then the true posterior
+            is the prior, and the numbers in `posterior` only say where training begins.
+        net: The network with its buffers and without its trainable parameters, which come from a row.
 
     Example:
         >>> one = Partitioned(nn.Linear(3, 2), rho=0.0)
@@ -186,8 +186,8 @@ class Partitioned(nn.Module):
 
         Args:
             net: The network, freshly initialized.
-            rho: Of the Gaussian, everywhere.
-            name: What messages call it.
+            rho: Value of every rho of the Gaussian.
+            name: Name of the network in messages.
         """
         nn.Module.__init__(self)
         mean, self._weights = take_out_weights(net, name)
@@ -197,16 +197,16 @@ class Partitioned(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raw outputs `[n, C]` of the network whose weights are the mean, from its inputs `[n, ...]`."""
+        """Returns raw outputs `[n, C]` for inputs `[n, ...]`; the weights are the mean."""
         return self._weights.answer(self.net, self.posterior["mean"], x)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network as M samples of its weights: it learns as the last of them, and answers with the mean of all.
+# A network as M samples of its weights: the last sample is trained, and the mean of all samples predicts.
 #
 # A model is a row of M times p numbers, sample after sample. All samples are equal at first. In training the network
-# is its last sample, where a chain stands (`fedray.components.one_shot`); otherwise it puts out the
-# logarithm of the mean probabilities of all.
+# is its last sample, which is the state of a Markov chain (`fedray.components.one_shot`); otherwise it returns the
+# logarithm of the mean probabilities of all samples.
 
 
 class Samples(nn.Module):
@@ -214,7 +214,7 @@ class Samples(nn.Module):
 
     Attributes:
         samples: The numbers of each sample, `[M, p]`.
-        net: The network without its trainable parameters, which are read from a sample.
+        net: The network without its trainable parameters, which come from a sample.
 
     Example:
         >>> several = Samples(nn.Linear(3, 2), number=4)
@@ -227,8 +227,8 @@ class Samples(nn.Module):
 
         Args:
             net: The network, freshly initialized.
-            number: M.
-            name: What messages call it.
+            number: Number of samples, M.
+            name: Name of the network in messages.
         """
         nn.Module.__init__(self)
         first, self._weights = take_out_weights(net, name)
@@ -236,7 +236,7 @@ class Samples(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[n, C]` of inputs `[n, ...]`: of the last sample in training, else `log 1/M sum_m p(y | x, w_m)`."""
+        """Returns logits `[n, C]`: those of the last sample in training, else `log 1/M sum_m p(y | x, w_m)`."""
         if self.training:
             return self._weights.answer(self.net, self.samples[-1], x)
         each = torch.stack([self._weights.answer(self.net, one, x) for one in self.samples])

@@ -1,1 +1,1 @@
-"""Local training, many clients side by side: lanes of one batched computation."""
+"""Trains many clients side by side, as lanes of one batched computation."""

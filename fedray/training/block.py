@@ -1,4 +1,4 @@
-"""A block: W jobs that train side by side as lanes of one computation, and the batches that each of them sees."""
+"""Defines a block (W jobs that train side by side as lanes of one computation) and deals the batches of each lane."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.training.chain import Drop
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The batches of a lane are a function of its own address and size alone: `(seed, round, client, model)` gives every
-# epoch a permutation of the client's rows, which is cut into batches of B; the last one is padded with rows of weight
-# zero. So the numbers of a lane depend neither on the other lanes nor on the width of the block.
+# The batches of a lane depend only on its random key and its size. From `(seed, round, client, model)`, every epoch
+# gets a permutation of the client's samples, which is cut into batches of B; the last batch is padded with samples of
+# weight zero. So the numbers of a lane depend neither on the other lanes nor on the width of the block.
 
 PIECE_NUMBERS = 8 << 20  # numbers that are read at a time: about 32 MB
-MIN_LANES = 2  # a single lane would take other product kernels (matrix-vector) than two lanes, so it is padded
+MIN_LANES = 2  # for a single lane torch would choose other kernels (matrix-vector) than for two, so it is padded
 
 
 Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `[W, p]`) -> what a step descends by
 
 
 class Batches(NamedTuple):
-    """Which rows every lane reads in every step.
+    """The samples of every lane in every step.
 
     Attributes:
-        index: Places of the rows in the data, `[S, W, B]`.
-        weight: Weight of each row in its batch's loss, `[S, W, B]`: 1 / batch size, or 0 for padding.
+        index: Index of each sample in the data, `[S, W, B]`.
+        weight: Weight of each sample in the loss of its batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
     """
 
     index: Tensor  # type: ignore[assignment]  # a tuple has a method of this name
@@ -42,19 +42,19 @@ class Batches(NamedTuple):
 
 
 class BatchSource(NamedTuple):
-    """Where the batches of a block come from, so that a compiled kernel can read them by itself.
+    """The data from which a compiled kernel gathers the batches of a block by itself.
 
-    What it reads are the numbers that `Block.read` returns: row `index[s, w, b]` of x, minus shift, over scale.
+    The kernel computes the numbers that `Block.read` returns: sample `index[s, w, b]` of x, minus shift, over scale.
 
     Attributes:
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
         y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
-        index: Places of the rows in x, `[S, W, B]` int64.
-        first: What is added to these places in y, `[W]` int64; None: nothing.
-        world: Which row of the statistics standardizes each lane, `[W]` int64.
-        shift: Mean of the inputs, `[R, *sample]` float32; None: inputs are used as they are.
+        index: Index in x of each sample, `[S, W, B]` int64.
+        first: Number that is added to each lane's indices to get those in y, `[W]` int64; None: nothing is added.
+        world: The world whose mean and standard deviation standardize each lane, `[W]` int64.
+        shift: Mean of the inputs in each world, `[R, *sample]` float32; None: inputs are not standardized.
         scale: Standard deviation of the inputs, in the same form.
-        y_shift: Mean of the targets, `[R, q]` float32; None: they are used as they are.
+        y_shift: Mean of the targets in each world, `[R, q]` float32; None: targets are not standardized.
         y_scale: Standard deviation of the targets, in the same form.
     """
 
@@ -74,22 +74,22 @@ class Block(NamedTuple):
 
     Attributes:
         start: The model that each lane starts from, `[W, d]`.
-        counters: Its integer buffers, `[W, c]`.
+        counters: Integer buffers of each lane's model, `[W, c]`.
         read: A function (first step, one past the last) -> inputs and targets of these steps, `[s, W, B, ...]` each.
-        weight: Weights of the rows in each batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
+        weight: Weight of each sample in the loss of its batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
         steps: Optimizer steps of each lane, `[W]`, falling.
         local: How the clients train.
         lr: Learning rate of this round.
-        keys: Address of each lane, `[W]`, for modules that draw random numbers (dropout).
-        sample: Numbers in one input.
+        keys: Random key of each lane, `[W]`, for modules that draw random numbers (dropout).
+        sample: Number of numbers in one input.
         anchor: The model that each lane is pulled towards, `[W, d]`; None: `start`.
-        offset: What is added to each lane's gradient, `[W, d]`; None: nothing.
+        offset: The vector that is added to each lane's gradient, `[W, d]`; None: nothing is added.
         wants_change: Whether a compiled engine returns `final - start` in place of `final`.
-        reading: What code in local training may read; None: round 0 of clients whose models are `start`.
-        couple: How the gradients of the lanes depend on each other; None: each lane is alone.
-        drops: What training drops, by masks whose addresses begin with `keys`. Empty: nothing, or what a module draws
-            from torch's generator.
-        source: Where `read` takes its batches from, for compiled kernels; None: they call `read`.
+        reading: What code in local training may use; None: round 0 of clients whose models are `start`.
+        couple: A function that combines the gradients of the lanes; None: each lane is alone.
+        drops: The inputs of linear layers that training drops, by masks computed from `keys`. Empty: there is no
+            dropout, or the module draws its masks from torch's generator.
+        source: The data that `read` takes its batches from, for compiled kernels; None: kernels call `read`.
     """
 
     start: Tensor
@@ -111,22 +111,22 @@ class Block(NamedTuple):
 
     @property
     def min_lanes(self) -> int:
-        """Lanes that are computed to the end, so that no kernel gets a single lane (unless the block has only one)."""
+        """Number of lanes that are computed to the end: 2, as no kernel may get a single lane; 1 in a block of one."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
-        """Cuts steps lo..hi into pieces whose inputs stay under about 32 MB."""
+        """Cuts steps lo to hi (exclusive) into pieces whose inputs take at most about 32 MB."""
         _, lanes, batch = self.weight.shape
         size = max(1, PIECE_NUMBERS // max(1, lanes * batch * self.sample))
         return [(a, min(a + size, hi)) for a in range(lo, hi, size)]
 
 
 class Trained(NamedTuple):
-    """What the lanes of a block become.
+    """The result of training the lanes of a block.
 
     Attributes:
-        final: The trained models, `[W, d]`, or their changes where the block `wants_change` of a compiled engine.
-        counters: Their integer buffers, `[W, c]`.
+        final: The trained models, `[W, d]`; their deltas if the engine is compiled and the block `wants_change`.
+        counters: Integer buffers of each trained model, `[W, c]`.
         loss: Sum over the lane's steps of the mean loss of the batch, `[W]`.
     """
 
@@ -136,13 +136,14 @@ class Trained(NamedTuple):
 
 
 def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
-    """Returns each lane's batch width: the batch size, or all rows of the client if these are fewer (rounded up to 8).
+    """Returns each lane's batch width: the batch size, or all samples of the client if these are fewer.
 
-    The width depends on the lane alone, so that padding does not depend on the sizes of other lanes.
+    More than 8 samples are rounded up to a multiple of 8. The width depends on the lane alone; so padding does not
+    depend on the sizes of other lanes.
 
     Args:
-        size: Samples of each lane, `[W]`.
-        batch_size: B; None: all samples are one batch.
+        size: Number of samples of each lane, `[W]`.
+        batch_size: Number of samples in a batch, B; None: all samples are one batch.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), 16).tolist()
@@ -153,10 +154,10 @@ def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Counts the optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 without data.
+    """Returns the optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 without data.
 
     Args:
-        size: n, samples of each job, `[J]`.
+        size: Number of samples of each job, n, `[J]`.
         local: How the clients train.
     """
     batches = np.ones_like(size) if local.batch_size is None else -(-size // local.batch_size)
@@ -165,12 +166,12 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 
 
 def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
-    """Counts the samples in all batches of each job, `[J]`; the last batch of an epoch holds what is left.
+    """Returns the number of samples in all batches of each job, `[J]`; the last batch of an epoch may be smaller.
 
     Args:
-        size: Samples of each client, `[J]`.
-        steps: Optimizer steps, `[J]`.
-        batch_size: B; None: all samples are one batch.
+        size: Number of samples of each job's client, `[J]`.
+        steps: Number of optimizer steps of each job, `[J]`.
+        batch_size: Number of samples in a batch, B; None: all samples are one batch.
 
     Example:
         >>> samples_seen(np.array([20, 20]), np.array([4, 5]), 16).tolist()
@@ -182,14 +183,14 @@ def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> Int
 
 
 def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys) -> Batches:
-    """Deals the rows of each lane into batches, in another order in every epoch.
+    """Deals the samples of each lane into batches, in a new order in every epoch.
 
     Args:
-        rows: Places of each lane's rows in the data, `[W, n]`, padded behind `size`.
-        size: Samples of each lane, `[W]`, above 0.
-        steps: Optimizer steps of each lane, `[W]`, falling.
-        width: B.
-        key: Address of each lane, `[W]`.
+        rows: Index in the data of each lane's samples, `[W, n]`, padded after the first `size` indices.
+        size: Number of samples of each lane, `[W]`, above 0.
+        steps: Number of optimizer steps of each lane, `[W]`, falling.
+        width: Batch width, B.
+        key: Random key of each lane, `[W]`.
 
     Example:
         Two lanes with batches of two rows. The second lane has three rows, so its second batch holds one of them.
@@ -227,12 +228,12 @@ def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, ke
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks: places of the jobs of each block, sorted by falling steps.
+    """Groups jobs into blocks; returns the indices of each block's jobs, sorted by falling number of steps.
 
     Args:
-        steps: Optimizer steps of each job, `[J]`; jobs without steps are left out.
-        batch: A number for each job, `[J]`, that is equal for jobs that may share a block (their batch width).
-        width: Most lanes of a block.
+        steps: Number of optimizer steps of each job, `[J]`; jobs without steps are left out.
+        batch: Batch width of each job, `[J]`; only jobs with the same number may share a block.
+        width: The most lanes of a block.
 
     Example:
         >>> [block.tolist() for block in split_into_blocks(np.array([2, 0, 3, 3, 1]), np.array([8, 8, 8, 4, 8]), 2)]
@@ -251,10 +252,10 @@ def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntA
 
 
 def find_active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
-    """Finds ranges of steps with the same lanes: (first step, one past the last, lanes that still train).
+    """Finds ranges of steps in which the same lanes train; returns (first step, one past the last, lanes) for each.
 
     Args:
-        steps: Optimizer steps of each lane, `[W]`, falling; lanes that finish leave from the end.
+        steps: Number of optimizer steps of each lane, `[W]`, falling; so the last lanes finish first.
 
     Example:
         >>> find_active_lanes(np.array([5, 5, 3]))
@@ -271,14 +272,15 @@ def train_lanes(
     write: Callable[[Tensor, int, int, int], None],
     prepare: Callable[[Tensor, int], Tensor] = lambda x, lanes: x[:, :lanes],
 ) -> Trained:
-    """Trains every lane of a block side by side, step after step; lanes whose steps are over leave from the end.
+    """Trains all lanes of a block side by side, step after step; the last lanes finish first.
 
     Args:
         block: The lanes, `[W, d]`.
-        take_step: (inputs `[lanes, B, ...]`, targets, weights, number of the step, lanes) -> losses `[lanes]`.
-        write: (models `[W, d]`, a, b, lanes): writes what lanes a to b (exclusive) have become into their rows; a lane
-            that is computed beside a last one goes on, and its row stays.
-        prepare: (inputs of some steps `[s, W, B, ...]`, lanes) -> what a step gets of them, `[s, ...]`.
+        take_step: A function (inputs `[lanes, B, ...]`, targets, weights, number of the step, lanes) -> losses
+            `[lanes]`.
+        write: A function (models `[W, d]`, a, b, lanes) that writes the trained models of lanes a to b (exclusive) into
+            their rows. A finished lane that is still computed beside the last lane does not change its row.
+        prepare: A function (inputs of some steps `[s, W, B, ...]`, lanes) -> the inputs that steps get, `[s, ...]`.
     """
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(final), dtype=final.dtype, device=final.device)
@@ -294,7 +296,7 @@ def train_lanes(
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """Lays images and convolution weights out with channels last in memory, also where there is only one channel."""
+    """Returns images or convolution weights with channels last in memory, also if there is only one channel."""
     if x.dim() != 4:
         return x
     _, c, h, w = x.shape
@@ -302,24 +304,24 @@ def to_channels_last(x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Batches whose rows are changed anew in every step (`local.augment`).
+# Batches whose samples are changed anew in every step (`local.augment`).
 #
-# What is drawn for a row is a function of the client's local training, the step, the row's place in the batch and the
-# place of the augmentation among others. So it depends neither on the other lanes of a block nor on the runtime.
+# The random numbers of a sample are a function of the client's local training, the step, the sample's position in the
+# batch and the augmentation's position in the list. So they depend neither on the other lanes nor on the runtime.
 
-_AUGMENTED = -5  # the part of an address that augmentations have and permutations have not
-_GENERATORS = threading.Lock()  # those from which functions draw are one for all threads
+_AUGMENTED = -5  # an extra part of the address, for augmentations; it keeps them independent of permutations
+_GENERATORS = threading.Lock()  # the global generators, from which users' functions draw, are shared by all threads
 _PICTURES = 6  # axes of the pictures of some steps and lanes, `[s, W, B, C, H, W]`
 
 
 class Steps(NamedTuple):
-    """Whose batches are changed, and which.
+    """The steps and lanes whose batches are changed.
 
     Attributes:
-        key: Address of each lane, `[W]`.
+        key: Random key of each lane, `[W]`.
         first: Number of the first step.
-        real: Rows of each batch that are no padding, `[s, W]`; they come first.
-        classes: Number of classes; 0: targets are those of a regression.
+        real: Number of samples in each batch without padding, `[s, W]`; padding comes last.
+        classes: Number of classes; 0 for a regression.
 
     Example:
         >>> from fedray.data.shifts import AUGMENTATIONS
@@ -340,13 +342,13 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
 
     Args:
         rules: The augmentations.
-        x: Raw inputs, `[s, W, B, ...]`; in main memory where a function of the user's changes them.
+        x: Raw inputs, `[s, W, B, ...]`; in main memory if a user's function changes them.
         y: Raw targets, `[s, W, B]` or `[s, W, B, q]`.
-        steps: Says which these are.
+        steps: The steps and lanes of the batches.
 
     Raises:
-        BadInput: A function of the user's returned something else than finite rows of the same form.
-        FedrayError: It raised an exception.
+        BadInput: A user's function returned something other than finite samples of the same form.
+        FedrayError: A user's function raised an exception.
     """
     numbers = steps.first + np.arange(len(x))[:, None]
     for place, rule in enumerate(rules):
@@ -382,14 +384,14 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
 
 
 def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
-    """Replaces some of the rows; bytes become numbers if the new rows are no bytes."""
+    """Returns the samples with some of them replaced; bytes become floats if the new samples are floats."""
     rows = rows if found.dtype == rows.dtype else rows.float()
     rows[place] = found
     return rows
 
 
 def _check_targets(where: str, found: Any, y: Tensor, classes: int) -> Tensor:
-    """Refuses targets that are not one class, or the numbers of one row of a regression, for each row."""
+    """Checks that the targets a function returned are one class, or the numbers of a regression, for each sample."""
     if (
         not isinstance(found, Tensor)
         or found.shape != y.shape
@@ -405,13 +407,13 @@ def _check_targets(where: str, found: Any, y: Tensor, classes: int) -> Tensor:
 
 
 def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
-    """Checks the form of inputs that a function returned; gives them the type of `x`, or numbers for pictures.
+    """Checks the form of inputs that a function returned, and returns them in the type of `x`; pictures may be floats.
 
     Args:
-        where: What messages begin with.
-        found: What it returned.
-        x: What it was given.
-        axes: Of all inputs; those of pictures, whose bytes may become numbers, have six.
+        where: Beginning of messages.
+        found: The value that the function returned.
+        x: The inputs that the function was given.
+        axes: Number of axes of all inputs together; inputs with six are pictures, whose bytes may become floats.
     """
     if not isinstance(found, Tensor) or found.shape != x.shape:
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
@@ -425,7 +427,7 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One optimizer step for stacked parameters: the same few lines for every engine.
+# One optimizer step for stacked parameters, shared by all engines.
 #
 # The gradient of a lane is `data gradient + weight_decay w + pull (w - anchor) + offset`; SGD and Adam follow
 # torch.optim (coupled weight decay; Adam with betas 0.9 and 0.999, eps 1e-8).
@@ -436,12 +438,12 @@ Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Ten
 
 
 def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """Splits `[W, d]` into one contiguous tensor `[W, *shape]` a name, copied."""
+    """Splits rows `[W, d]` into one contiguous tensor `[W, *shape]` for each name; the numbers are copied."""
     return [view.contiguous().clone() for view in layout.views(rows).values()]
 
 
 def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
-    """Inverts `split_rows` for the first `lanes` lanes: `[lanes, d]`."""
+    """Joins the tensors of `split_rows` into rows `[lanes, d]`, for the first `lanes` lanes."""
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
@@ -452,14 +454,14 @@ def make_optimizer(
     offset: Sequence[Tensor],
     velocities: list[Tensor] | None = None,
 ) -> Step:
-    """Makes `step(params, grads, lanes)`, which updates the first lanes (None: all) of stacked tensors in place.
+    """Returns a function `step(params, grads, lanes)` that updates the first lanes (None: all) in place.
 
     Args:
         local: The optimizer and its settings.
         lr: Learning rate of this round.
-        anchor: What parameters are pulled towards, stacked as they are; empty: there is no pull.
-        offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
-        velocities: Where the momentum of SGD is kept; empty: it begins at zeros. None: a list of its own.
+        anchor: The models that the lanes are pulled towards, stacked like the parameters; empty: there is no pull.
+        offset: The numbers that are added to the gradients, stacked like the parameters; empty: nothing is added.
+        velocities: The list that keeps the momentum of SGD; if it is empty, momentum begins at zeros. None: a new list.
 
     Example:
         Two lanes of one parameter; the second one gets no gradient.
@@ -503,12 +505,12 @@ def make_optimizer(
 
 
 def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
-    """Makes a function (first lanes of the parameters, gradients of the data, lanes) -> the whole local gradients.
+    """Returns a function (first lanes of the parameters, gradients of the data, lanes) -> the whole local gradients.
 
     Args:
-        local: Its weight decay and pull.
-        anchor: What parameters are pulled towards, stacked as they are; empty: there is no pull.
-        offset: What is added to the gradients, stacked as the parameters are; empty: nothing.
+        local: How the clients train; its weight decay and pull are used.
+        anchor: The models that the lanes are pulled towards, stacked like the parameters; empty: there is no pull.
+        offset: The numbers that are added to the gradients, stacked like the parameters; empty: nothing is added.
     """
 
     def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:
@@ -526,5 +528,5 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 
 
 def is_plain_sgd(local: Local) -> bool:
-    """Whether the update is linear in the gradient of the same step: SGD without momentum."""
+    """Returns whether the optimizer is SGD without momentum; the update is then linear in the step's gradient."""
     return local.optimizer == "sgd" and not local.momentum

@@ -1,4 +1,4 @@
-"""What a module's `forward` computes, as a chain of plain layers: read from the operations that torch really runs."""
+"""Finds what a module's `forward` computes, as a chain of plain layers, from the operations that torch really runs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.core import rng
 
-ROWS = 7  # of the batch that is read: no size that people write
+ROWS = 7  # samples in the traced batch; a size that hardly any module has in its code
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_RANDOM = ("native_dropout", "empty_like", "bernoulli")  # how dropout as a function begins
+_RANDOM = ("native_dropout", "empty_like", "bernoulli")  # first operation of dropout that is called as a function
 
 
 class Unread(Exception):
-    """A module cannot be read as a chain of plain layers; the message completes the sentence "its forward ..."."""
+    """A module is not a chain of plain layers; the message completes the sentence "its forward ..."."""
 
 
 class Chain(NamedTuple):
-    """What a module computes.
+    """The layers that a module applies one after another.
 
     Attributes:
-        layers: Plain layers without values, and those that drop, in the order in which they are applied.
-        names: Names of their parameters in the module, in the same order.
-        log_softmax: Whether the outputs are the logarithms of a softmax of what the last layer gives.
+        layers: Plain layers without values, and dropout layers, in the order in which they are applied.
+        names: Name in the module of each parameter of the layers, in the same order.
+        log_softmax: Whether the module's outputs are the log-softmax of the last layer's outputs.
     """
 
     layers: tuple[nn.Module, ...]
@@ -42,11 +42,11 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
     """Returns the chain of layers that a module applies in training.
 
     Args:
-        module: The module; it is left as it is.
+        module: The module; it is not changed.
         sample: Shape of one input.
 
     Raises:
-        Unread: The module is no such chain, or what it computes depends on more than its inputs and parameters; the
+        Unread: The module is not a chain of layers, or its outputs depend on more than its inputs and parameters. The
             message completes the sentence "its forward ...".
 
     Example:
@@ -82,10 +82,10 @@ class _Reader(TorchDispatchMode):
     """Turns each operation on the chain's newest value into a layer.
 
     Attributes:
-        module: What is read; it is called once.
-        value: What the chain has computed so far, `[ROWS, ...]`.
+        module: The module; it is called once.
+        value: The newest value of the chain, `[ROWS, ...]`.
         layers: The layers so far.
-        names: The names of their parameters.
+        names: Names of the parameters of these layers.
         log_softmax: Whether a log-softmax ends the chain.
     """
 
@@ -105,7 +105,7 @@ class _Reader(TorchDispatchMode):
         self._kept: list[Any] = []  # so that no address is used again
 
     def read(self) -> Chain:
-        """Calls the module, and gives its chain."""
+        """Calls the module, and returns its chain."""
         dropping = [part for part in self.module.modules() if type(part) in DROPOUT and part.p]
         order: list[nn.Module] = []
 
@@ -215,14 +215,14 @@ def _make_pool(name: str, asked: dict[str, Any]) -> nn.Module:
 
 
 def _join(sides: Sequence[int]) -> Any:
-    """Returns the one number that both sides have."""
+    """Returns the number that both sides have in common; a tuple if they differ."""
     return sides[0] if len(set(sides)) == 1 else tuple(sides)
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Says why calling a module differs from what the classes of its parts do; None if it does not.
+    """Returns the reason why a call of a module may differ from what its classes define; None if it does not.
 
-    The text completes the sentence "its forward ...".
+    The reason completes the sentence "its forward ...".
     """
     if any(getattr(part, hooks, None) for part in module.modules() for hooks in _HOOKS):
         return "has hooks"
@@ -232,7 +232,7 @@ def find_changed_call(module: nn.Module) -> str | None:
 
 
 def has_changed(before: nn.Module, after: nn.Module) -> bool:
-    """Whether two copies of a module differ in their attributes or buffers."""
+    """Returns whether two copies of a module differ in their attributes or buffers."""
     own = ("_parameters", "_buffers", "_modules")
     for a, b in zip(before.modules(), after.modules(), strict=False):
         x, y = ({k: v for k, v in vars(m).items() if k not in own} | dict(m._buffers) for m in (a, b))
@@ -242,7 +242,7 @@ def has_changed(before: nn.Module, after: nn.Module) -> bool:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether two attributes are equal, as far as Python can say: objects without an equality count as equal."""
+    """Returns whether two attributes are equal; objects of the same type that cannot be compared count as equal."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return type(a) is type(b) and torch.equal(a, b)
     if isinstance(a, list | tuple) and type(a) is type(b):
@@ -253,11 +253,11 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What training drops in a chain of plain layers: Dropout and Dropout2d become dropped inputs of linear layers.
+# Dropout in a chain of plain layers: Dropout and Dropout2d become dropped inputs of linear layers.
 #
 # A mask multiplies by 0 or by 1 / (1 - p) > 0, and so commutes with ReLU; the mask of a whole channel commutes with
-# poolings, too. Where nothing else lies between a dropout layer and the next linear one, dropping that layer's inputs
-# is the same. The masks have the addresses that `fedray.models.net` gives them, in every engine.
+# poolings, too. If only such layers are between a dropout layer and the next linear layer, it is equivalent to drop
+# inputs of the linear layer. Every engine computes the masks from the keys of `fedray.models.dropout`.
 
 DROPOUT = (nn.Dropout, nn.Dropout2d)
 _PASSED = {nn.Dropout: (nn.ReLU, nn.Flatten), nn.Dropout2d: (nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d)}
@@ -269,7 +269,7 @@ class Drop(NamedTuple):
     Attributes:
         layer: Number of the linear layer, from 0.
         p: Probability of each input, or channel, to be dropped, in (0, 1).
-        channels: Whether whole channels of what the convolutions give are dropped.
+        channels: Whether whole channels of the convolutions' outputs are dropped.
     """
 
     layer: int
@@ -278,7 +278,7 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """Returns the layers of a chain without dropout, and what is dropped, in their order.
+    """Splits a chain into its layers without dropout, and the inputs that are dropped, both in order.
 
     Args:
         chain: Plain layers in the order in which they are applied.
@@ -309,6 +309,6 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
 
 
 def _follows_tanh(chain: Sequence[nn.Module]) -> bool:
-    """Whether the activation before a place is Tanh, whose slope kernels find from what was not dropped."""
+    """Returns whether the last activation of these layers is Tanh; kernels compute its slope from undropped values."""
     found = [type(one) for one in chain if type(one) in (nn.ReLU, nn.Tanh, nn.Linear, nn.Conv2d)]
     return bool(found) and found[-1] is nn.Tanh

@@ -1,4 +1,4 @@
-"""Which engine trains a network, and with how many lanes: one rule on shapes, the same in every process."""
+"""Chooses the engine that trains a network, and its number of lanes, by a rule that is the same in every process."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from fedray.training.layers import has_plain_layers, read_shape
 from fedray.training.recognition import Recognized, recognize
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` reads what its
-# `forward` computes. A network that is not exactly what an engine computes, or that cannot be mapped over lanes,
-# takes the next engine: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
+# Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` finds what its
+# `forward` computes. If an engine does not compute exactly this, or the network cannot be mapped over lanes, the next
+# engine is tried: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
 # `docs/explanation/engines.md` has measurements.
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
-LOOP_NUMBERS = 1 << 20  # inputs that the loop reads at once for several jobs: about 4 MB
+LOOP_NUMBERS = 1 << 20  # numbers of the inputs that the loop engine reads at once for several jobs: about 4 MB
 MOST_LANES = {"cpu": 256, "cuda": 4096}
 COMPILED = (
     "mlp-c",
     "conv-c",
-)  # engines of compiled kernels; they give a model's change where a block wants it
+)  # engines of compiled kernels; they return a model's delta if a block requests it
 SHAREABLE = ("mlp", "conv", *COMPILED)  # engines that never write into their module: several threads may train with it
-SLOWER = "times slower than"  # in the reason of an engine where the same layers, written otherwise, have a faster one
+SLOWER = "times slower than"  # words in an engine's reason if the same layers, written otherwise, get a faster engine
 VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
 MLP_FLOATS = 400_000
 
@@ -46,14 +46,14 @@ class Engine:
     """An engine as chosen for one network.
 
     Attributes:
-        name: "mlp-c" and "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
-        width: The most lanes of a block; 1: they train one after another, and a block may hold `jobs` of them.
-        why: Why it was chosen, for `fedray check` and the manifest.
+        name: Name of the engine: "mlp-c" or "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
+        width: The most lanes of a block; 1: lanes train one after another, and a block has at most `jobs` lanes.
+        why: The reason for the choice, for `fedray check` and the manifest.
         train: A function (network, block) -> trained block.
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
         min_lanes: The fewest lanes that may train together.
-        jobs: The most lanes of a block where the width is 1.
-        evaluates: What computes `outputs`: compiled kernels or torch.
+        jobs: The most lanes of a block if the width is 1.
+        evaluates: `compiled` if compiled kernels compute `outputs`, else `torch`.
     """
 
     name: str
@@ -82,16 +82,16 @@ def choose_engine(
     Args:
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
-        example: One network input, on which a user's module is tried and read; None: such a module is trusted, and not
-            read.
-        lanes: Whether compiled kernels may train, must, or must not.
-        local: How clients train, where that may be more than data; None: it is data.
-        drops: Whether dropout stays on in answers, so that evaluation has to call the module itself.
-        models: K.
-        couples: Whether the K lanes of a client read each other in every step.
+        example: One network input, on which a user's module is tried and recognized; None: a user's module is neither
+            tried nor recognized.
+        lanes: Whether compiled kernels may train (`auto`), must train (`compiled`) or must not train (`torch`).
+        local: How clients train; None: local training has no code.
+        drops: Whether dropout stays on in predictions; evaluation then calls the module itself.
+        models: Number of models, K.
+        couples: Whether each step of a client's lane uses the client's other lanes.
 
     Raises:
-        BadInput: Compiled kernels must train, and cannot.
+        BadInput: `lanes` is `compiled`, but no compiled kernel can train the network.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -115,7 +115,7 @@ def choose_engine(
 
 
 def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> Engine:
-    """Returns the engine for a network, whether or not it is what was asked for."""
+    """Returns the engine for a network; `lanes = compiled` is not enforced here."""
     engine = _choose_plain(net, device, lanes)
     if engine is not None:
         return engine
@@ -161,7 +161,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
-    """Returns the engine of a recognized network, for the module as its author wrote it."""
+    """Returns an engine that trains a module by the engine of its recognized network, and converts rows on the way."""
 
     def train(_net: Net, block: Block) -> Trained:
         anchor, offset = (None if rows is None else found.to_plain(rows) for rows in (block.anchor, block.offset))
@@ -176,7 +176,7 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:
-    """Returns the engine of any other network, in lanes of `most` numbers; `unread` ends the reason."""
+    """Returns the engine of any other network, `vmap` up to `most` parameters; `unread` is appended to the reason."""
     d, obstacle = net.layout.d, _find_obstacle(net, device)
     if obstacle is not None or d > most * (1 if device == "cpu" else 64):
         return _loop_engine(d, (obstacle or f"{d:,} parameters a lane are too many to stack") + unread)
@@ -193,7 +193,7 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """Returns the engine of a local training with code in it; `plain`, the network's own engine, evaluates."""
+    """Returns the engine of a local training that has code; `plain`, the network's own engine, evaluates."""
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
@@ -213,7 +213,7 @@ def _choose_for_code(
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
-    """Returns how many lanes of d parameters a device trains side by side; `floats` limits their parameters in all."""
+    """Returns how many lanes of d parameters a device trains side by side; together they have at most `floats`."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
@@ -221,9 +221,9 @@ def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
     """Returns the most jobs of a block; the work around a block costs about two steps of a small network.
 
     Args:
-        engine: What trains them.
-        numbers: Numbers in all batches of the job that has most of them.
-        limited: Whether the time of each client is limited: clients that the loop trains have blocks of their own then.
+        engine: The engine that trains the jobs.
+        numbers: Numbers in all batches of the job with the most numbers.
+        limited: Whether the time of each client is limited; each job of the loop engine is then a block of its own.
     """
     if engine.width > 1 or limited:
         return engine.width
@@ -231,13 +231,13 @@ def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
 
 
 def _loop_engine(d: int, why: str) -> Engine:
-    """Returns the engine that runs every module of d parameters, and why no other one does."""
+    """Returns the loop engine for a module of d parameters; `why` is the reason that no other engine trains it."""
     jobs = max(1, LANE_FLOATS["cpu"] // d)
     return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs, jobs=jobs)
 
 
 def _name_faster(net: Net) -> str:
-    """Names the layers that would be faster, if a network has only their parameters; else nothing."""
+    """Returns a hint at layers that would be faster, if the network has only such layers' parameters; else ''."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"
@@ -247,7 +247,7 @@ def _name_faster(net: Net) -> str:
 
 
 def _find_obstacle(net: Net, device: str) -> str | None:
-    """Returns why a module cannot be mapped over lanes, or should not be, or None."""
+    """Returns the reason why a module cannot or should not be mapped over lanes; None if there is no reason."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
         read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
@@ -267,7 +267,7 @@ def _find_obstacle(net: Net, device: str) -> str | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The start-up check that a lane's bits do not depend on its neighbors, on this machine, with this network.
+# The start-up check, on this machine and with this network, that a lane's bits do not depend on other lanes.
 
 _RATE = 0.001  # at this rate wide networks with large weights stay finite
 
@@ -275,17 +275,17 @@ _RATE = 0.001  # at this rate wide networks with large weights stay finite
 def check_invariance(
     net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
-    """Whether five small lanes get the same bits when they train together as when two or three train at a time.
+    """Returns whether five small lanes get the same bits when trained together and when trained in twos and threes.
 
-    An engine that trains one lane after another is invariant by construction, and nothing is run for it.
+    An engine that trains one lane after another is invariant by construction; it is not run.
 
     Args:
         net: The network.
-        engine: What trains it.
+        engine: The engine that trains the network.
         local: How the clients train.
         example: One network input.
         dtype: Type of the models' numbers.
-        models: K.
+        models: Number of models, K.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -1,4 +1,4 @@
-"""Local training with code in it: what the code reads, a step, and lanes or a loop that call it."""
+"""Trains clients whose local training has code of a method or user: side by side in lanes, or one after another."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ from fedray.training.block import (
 from fedray.training.loop import DRAWS, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code in local training reads: the batch of one client, features, and what other models say; and its loss.
+# What code in local training uses: the batch of one client, features, outputs of other models; and its loss.
 #
 # Two engines share it, and the steps below: `train_client_lanes` maps the functions of one client over the lanes of a
 # block, `train_client_loop` calls them for one lane after another. Parameters and gradients of a lane are vectors
 # `[p]`.
 
-Watched = list[Tensor]  # what the last layer was given
+Watched = list[Tensor]  # the inputs of the last layer
 
 
 class LaneBatch(NamedTuple):
-    """A batch, and what the code of a lane reads; a numbers' axis of length 0 stands for what nobody reads.
+    """A batch of a lane, and what the lane's code uses; numbers that no code uses have length 0 in place of p or d.
 
     Attributes:
         x: Inputs, `[B, ...]`.
         y: Targets, `[B]` or `[B, q]`.
-        weight: 1 / batch size for each row, 0 for padding, `[B]`.
-        steps: Steps of the lane.
-        noise: Standard normal numbers of the step, `[p]` or as many as are asked for.
+        weight: Weight of each sample, `[B]`: 1 / batch size, or 0 for padding.
+        steps: Number of steps of the lane.
+        noise: Standard normal numbers of the step, `[p]` or as many as the code requires.
         client: Id of the client.
-        model: Which of the K models it trains.
+        model: Index of the model that the client trains, 0 to K - 1.
         broadcast: The model that the client received, `[d]`.
-        previous: The model that it trained last, `[d]`.
-        ensemble: All models as the round began, `[K, d]`.
-        size: Training rows of the client.
-        shared: The model's row of the server's tensor that the loss names.
+        previous: The model that the client trained the last time, `[d]`.
+        ensemble: All models when the round began, `[K, d]`.
+        size: Number of training samples of the client.
+        shared: The model's row of the server's tensor `LocalLoss.shared`.
     """
 
     x: Tensor
@@ -89,12 +89,12 @@ SampleGradients = Callable[[Tensor, LaneBatch], Tensor]  # parameters `[p]` -> `
 
 
 class Gradients(NamedTuple):
-    """How an engine differentiates for one lane.
+    """The functions by which an engine computes gradients of one lane.
 
     Attributes:
-        step: Of the step itself, in training mode.
-        again: Of the same batch at other parameters; the network's buffers stay.
-        samples: Of each row.
+        step: The gradient of the step itself, in training mode.
+        again: The gradient of the same batch at other parameters; the network's buffers stay unchanged.
+        samples: The gradient of each sample.
     """
 
     step: Gradient
@@ -116,7 +116,7 @@ def last_layer(layout: Layout) -> str:
 
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
-    """Returns a list that gets the inputs of the network's last layer in every forward pass, if they are wanted.
+    """Returns a context with a list that every forward pass fills with the inputs of the last layer, if `wanted`.
 
     Example:
         The features of a network are the inputs of its last layer.
@@ -154,11 +154,11 @@ def read_features(net: Net, watched: Watched) -> Tensor:
 
 
 class LaneCode(NamedTuple):
-    """What is trained, and how a loss asks other models.
+    """The network and settings of a training with code; it also computes outputs of other models for a loss.
 
     Attributes:
         net: The network.
-        block: Says how the clients train; of its tensors nothing is read.
+        block: The block with the clients' settings; its tensors are not used here.
         watched: The features of the newest forward pass.
     """
 
@@ -172,7 +172,7 @@ class LaneCode(NamedTuple):
         return 0 if self.block.reading is None else self.block.reading.round
 
     def forward(self, row: Tensor, x: Tensor) -> Tensor:
-        """Outputs of another model, in evaluation mode."""
+        """Returns outputs of another model, in evaluation mode."""
         self.net.module.eval()
         out: Tensor = functional_call(self.net.module, self.net.layout.views(row), (x,))
         self.net.module.train()
@@ -183,9 +183,9 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
     """Returns the mean loss of a batch.
 
     Args:
-        code: What is trained; its own loss takes the place of the network's.
+        code: The network and settings; a loss in them replaces the network's loss.
         answer: The forward pass of the model: inputs `[n, ...]` -> outputs `[n, C]`.
-        batch: What it is of.
+        batch: The batch.
     """
     out = answer(batch.x)
     loss, objective = code.block.local.loss, partial(per_sample, code.net.objective)
@@ -222,7 +222,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
-    """Returns the last seven of `LaneBatch` for all lanes, `[W, ...]`; models are `[W, 0]` if no code reads them."""
+    """Returns the last seven fields of `LaneBatch` for all lanes, `[W, ...]`; models that no code uses are `[W, 0]`."""
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
     first = torch.zeros(n, dtype=torch.int64, device=start.device)
@@ -244,19 +244,19 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
 # A step of local training with code in it: transformations of the gradient, an optimizer of one's own or of torch.
 
 Advance = Callable[[Tensor, LaneBatch, int], Tensor]  # (parameters `[W, p]`, batches, step) -> losses `[W]`
-Over = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function of one lane -> one of all lanes
-_NOISE = -1  # the part of an address that noise has and permutations have not
+Over = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function of one lane -> the same function of all lanes
+_NOISE = -1  # an extra part of the address, for noise; it keeps noise independent of permutations
 
 
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
-    """Makes a function (parameters `[W, p]`, batches, step): one step in place; it returns the losses `[W]`.
+    """Returns a function (parameters `[W, p]`, batches, step) -> losses `[W]` that makes one step in place.
 
     Args:
-        code: What is trained, and how.
-        gradients: How one lane is differentiated.
-        over: Makes a function of one lane one of all lanes.
-        anchor: What the parameters are pulled towards, `[W, p]`.
-        offset: What is added to the gradients, `[W, p]`; None: nothing.
+        code: The network and settings.
+        gradients: The gradients of one lane.
+        over: A function that turns a function of one lane into a function of all lanes.
+        anchor: The parameters that each lane is pulled towards, `[W, p]`.
+        offset: The vector that is added to each lane's gradient, `[W, p]`; None: nothing is added.
     """
     local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
@@ -293,7 +293,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 
 
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
-    """Makes a function (transformation, gradients `[W, p]`, parameters, batches, step) -> new gradients."""
+    """Returns a function (transformation, gradients `[W, p]`, parameters, batches, step) -> new gradients."""
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
     def transform(rule: Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
@@ -323,7 +323,7 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 
 
 def _check_vector(name: str, found: Any, p: int) -> Tensor:
-    """Refuses what is not one number for each parameter: torch would spread it over all of them in silence."""
+    """Checks that a result has one number for each parameter; torch would silently broadcast another shape."""
     if not isinstance(found, Tensor) or found.shape != (p,):
         raise BadInput(
             f"local.optimizer = {name} returned {_name_form(found)}: return one number for each of {p:,} parameters"
@@ -332,14 +332,14 @@ def _check_vector(name: str, found: Any, p: int) -> Tensor:
 
 
 def _name_form(found: Any) -> str:
-    """Names what a function returned: the shape and type of a tensor, or a type of Python."""
+    """Returns a description of a value: the shape and type of a tensor, or the name of a Python type."""
     if not isinstance(found, Tensor):
         return name_type(found)
     return f"shape {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
-    """Makes an optimizer of torch for one lane, `[1, p]`; it starts without memory."""
+    """Returns the step of a torch optimizer for one lane, `[1, p]`; the optimizer starts without memory."""
     held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
 
     def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
@@ -357,7 +357,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws standard normal numbers at each lane's address and step, `[W, p]`; `[W, 0]` if no code asks for them.
+    """Draws standard normal numbers for each lane and step, `[W, p]`; `[W, 0]` if no code uses noise.
 
     Example:
         Noise has the address of a client and a step.
@@ -382,7 +382,7 @@ def _rules(local: Local) -> list[Transform]:
 
 
 def _count_noise(rule: Transform, p: int) -> int:
-    """Counts the numbers of noise that a transformation of p parameters asks for."""
+    """Returns how many numbers of noise a transformation of p parameters uses."""
     return p if rule.numbers is None else rule.numbers
 
 
@@ -429,7 +429,7 @@ def train_client_loop(net: Net, block: Block) -> Trained:
 
 
 def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane: returns its model `[d]`, its counters `[c]` and the sum of its losses."""
+    """Trains one lane; returns its model `[d]`, its counters `[c]` and the sum of its losses."""
     layout, p = net.layout, net.layout.trainable
     views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
     buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}
@@ -463,7 +463,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
 
 
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns a function of one lane into one of a block of one lane."""
+    """Turns a function of one lane into a function of a block with a single lane."""
 
     def call(*arguments: Any) -> Any:
         found = function(*tree_map(lambda part: part[0] if isinstance(part, Tensor) else part, arguments))
@@ -473,7 +473,7 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
-    """Computes the gradients of one lane, by autograd; a step changes the buffers in place."""
+    """Returns the gradients of one lane, computed by autograd; a step changes the buffers in place."""
     net = written.net
 
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
@@ -504,7 +504,7 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
 
 
 def train_client_lanes(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block, all of them in one call a step.
+    """Trains every lane of a block; each step is one call for all lanes.
 
     Args:
         net: A network without buffers, whose module can be mapped over lanes.
@@ -549,7 +549,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 
 
 def _differentiate_lanes(written: LaneCode) -> Gradients:
-    """Computes the gradients of one lane, by functional transformations."""
+    """Returns the gradients of one lane, computed by the transformations of `torch.func`."""
     net = written.net
 
     def cost(p: Tensor, batch: LaneBatch) -> Tensor:
@@ -567,31 +567,33 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether code in local training can be mapped over lanes: it is tried on two lanes, and one after the other.
+# Finds whether code in local training can be mapped over lanes: two lanes are trained together and one by one.
 
-_ROWS, _WIDTH, _STEPS = 3, 8, 2  # real rows of a batch, its width with padding, steps
+_ROWS, _WIDTH, _STEPS = 3, 8, 2  # samples of a batch, its width with padding, steps
 _EVERY = 5  # lanes of a trial, of which some are trained
-_TOLERANCE = 1e-3  # of the change of the parameters
+_TOLERANCE = 1e-3  # relative to the change of the parameters
 
 
 def try_code(net: Net, example: Tensor, local: Local, models: int) -> None:
-    """Trains a lane for two steps, so that what is wrong with a loss or an optimizer is known before a run begins.
+    """Trains a lane for two steps, to find errors in a loss or an optimizer before a run begins.
 
     Args:
         net: The network.
         example: One network input; its values do not matter.
-        local: Has code.
-        models: K.
+        local: How the clients train, with code.
+        models: Number of models, K.
     """
     train_client_loop(net, make_trial(net, example, local, [0], models))
 
 
 def mixes_targets(net: Net, local: Local) -> bool:
-    """Whether the user's loss of a row of a regression depends on the other rows: `[B]` and `[B, 1]` make `[B, B]`.
+    """Returns whether a user's regression loss of one sample depends on other samples.
+
+    This happens by mistake when torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
 
     Args:
         net: The network.
-        local: Has code, perhaps a loss.
+        local: How the clients train, with code.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False
@@ -607,13 +609,13 @@ def mixes_targets(net: Net, local: Local) -> bool:
 
 
 def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) -> str | None:
-    """Says why a local training cannot be mapped over lanes, by mapping it over two; None if it can.
+    """Returns the reason why a local training cannot be mapped over lanes, found by trying two lanes; None if it can.
 
     Args:
         net: A network that can be mapped over lanes.
         example: One network input; its values do not matter.
-        local: Has code.
-        models: K.
+        local: How the clients train, with code.
+        models: Number of models, K.
 
     Example:
         >>> from fedray.core.method import LocalLoss
@@ -653,16 +655,16 @@ def make_trial(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Block:
-    """Makes some of five lanes of two steps, with batches padded by other rows; lane w trains model w of K.
+    """Returns a block for a trial: some of five lanes, each with two steps and padded batches.
 
-    What a lane sees depends on its number alone.
+    Lane w trains model w modulo K. The batches of a lane depend on its number alone.
 
     Args:
-        net: The network; the lanes are where it is.
+        net: The network; its device is the device of the block.
         example: One network input; its values do not matter.
-        local: How they train.
-        lanes: Numbers of the lanes.
-        models: K.
+        local: How the lanes train.
+        lanes: Numbers of the lanes, from 0 to 4.
+        models: Number of models, K.
         dtype: Type of the models' numbers.
     """
     place, lane = next(net.module.parameters()).device, np.array(lanes)

@@ -1,4 +1,4 @@
-"""Networks trained by the compiled kernels: linear layers, small convolutions, students, outputs."""
+"""Trains networks by the compiled kernels (linear layers, small convolutions, students), and computes outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_LAYERS, MOST_STAGES = 16, 8
 
 
 class Stage(ctypes.Structure):
-    """As `Stage` in `kernels/lane.h`."""
+    """The structure `Stage` of `kernels/lane.h`."""
 
     _fields_ = tuple(
         (name, ctypes.c_int32)
@@ -40,7 +40,7 @@ class Stage(ctypes.Structure):
 
 
 class LaneTask(ctypes.Structure):
-    """As `LaneTask` in `kernels/lane.h`; kernels without features do not read the stages."""
+    """The structure `LaneTask` of `kernels/lane.h`; kernels without convolutions do not use the stages."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("layers", "objective")),
@@ -65,7 +65,7 @@ class LaneTask(ctypes.Structure):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Full batches of plain SGD: lanes that need their inputs only before the first step and after the last one.
+# Full batches of plain SGD: lanes that use their inputs only before the first step and after the last one.
 #
 # Where every step reads the same rows x, the gradient of the first layer's weight is x' g, with g of its outputs z =
 # x w. So a step moves z by -rate (x x') g, and all steps together move w by -rate x' (sum of g): products of rows x
@@ -81,9 +81,9 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
     inputs + S rows^2 outputs.
 
     Args:
-        rows: Samples of the batch.
-        inputs: Inputs of the first layer.
-        outputs: Its outputs.
+        rows: Number of samples in the batch.
+        inputs: Number of inputs of the first layer.
+        outputs: Number of outputs of the first layer.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)
@@ -93,12 +93,12 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns from which step count on the lanes of a block repeat their batch; 0: none. It depends on a lane alone.
+    """Returns the least number of steps with which a lane of a block is trained as a still lane; 0: no lane is.
 
     Args:
         block: The lanes.
-        inputs: Inputs of the first layer.
-        outputs: Its outputs.
+        inputs: Number of inputs of the first layer.
+        outputs: Number of outputs of the first layer.
     """
     local = block.local
     plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None
@@ -124,13 +124,14 @@ _scratch = threading.local()  # one a thread, because threads train at the same 
 
 
 class Kernel(NamedTuple):
-    """A compiled kernel, and how it is told what a network computes.
+    """A compiled kernel, with the function that describes a network to the kernel.
 
     Attributes:
-        name: Of its functions in the library.
+        name: Beginning of the names of the kernel's functions in the library.
         prefix: Modules that torch computes before the first layer.
-        reads_flat: Whether these only reshape, so that the kernel may read the data as it is stored.
-        describe: Writes the network into a task, for inputs of a shape; returns the operations of a sample.
+        reads_flat: Whether these modules only reshape; the kernel may then read the data as they are stored.
+        describe: A function (task, network, shape of an input) -> operations per sample; it writes the network into the
+            task.
     """
 
     name: str
@@ -140,12 +141,12 @@ class Kernel(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some steps of a block, and what they read.
+    """Some steps of a block, with their data.
 
     Attributes:
         first: The first step.
         end: One past the last step.
-        source: The data; its index holds these steps alone.
+        source: The data; `index` holds only the samples of these steps.
     """
 
     first: int
@@ -221,7 +222,7 @@ def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
 
 
 def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again: bool = False) -> Tensor:
-    """Reserves the memory that a task needs, and tells it; with `again` this thread's next call uses the same."""
+    """Reserves the memory that a task needs, and writes its address into the task; `again`: the thread reuses it."""
     sizes = (ctypes.c_int64 * 2)()
     _load(f"{kernel.name}_sizes", dtype)(ctypes.byref(task), sizes)
     size = sum(sizes) * dtype.itemsize
@@ -235,17 +236,17 @@ def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again
 
 
 class _Kept(NamedTuple):
-    """Holds the arrays whose addresses a task has."""
+    """Keeps alive the arrays whose memory addresses a task holds."""
 
     arrays: list[Tensor | NDArray[Any] | None]
 
     def hold(self, array: Tensor | NDArray[Any] | None) -> int | None:
-        """The address of an array."""
+        """Keeps an array alive, and returns its memory address."""
         self.arrays.append(array)
         return address(array)
 
     def rows(self, rows: Tensor | None) -> tuple[int | None, int]:
-        """Returns the address of rows `[W, d]`, and their distance; a single row is not copied."""
+        """Returns the memory address of rows `[W, d]` and the distance between rows; expanded rows are not copied."""
         if rows is None or rows.stride(1) != 1:
             return self.hold(None if rows is None else rows.contiguous()), 0 if rows is None else rows.shape[1]
         self.arrays.append(rows)
@@ -253,7 +254,7 @@ class _Kept(NamedTuple):
 
 
 def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> float:
-    """Describes a network of linear layers alone."""
+    """Describes a network of linear layers; returns the operations per sample."""
     shape = read_shape(net.module)
     assert shape is not None
     task.d = describe_layers(task, net, shape)
@@ -263,7 +264,7 @@ def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> 
 
 
 def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
-    """Describes the linear layers at the end of a network: widths, activations, biases; returns their parameters."""
+    """Describes the linear layers of a network (widths, activations, biases); returns their number of parameters."""
     assert len(shape.layers) <= MOST_LAYERS
     sizes = [size for size in net.layout.shapes if len(size) == 2]
     task.layers, task.objective = len(shape.layers), _OBJECTIVES[net.objective]
@@ -274,7 +275,7 @@ def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
 
 
 def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
-    """Describes the optimizer, the rates of the lanes, and their rows."""
+    """Describes the optimizer, and the rates and rows of the lanes."""
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
     task.momentum, task.lanes, task.batch = local.momentum, lanes, block.weight.shape[2]
@@ -338,7 +339,7 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """Reads the steps piece by piece, by `Block.read`; torch computes what lies before the first layer."""
+    """Yields the steps piece by piece, from `Block.read`; torch computes the modules before the first layer."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps, x = x.shape[:3], x.flatten(0, 2)
@@ -379,7 +380,7 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """Returns the convolutions of a network that `split_net` can cut, or what the kernel does not support in it.
+    """Returns the convolutions of a network that `split_net` can cut, or a feature that the kernel does not support.
 
     Example:
         Padding is covered, strides are not.
@@ -419,7 +420,7 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
 
 
 def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
-    """Names what the kernel does not support in a pooling."""
+    """Returns what the kernel does not support in a pooling; None if it supports the pooling."""
     plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
     more = _pair(part.dilation) == (1, 1) if isinstance(part, nn.MaxPool2d) else part.divisor_override is None
     return None if plain and more else f"a pooling whose windows overlap or leave the image ({part})"
@@ -464,7 +465,7 @@ CONV_KERNEL = Kernel("conv", (), True, _describe_network)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Raw outputs of models by the compiled kernels, model after model: what evaluation asks for.
+# Raw outputs of models by the compiled kernels, model after model, for evaluation.
 #
 # Sums run in the order that training has, so that the outputs of a row depend neither on the other rows nor on the
 # build of the kernel.
@@ -479,8 +480,8 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     Args:
         net: A network that the kernel covers.
         rows: The models, `[M, d]`, in main memory.
-        _counters: Their integer buffers, `[M, 0]`: such networks have none.
-        x: Inputs of each model, `[M, n, ...]`; expanded ones are read once.
+        _counters: Integer buffers, `[M, 0]`; such networks have none.
+        x: Inputs of each model, `[M, n, ...]`; expanded inputs are read once.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -535,12 +536,12 @@ def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Begins a student, as `fedray.core.method.StudentEngine.begin`.
+    """Begins the training of a student, see `fedray.core.method.StudentEngine.begin`.
 
     Args:
         net: A network that `find_student_kernel` has a kernel for.
-        start: Where it starts, `[d]`, in main memory.
-        teaching: What it learns.
+        start: The model that the student starts from, `[d]`, in main memory.
+        teaching: The data that the student learns from, and its optimizer.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -557,7 +558,7 @@ def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
 
 
 class _Student:
-    """The description of a lane, and the arrays whose addresses it has."""
+    """A student in training: the description of its lane, and the arrays whose memory addresses the lane holds."""
 
     def __init__(self, kernel: Kernel, net: Net, start: Tensor, teaching: Teaching) -> None:
         self.task, self.row, self.zeros, self.loss = LaneTask(), start.contiguous().clone(), np.zeros(1), np.zeros(1)

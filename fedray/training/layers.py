@@ -1,4 +1,4 @@
-"""Linear layers and small convolutions with hand-written backward passes, for all lanes at once."""
+"""Trains linear layers and small convolutions for all lanes at once, with hand-written backward passes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LayerShape(NamedTuple):
 
     Attributes:
         prefix: Modules without parameters before the first layer.
-        layers: Of each layer the activation behind it (None: none) and whether it has a bias.
+        layers: For each layer: the activation after it (None: none), and whether the layer has a bias.
     """
 
     prefix: tuple[nn.Module, ...]
@@ -62,13 +62,13 @@ class LayerStack(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Weight and bias, layer after layer."""
+        """All weights and biases, layer after layer."""
         return [t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None]
 
 
 @lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
-    """Reads the form of a sequence of linear layers with ReLU or Tanh between them; None for any other module.
+    """Returns the form of a sequence of linear layers with ReLU or Tanh between them; None for any other module.
 
     Example:
         Two models of one layer, 3 inputs and 2 outputs, on one row each.
@@ -119,7 +119,7 @@ def write_rows(stack: LayerStack, out: Tensor, a: int, b: int) -> None:
 
     Args:
         stack: The parameters.
-        out: Where they are written, `[W, d]`.
+        out: The matrix that is written, `[W, d]`.
         a: The first lane.
         b: One past the last lane.
     """
@@ -134,13 +134,13 @@ def write_rows(stack: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """Runs the forward pass; returns the inputs of every layer and the outputs of the last, `[lanes, B, .]` each.
+    """Returns the inputs of every layer and the outputs of the last layer, each `[lanes, B, .]`.
 
     Args:
         shape: The form of the layers.
-        stack: Their parameters.
+        stack: The parameters of the layers.
         x: Inputs, `[lanes, B, in]`.
-        lanes: How many of the first lanes are computed.
+        lanes: Number of lanes that are computed, from the first on.
     """
     activations = [x]
     for (activation, _), w, b in zip(shape.layers, *stack, strict=True):
@@ -151,10 +151,10 @@ def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> l
 
 
 def has_plain_layers(net: Net) -> bool:
-    """Whether a row holds exactly the layers' weights and biases, in order and once each.
+    """Returns whether a row holds exactly the layers' weights and biases, in order and once each.
 
-    Nothing is frozen, shared or reparametrized, there are no buffers, and no hook or replaced `forward` changes what a
-    layer computes.
+    Nothing is then frozen, shared or reparametrized, and there are no buffers. No hook or replaced `forward` changes
+    what a layer computes.
     """
     named = [(name, part) for name, part in net.module._modules.items() if part is not None]
     wanted = [
@@ -228,14 +228,14 @@ def make_descent(
     inputs: bool = False,
     scaled: bool = False,
 ) -> Descent:
-    """Makes the backward pass with the update; it writes the stack.
+    """Returns the backward pass together with the update, a function that changes the stack in place.
 
     Args:
         shape: The form of the layers.
-        block: The lanes; their rates, anchor and offset enter the update.
-        to_stack: A function rows `[W, d]` -> their stack.
+        block: The lanes; rates, anchor and offset are used in the update.
+        to_stack: A function: rows `[W, d]` -> the stack of their parameters.
         inputs: Whether the gradient of the layers' inputs is returned, `[lanes, B, in]`.
-        scaled: Whether the gradients of plain SGD come multiplied by the learning rate.
+        scaled: Whether gradients of plain SGD are already multiplied by the learning rate.
     """
     local = block.local
     anchor = block.anchor if block.anchor is not None else block.start
@@ -258,7 +258,7 @@ def make_descent(
 def _make_folded(
     shape: LayerShape, lr: float, beta: float | None, shift: LayerStack | None, *, inputs: bool
 ) -> Descent:
-    """Makes plain SGD: the backward pass writes `w <- beta w - lr gradient + shift` as it goes."""
+    """Returns the descent of plain SGD: the backward pass updates each weight, `w <- beta w - lr gradient + shift`."""
 
     def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         for k in reversed(range(len(stack.weights))):
@@ -289,7 +289,7 @@ def _make_folded(
 
 
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
-    """Makes momentum and Adam: gradients first, then the optimizer that all engines share."""
+    """Returns the descent of momentum and Adam: gradients first, then the optimizer step that all engines share."""
 
     def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         grads: list[Tensor] = []
@@ -309,7 +309,7 @@ def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
 
 
 def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor:
-    """Returns the gradient before an activation, from the gradient `g` behind it and its values `h`."""
+    """Returns the gradient before an activation, from the gradient `g` after it and the activation's values `h`."""
     relu = activation is nn.ReLU
     before: Tensor = torch.ops.aten.threshold_backward(g, h, 0) if relu else torch.ops.aten.tanh_backward(g, h)
     return before
@@ -377,7 +377,7 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     Args:
         net: A network whose shape `read_shape` can read.
         rows: The models, `[M, d]`.
-        _counters: Their integer buffers, `[M, 0]`: such networks have none.
+        _counters: Integer buffers, `[M, 0]`; such networks have none.
         x: Inputs of each model, `[M, n, ...]`.
     """
     shape = read_shape(net.module)
@@ -405,10 +405,10 @@ _OUTSIDE: list[bool] = []  # for each block that runs without oneDNN now: whethe
 
 @contextmanager
 def invariant_convolutions(device: torch.device) -> Iterator[None]:
-    """Within the block a group's bits are those that it has with any other number of groups.
+    """Returns a context in which the bits of a group of a convolution do not depend on the number of groups.
 
     Args:
-        device: Where the convolutions are computed; on a GPU nothing is changed.
+        device: The device that computes the convolutions; on a GPU the context has no effect.
 
     Example:
         >>> with invariant_convolutions(torch.device("cpu")):
@@ -448,8 +448,8 @@ class SplitNet(NamedTuple):
 
     Attributes:
         features: The convolutions, and the pooling and activations between them.
-        dense: The linear layers behind them.
-        tensors: Number of parameter tensors in `features`; they come first in a row.
+        dense: The linear layers after the convolutions.
+        tensors: Number of parameter tensors in `features`; these tensors come first in a row.
     """
 
     features: tuple[nn.Module, ...]
@@ -544,7 +544,7 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
     Args:
         net: A network that `split_net` can cut.
         rows: The models, `[M, d]`.
-        _counters: Their integer buffers, `[M, 0]`: such networks have none.
+        _counters: Integer buffers, `[M, 0]`; such networks have none.
         x: Inputs of each model, `[M, n, channels, height, width]`.
     """
     cut = split_net(net.module)
@@ -588,13 +588,13 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
-    """Returns the activations that the linear layers read, `[B, W * C', H', V']`.
+    """Returns the outputs of the convolutions, which are the inputs of the linear layers, `[B, W * C', H', V']`.
 
     Args:
         cut: The network.
-        kernels: Weights and biases of its convolutions, `[W, ...]` each.
+        kernels: Weights and biases of the network's convolutions, `[W, ...]` each.
         x: Images of all lanes, `[B, W * C, H, V]`.
-        lanes: W.
+        lanes: Number of lanes, W.
     """
     rest = iter(kernels)
     for part in cut.features:
@@ -610,7 +610,7 @@ def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -
 
 
 def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """Moves each ReLU behind the max pooling that follows it: the same numbers from a quarter of the entries."""
+    """Moves each ReLU after the max pooling that follows it: the same numbers from a quarter of the entries."""
     out = list(parts)
     for i in range(len(out) - 1):
         if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and out[i + 1].padding in (0, (0, 0)):

@@ -1,4 +1,4 @@
-"""One lane after another, or mapped over lanes by `torch.func`: every network that has no engine of its own."""
+"""Trains networks without an engine of their own: one lane after another, or mapped over lanes by `torch.func`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedray.training.block import (
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Steps of the loop as CUDA graphs: the host starts a step as one piece.
+# Steps of the loop as CUDA graphs: the host starts a whole step with one call.
 #
 # A step of ResNet-18 with batch 16 is some four hundred kernels, which keep a GPU busy for 2 to 5 ms; to start them
 # one after another takes the host 6 to 10. So the step of a lane is recorded once and replayed: the same kernels in
@@ -42,17 +42,17 @@ from fedray.training.chain import find_changed_call
 AS_WRITTEN = 2  # steps before the recorded one: libraries choose their algorithms, and momentum begins at zeros
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
-_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph, kept for its memory, which the next one takes over
+_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph; the next graph takes over its memory
 TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether weights are alike)
 
 
 def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
-    """Whether the steps of a lane may be recorded.
+    """Returns whether the steps of a lane may be recorded as a CUDA graph.
 
     Args:
         module: The network.
-        local: How it trains: Adam counts its steps on the host.
-        device: Where it trains.
+        local: How the network trains; only SGD is recorded, as Adam counts its steps on the host.
+        device: The device that trains the network.
     """
     if device.type != "cuda" or local.optimizer != "sgd":
         return False
@@ -60,7 +60,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Whether what a layer does is known, and the same in every step, without a question of the host's to the GPU."""
+    """Returns whether a layer is known to do the same in every step, without a request from the host to the GPU."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # a step's weight is 1 / its number
@@ -71,7 +71,7 @@ def _is_alike_in_all_steps(part: nn.Module) -> bool:
 
 @contextmanager
 def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Returns a context that runs on a stream on which steps can be recorded, if that is wanted."""
+    """Returns a context that runs on a CUDA stream on which steps can be recorded; without effect if not `wanted`."""
     if not wanted:
         yield
         return
@@ -86,16 +86,16 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
 
 @lru_cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """Returns one stream a device: memory that it frees is used again only behind its `wait_stream`."""
+    """Returns the stream of a device, always the same one; memory that it frees is reused only after `wait_stream`."""
     made: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return made
 
 
 class RecordedStep:
-    """Calls a step, and replays it where the batch is full; within `recording_stream`."""
+    """A training step, recorded as a CUDA graph and replayed for full batches; must run within `recording_stream`."""
 
     def __init__(self, step: TakeStep, batch: int) -> None:
-        """Takes the step and the rows of a full batch."""
+        """Takes the function of the step, and the number of samples in a full batch."""
         self._step, self._batch = step, batch
         self._before = AS_WRITTEN
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -138,9 +138,9 @@ class RecordedStep:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One lane after another, lean: a functional call, gradients, one optimizer step. Every module runs here.
+# The loop engine, one lane after another: a functional call, gradients, one optimizer step. Every module runs here.
 #
-# It is also the reference that the other engines are tested against.
+# The loop engine is also the reference that the other engines are tested against.
 
 
 def train_loop(net: Net, block: Block) -> Trained:
@@ -167,7 +167,7 @@ def train_loop(net: Net, block: Block) -> Trained:
 
 
 class _Lane(NamedTuple):
-    """The tensors of a lane in training, and what a step does to them."""
+    """The tensors of a lane in training, and the function of a step."""
 
     tensors: list[Tensor]  # of the model, in the order of its layout
     counters: list[Tensor]
@@ -179,10 +179,10 @@ class _Lane(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A lane whose step is recorded: a record knows tensors by their place in memory."""
+    """A lane whose step is recorded; the record refers to tensors by their addresses in memory."""
 
     net: Net
-    alike: tuple[object, ...]  # beside the network, what a record is made for
+    alike: tuple[object, ...]  # settings that must be equal, besides the network, for the record to be used again
     lane: _Lane
 
 
@@ -190,7 +190,7 @@ _KEPT: list[_Kept] = []  # at most one
 
 
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane: returns model `[d]`, counters `[c]` and the sum of its losses; `last`: channels are last."""
+    """Trains one lane; returns model `[d]`, counters `[c]` and the sum of the losses. `last`: channels are last."""
     layout = net.layout
     own = _make_lane(net, block, lane, last)
     kept = _keep(net, block, own, last) if recorded else None
@@ -213,7 +213,7 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
 
 
 def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
-    """Makes a lane before its first step, in tensors of its own."""
+    """Makes a lane before its first step; its tensors are copies."""
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
@@ -240,7 +240,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns the lane with the recorded step, filled with the numbers of a fresh one; else the fresh one."""
+    """Returns the kept lane with its recorded step and the numbers of `fresh`; else `fresh` with a step to record."""
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
     kept = _KEPT.pop() if _KEPT else None
@@ -256,9 +256,10 @@ def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
 
 
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
-    """Returns inputs, targets and weights of each step of a lane, without padding: normalisation must not see it.
+    """Yields inputs, targets and weights of each step of a lane, and whether all weights of the step are equal.
 
-    The last of a step says whether its weights are alike. Both are asked once a lane: a question to a GPU waits for it.
+    Padding is left out, as normalization must not see it. Padding and equality are found once per lane, because each
+    request to a GPU waits until the GPU has finished.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
     weights = block.weight[:steps, lane]
@@ -279,12 +280,12 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
 def sum_losses(
     objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the loss of a batch and a factor that belongs to it, None for 1.
+    """Returns the loss of a batch, and a factor by which the loss must be multiplied; None for the factor 1.
 
-    Torch's own function has fewer operations than `per_sample`, where there is one.
+    If torch has a function for the loss, it is called, as it has fewer operations than `per_sample`.
 
     Args:
-        objective: Which loss.
+        objective: Name of the loss.
         outputs: Raw outputs, `[B, C]`.
         y: Class numbers `[B]`, or targets.
         weight: Weight of each sample, `[B]`.
@@ -296,7 +297,7 @@ def sum_losses(
 
 
 class _Holder(nn.Module):
-    """Calls a function with the module that it holds."""
+    """A module that holds another module, and calls a function with it."""
 
     def __init__(self, held: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -307,20 +308,20 @@ class _Holder(nn.Module):
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:
-    """Splits `[d]` into one tensor a name, copied; convolution weights have channels last if that is asked for."""
+    """Splits a row `[d]` into a copied tensor for each name; with `channels_last`, weights have channels last."""
     copies = [view.clone() for view in layout.views(row).values()]
     return [to_channels_last(one) for one in copies] if channels_last else copies
 
 
 @lru_cache(maxsize=16)  # every lane asks
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Whether a module runs on images whose channels are last in memory.
+    """Returns whether a module runs on images whose channels are last in memory.
 
-    Torch's `x.view(len(x), -1)` then fails, and `_is_unsafe` layers are not tried.
+    A module does not if it calls `x.view(len(x), -1)`, for example. Modules with `_is_unsafe` layers are not tried.
 
     Args:
         net: The network.
-        shape: Of one input.
+        shape: Shape of one input.
         dtype: Type of the models' numbers.
     """
     if len(shape) != 3 or any(map(_is_unsafe, net.module.modules())):
@@ -337,7 +338,7 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def _is_unsafe(part: nn.Module) -> bool:
-    """Tells whether torch's gradient of a layer overwrites memory with channels last (oneDNN #6035, on AVX2 alone)."""
+    """Returns whether torch's gradient of a layer with channels last overwrites memory (oneDNN #6035, only on AVX2)."""
     if not isinstance(part, nn.Conv2d) or max(part.kernel_size) > 1:
         return False
     return max(part.stride) > 1 and part.in_channels // part.groups < 8
@@ -346,12 +347,12 @@ def _is_unsafe(part: nn.Module) -> bool:
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
 
-    A network of the user's that draws numbers here too begins at the same place for each model.
+    If a user's network draws random numbers in evaluation, too, they are the same for each model.
 
     Args:
         net: Any network.
         rows: The models, `[M, d]`.
-        counters: Their integer buffers, `[M, c]`.
+        counters: Integer buffers of each model, `[M, c]`.
         x: Inputs of each model, `[M, n, ...]`.
     """
     net.module.eval()
@@ -366,16 +367,17 @@ def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Any small functional module: torch.func.vmap of its gradient, one step for all lanes.
+# The vmap engine, for any small functional module: torch.func.vmap of the gradient, one call per step for all lanes.
 
 DRAWS = "it draws random numbers outside torch, which would be the same for all lanes"
 
 
 @contextmanager
 def quiet_fallbacks() -> Iterator[None]:
-    """Keeps torch from warning, at every step, of an operation that it maps over lanes by one call for each lane.
+    """Returns a context without torch's warnings of operations that it maps over lanes by one call per lane.
 
-    Fused attention is one, and the product of `weight_norm`. A user cannot act on it, and the numbers are the same.
+    Fused attention is such an operation, and so is the product of `weight_norm`. Users can do nothing about these
+    warnings, and the numbers are the same.
     """
     switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # no stub has it
     switch(False)
@@ -386,7 +388,7 @@ def quiet_fallbacks() -> Iterator[None]:
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
-    """Says why a module cannot be mapped over lanes, by mapping one gradient over two; None if it can.
+    """Returns the reason why a module cannot be mapped over lanes, found by trying two lanes; None if it can.
 
     Args:
         net: The network.
@@ -420,7 +422,7 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
 
 def train_vmap(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block, all of them in one call a step.
+    """Trains every lane of a block; each step is one call for all lanes.
 
     Args:
         net: A network whose module `find_refusal` and `find_mixing` accept.

@@ -1,9 +1,9 @@
-"""Networks that are written as classes, recognized by what they compute: they get the engines of plain layers.
+"""Recognizes networks written as classes by what they compute; recognized networks use the engines of plain layers.
 
-`chain.py` reads a module's `forward` as a chain of plain layers. Here the chain becomes a network of its own, whose row
-holds the same numbers as the module's, in the order in which the layers are applied, and is compared with the module on
-random batches, values and gradients, in double precision. A module that is not recognized trains as it is, and the
-manifest says why.
+`chain.py` turns a module's `forward` into a chain of plain layers. Here the chain becomes a network of its own. A row
+of this network holds the numbers of the module's row in the order in which the layers are applied. The network is
+compared with the module on random batches, outputs and gradients, in double precision. A module that is not recognized
+trains unchanged, and the manifest gives the reason.
 
 Example:
     >>> from fedray.models.net import net_of
@@ -48,13 +48,13 @@ _TOLERANCE = 1e-9  # relative, in double precision
 
 
 class Recognized(NamedTuple):
-    """A network in the form that engines read.
+    """A network in the form that the engines of plain layers accept.
 
     Attributes:
-        net: A sequence of plain layers; its row holds the parameters in the order of the layers.
-        order: Place of each of its numbers in the module's row, `[d]`; None where both rows are the same.
-        log_softmax: Whether the module's outputs are the logarithms of a softmax of this network's.
-        drops: What training drops beside these layers.
+        net: The network, a sequence of plain layers; a row holds the parameters in the order of the layers.
+        order: Index in the module's row of each number of this network's row, `[d]`; None if both rows are the same.
+        log_softmax: Whether the module's outputs are the log-softmax of this network's outputs.
+        drops: The inputs of linear layers that training drops.
     """
 
     net: Net
@@ -63,23 +63,23 @@ class Recognized(NamedTuple):
     drops: tuple[Drop, ...] = ()
 
     def to_plain(self, rows: Tensor) -> Tensor:
-        """Returns rows of this network from rows `[..., d]` of the module."""
+        """Converts rows `[..., d]` of the module to rows of this network."""
         return rows if self.order is None else rows.index_select(-1, self.order.to(rows.device))
 
     def from_plain(self, rows: Tensor) -> Tensor:
-        """Inverts `to_plain`."""
+        """Converts rows `[..., d]` of this network to rows of the module."""
         if self.order is None:
             return rows
         return torch.empty_like(rows).index_copy_(-1, self.order.to(rows.device), rows)
 
     def finish_outputs(self, outputs: Tensor) -> Tensor:
-        """Returns the module's outputs from those of this network."""
+        """Converts outputs of this network to outputs of the module."""
         return F.log_softmax(outputs, dim=-1) if self.log_softmax else outputs
 
 
 @lru_cache(maxsize=16)  # every choice of an engine asks
 def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
-    """Returns a network as a sequence of plain layers, or why it is none, as the end of "its forward ...".
+    """Returns a network as a sequence of plain layers, or a reason as the end of the sentence "its forward ...".
 
     Args:
         net: The network.
@@ -114,7 +114,11 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
 
 
 def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...]) -> None:
-    """Refuses a chain that does not give the module's outputs and gradients, in training and in evaluation."""
+    """Checks that a chain has the outputs and gradients of its module, in training mode and in evaluation mode.
+
+    Raises:
+        Unread: Outputs or gradients differ, or the module draws random numbers or changes itself.
+    """
     place = next(net.module.parameters()).device
     first = net.init(0).double()
     row = (first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "recognize"), len(first)))).to(place)
@@ -153,7 +157,7 @@ def _answer(
     *,
     finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[Tensor, Tensor]:
-    """Returns outputs `[n, C]` of a module that drops by some keys, and the gradient `[d]` of their weighted sum."""
+    """Returns a module's outputs `[n, C]`, with dropout by `keys`, and the gradient `[d]` of their weighted sum."""
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     with nullcontext() if keys is None else dropping(module, keys):
         out = finish(functional_call(module, tensors, (x,)))

@@ -1,4 +1,4 @@
-"""The local updates of a block's jobs: what the pieces of a method change before they are trained, and behind it.
+"""Defines the local updates of a block's jobs, which the pieces of a method change before and after training.
 
 Example:
     >>> key, row = np.array([7], dtype=np.uint64), np.array([0])
@@ -24,7 +24,7 @@ from fedray.data.shards import Shards
 from fedray.training.block import BatchSource, Block, Couple
 from fedray.training.choice import Engine
 
-Weigh = Callable[[Plan, Tensor], Tensor]  # (lanes, places `[S, W, B]` among their clients' rows) -> factors `[S, W, B]`
+Weigh = Callable[[Plan, Tensor], Tensor]  # (lanes, indices `[S, W, B]` of the client's samples) -> factors `[S, W, B]`
 
 
 class Jobs(NamedTuple):
@@ -32,12 +32,13 @@ class Jobs(NamedTuple):
 
     Attributes:
         plan: Client, model and world of each job, `[J]`.
-        size: Training samples of each job, `[J]`.
+        size: Number of training samples of each job, `[J]`.
         steps: Optimizer steps of each job, `[J]`.
-        key: Address of each job's random numbers, `[J]`.
-        row: The row of the broadcast that each job starts from, `[J]`.
-        flight: Where they start and where their uploads go in asynchronous training; None: in rounds.
-        losses: What the clients have told before: the losses of all models on their rows, `[J, K]`; None: nothing.
+        key: Key that each job's random numbers are computed from, `[J]`.
+        row: Index of the broadcast row that each job starts from, `[J]`.
+        flight: Start and destination of each job in asynchronous training; None if training has rounds.
+        losses: Losses of all models on the samples of each job's client, as the client reported them before,
+            `[J, K]`; None if clients report none.
     """
 
     plan: Plan
@@ -56,7 +57,7 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns what stands for the round in the addresses of the jobs that start from a model of round t."""
+        """Returns the part of the jobs' random keys that stands for the round; t is the round of the start models."""
         return t if self.flight is None else self.flight.turn
 
 
@@ -65,8 +66,8 @@ class Dealt(NamedTuple):
 
     Attributes:
         read: A function (first step, one past the last) -> inputs and targets of these steps.
-        weight: Weight of each row in its batch's loss, `[S, W, B]`.
-        source: Where `read` takes them from; None where they are changed on the way.
+        weight: Weight of each sample in the loss of its batch, `[S, W, B]`.
+        source: Where `read` takes the batches from; None if the samples are changed on the way.
     """
 
     read: Callable[[int, int], tuple[Tensor, Tensor]]
@@ -75,7 +76,7 @@ class Dealt(NamedTuple):
 
 
 class Site(Protocol):
-    """What pieces use of the worker on which the clients live."""
+    """The interface through which pieces use the worker on which the clients live."""
 
     @property
     def net(self) -> Net:
@@ -83,7 +84,7 @@ class Site(Protocol):
 
     @property
     def shards(self) -> Shards:
-        """The clients' rows."""
+        """The clients' samples."""
 
     @property
     def seeds(self) -> IntArray:
@@ -95,30 +96,30 @@ class Site(Protocol):
 
     @property
     def clients(self) -> Clients:
-        """Who takes part, in which tiers."""
+        """All clients, with their tiers."""
 
     @property
     def private(self) -> Private:
-        """The private vectors of the clients that live here."""
+        """The private vectors of the clients that live on this worker."""
 
     @property
     def engine(self) -> Engine:
-        """What trains the whole network."""
+        """The engine that trains the whole network."""
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns how the clients of a world train, with its own learning rate if it has one."""
+        """Returns how the clients of a world train, with the world's own learning rate if there is one."""
 
     def to_device(self, x: Tensor) -> Tensor:
         """Moves a tensor to the worker's device; floating-point numbers get the type of the networks."""
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Returns raw outputs `[M, n, C]` of models `[M, d]` on raw inputs of a world."""
+        """Returns raw outputs `[M, n, C]` of models `[M, d]` for raw inputs of a world."""
 
     def deal(self, update: Update) -> Dealt:
-        """Deals the batches of some updates."""
+        """Deals the batches of a block's updates."""
 
     def make_block(self, update: Update, dealt: Dealt) -> Block:
-        """Makes the lanes of some updates."""
+        """Makes the block of some updates from their batches."""
 
 
 class Update(NamedTuple):
@@ -126,26 +127,26 @@ class Update(NamedTuple):
 
     Attributes:
         site: The worker.
-        phase: The training that they belong to.
-        t: The round of the models that they start from, from 0.
-        jobs: The jobs, `[W]`; a lone one stands there twice where an engine needs two lanes.
-        real: The jobs without that copy.
-        state: What the server knows.
+        phase: The phase that the jobs belong to.
+        t: The round of the models at the start, from 0.
+        jobs: The jobs, `[W]`. If an engine needs two lanes, a single job is there twice.
+        real: The jobs without such a copy.
+        state: The state of the server.
         local: How the clients train.
-        engine: What trains them; a piece may put its own training around that of the network.
-        broadcast: The models that they received, `[W, d]`.
-        start: The models that they start from, `[W, d]`.
-        counters: Integer buffers of these; behind the training, of what was trained, `[W, c]`.
-        memo: What pieces remember for the other blocks of the round.
-        own: What clients keep, by the name of the private vector, `[W, d]` each.
-        offset: What is added to the gradients, `[W, d]`; None: nothing.
-        couple: How the steps of a client's lanes depend on each other; None: they do not.
-        weigh: How samples weigh in their batches; None: all alike.
-        gives_change: Whether the engine returns the change of the models, where a block wants it.
-        block: The lanes as they were trained; None before.
-        final: The trained models, `[W, d]`, where a piece reads them; else None.
-        delta: What training has changed, `[W, d]`, 0 in layers that stay with the clients; None before.
-        beside: What is sent beside it, `[W, ...]`; None: nothing.
+        engine: The engine that trains the jobs; a piece may wrap it in a training of its own.
+        broadcast: The model that each lane received, `[W, d]`.
+        start: The model that each lane starts from, `[W, d]`.
+        counters: Integer buffers of each lane's model, `[W, c]`: at the start, and after training those of the result.
+        memo: A cache that pieces share among the blocks of a round.
+        own: The vectors that clients keep, by the name of the private vector, `[W, d]` each.
+        offset: The vector that is added to each lane's gradients, `[W, d]`; None: nothing is added.
+        couple: A function by which the steps of a client's lanes depend on each other; None: they are independent.
+        weigh: A function that gives the samples weights in their batches; None: all weights are equal.
+        gives_change: Whether the engine can return the models' deltas in place of the models.
+        block: The block that was trained; None before training.
+        final: The trained models, `[W, d]`, if a piece needs them; else None.
+        delta: Trained minus start models, `[W, d]`, 0 in layers that stay with the clients; None before training.
+        beside: What is sent with the delta, `[W, ...]`; None: nothing.
     """
 
     site: Site
@@ -171,7 +172,7 @@ class Update(NamedTuple):
     beside: Tensor | None = None
 
     def read(self, name: str) -> Tensor:
-        """Reads the clients' rows of a private vector, `[W, d]`; 0 for a client without one."""
+        """Returns the private vector `name` of each lane's client, `[W, d]`; 0 for a client without this vector."""
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> Update:
@@ -188,14 +189,14 @@ class Update(NamedTuple):
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """Returns the models `[J, d]` of some jobs, for reading only: one model is not copied for each job."""
+    """Returns the model of each job, `[J, d]`; the result must not be written to, as jobs may share memory."""
     return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)
 
 
 def find_reading(update: Update) -> Reading | None:
-    """Returns what the code of a local training may read of its clients; None without code.
+    """Returns what the code of a local training may use of its lanes; None without code.
 
-    The model that they trained last is the one that they start from, where they have trained none.
+    If a client has not trained a model yet, `previous` is the model that it starts from.
     """
     local, jobs, state = update.local, update.jobs, update.state
     if not local.has_code:

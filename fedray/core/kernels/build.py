@@ -1,9 +1,9 @@
 """Builds the library of compiled kernels from the C files beside this one.
 
-`pip install` runs this through `setup.py`; after a change of a C file run `python fedray/core/kernels/build.py`. It
-needs no package but this file, so that an isolated build can use it. The compiler is the `ziglang` wheel where it is
-installed, because it is the same one on every machine and builds for old versions of the C library; otherwise the
-system's `cc`, `gcc` or `clang`. All of them give the same bits: the sources fix the order of every sum.
+`pip install` runs this file through `setup.py`; after a change of a C file run `python fedray/core/kernels/build.py`.
+The file imports no other package, so an isolated build can use it. The compiler is the `ziglang` wheel if it is
+installed: it is the same on every machine, and builds for old versions of the C library. Otherwise it is the system's
+`cc`, `gcc` or `clang`. Kernels of all compilers compute the same bits: the sources fix the order of every sum.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class BuildFailed(Exception):
 
 
 class InstructionSet(NamedTuple):
-    """A build of every kernel.
+    """A set of vector instructions; every kernel is built once for each set.
 
     Attributes:
-        name: Ends the names of its functions.
-        bytes: Length of a vector.
-        cpu: What zig calls the processor.
-        flags: What other compilers are told.
+        name: Name of the set; it ends the names of the functions that are built for it.
+        bytes: Length of a vector register in bytes.
+        cpu: Zig's name of the processor.
+        flags: Flags for other compilers than zig.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Compiler(NamedTuple):
     """A C compiler.
 
     Attributes:
-        name: For messages.
-        command: How it is called.
-        is_zig: Whether it is zig, which takes other names of processors.
+        name: Name of the compiler in messages.
+        command: The words that start the compiler on a command line.
+        is_zig: Whether the compiler is zig, which has its own names of processors.
     """
 
     name: str
@@ -85,7 +85,7 @@ def find_sources() -> list[Path]:
 def hash_sources() -> str:
     """Returns a digest of all sources and compiler flags; a library with another digest is out of date.
 
-    It covers the flags of all compilers and processors, so that it is the same on every machine.
+    The digest covers the flags of all compilers and processors, so it is the same on every machine.
     """
     digest = hashlib.sha256(repr((FLAGS, X86, ARM)).encode())
     for path in sorted([*find_sources(), *FOLDER.glob("*.h")]):
@@ -124,8 +124,8 @@ def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> 
 
     Args:
         out: The file that is written.
-        compiler: What compiles.
-        more: Further flags, of sanitizers for example.
+        compiler: The compiler.
+        more: Further flags for the compiler, such as those of sanitizers.
 
     Raises:
         BuildFailed: The compiler refused the sources, or there are no kernels for this processor.
@@ -160,10 +160,10 @@ def _call(command: Sequence[str], env: dict[str, str]) -> None:
 
 
 def build_library(out: Path) -> str:
-    """Builds the library with the first compiler that can, and returns the compiler's name.
+    """Builds the library with the first compiler that succeeds, and returns the compiler's name.
 
     Raises:
-        BuildFailed: No compiler can; the message says why, one line a compiler.
+        BuildFailed: No compiler succeeds; the message gives one reason per compiler.
     """
     why = []
     for compiler in find_compilers():
