@@ -55,7 +55,7 @@ def keep_by_tier(
     Args:
         layout: of one model.
         tiers: the tiers of the population.
-        models: K.
+        models: K, the number of models.
         ratio: in (0, 1].
         resource_ratio: r, above 0; None: m of each tier, so that every trained model keeps `ratio d`.
     """

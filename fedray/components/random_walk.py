@@ -162,7 +162,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 
     Args:
         graphs: one for each world (worlds may share one).
-        models: K.
+        models: K, the number of models.
         seeds: one for each world.
         transition: uniform, lazy or metropolis.
         outages: nodes and edges that fail.

@@ -381,7 +381,7 @@ def permutation(models: int, rows: str = "client") -> Assignment:
     entries `P[(t + j) mod K]`, j < m (SHEFL).
 
     Args:
-        models: K.
+        models: K, the number of models.
         rows: what a row is: `client`; `slot` (a place among the participants of a round) or `stratum` (the same place,
             filled from one set of clients).
     """
@@ -461,7 +461,7 @@ def schedule(
 
     Args:
         clients: the population.
-        models: K.
+        models: K, the number of models.
         seeds: one for each world; replicate r has seed `seed + r` in fold 0, and its other folds have their own.
         participation: who takes part in a round of a world.
         assignment: which models each participant trains.

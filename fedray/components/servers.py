@@ -27,7 +27,7 @@ class Rows:
 
     Attributes:
         worlds: number of worlds.
-        models: K.
+        models: K, the number of models.
     """
 
     worlds: int

@@ -111,7 +111,7 @@ def vote(classes: Tensor, number: int) -> Tensor:
 
     Args:
         classes: Of each member, `[..., S]`, -1 where it is absent.
-        number: C.
+        number: C, the number of classes.
 
     Example:
         >>> vote(torch.tensor([[2, 0, 2], [1, 0, -1], [-1, -1, -1]]), 3).tolist()
@@ -138,7 +138,7 @@ class Ensemble(NamedTuple):
         rounds: T, rounds of boosting.
         seats: S, the most learners that a round adds.
         leaves: L, the most leaves of a tree.
-        classes: C.
+        classes: C, the number of classes.
         committee: Whether the learners of a round have one vote together; otherwise each has its own.
     """
 
@@ -158,7 +158,7 @@ class BoostedTrees(nn.Module):
     """The module of a boosted ensemble.
 
     Attributes:
-        classes: C.
+        classes: C, the number of classes.
         committee: Whether the learners of a round have one vote together.
         alpha: Weight of each round's vote, `[T]`; 0 for a round that added nothing.
         scale: Logarithm of the sum of all weights of rows before round t's are normalized, `[T]`.
@@ -225,9 +225,9 @@ class Sizes(NamedTuple):
     """How large a boosted ensemble is.
 
     Attributes:
-        worlds: R.
+        worlds: R, the number of worlds.
         seats: S, the most learners that a round adds.
-        classes: C.
+        classes: C, the number of classes.
         layout: Of a row: alpha, scale, trees.
     """
 
@@ -288,7 +288,7 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
     """Joins the candidates of a round in every world, `[R, M, S, n, 3]`, in the order of the clients; else zeros.
 
     Args:
-        worlds: R.
+        worlds: R, the number of worlds.
         stats: holds the learners of each client.
         candidates: what becomes of them.
     """
@@ -307,7 +307,7 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
     """Returns what the clients of a round are asked about: its learners, or nothing if they were asked already.
 
     Args:
-        worlds: R.
+        worlds: R, the number of worlds.
         candidates: what becomes of the learners.
     """
 
@@ -352,7 +352,7 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
     Args:
         errors: These sums.
         world: Of each client, `[J]`.
-        worlds: R.
+        worlds: R, the number of worlds.
         shift: Exponent of the power of two by which they were divided.
     """
     ones = torch.ones(len(errors), dtype=torch.int64)
@@ -488,7 +488,7 @@ def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int],
 
     Args:
         schedule: plans without a state.
-        worlds: R.
+        worlds: R, the number of worlds.
         clients: N.
 
     Example:
@@ -517,7 +517,7 @@ def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) 
 
     Args:
         schedule: of the method, without a state.
-        worlds: R.
+        worlds: R, the number of worlds.
         clients: N.
         sent: what the messages hold.
     """
@@ -621,7 +621,7 @@ class FitTrees(Work):
     Attributes:
         options: Of the decision tree, by scikit-learn's names.
         leaves: L, the most leaves of a tree.
-        classes: C.
+        classes: C, the number of classes.
         draw: How a client's weights reach the learner: `rows` are drawn by them, they are given as `weights`, or
             neither: the rows are a `bootstrap`.
         series: F, learners that a client boosts one after another on its own rows; 1: one learner.

@@ -118,7 +118,7 @@ class Shares:
         Args:
             site: Has the weights of the clients that took part before.
             state: The models of the round.
-            models: K.
+            models: K, the number of models.
         """
         self._site, self._state, self._models = site, state, models
         self._known: dict[tuple[int, int], _Shared] = {}
@@ -159,8 +159,8 @@ def sample_losses(site: Site, state: State, models: int, world: int, client: int
     Args:
         site: The worker; its network's own loss is a negative log likelihood.
         state: The models.
-        models: K.
-        world: The world.
+        models: K, the number of models.
+        world: Number of the world.
         client: The client's id.
     """
     k, where = models, torch.tensor([world])

@@ -49,7 +49,7 @@ class Particles(Piece):
     `[K, p]`, and where parts are several they come as (received, now or trained, the client's own).
 
     Attributes:
-        models: K.
+        models: K, the number of models.
         move: (gradients of the loss, particles as received, now, own; the client's rows) -> what a step descends by.
         learn: (own particles as they are now; particles as received, as trained, own before) -> the same for these.
         steps: Steps of the client's own particles behind its training.

@@ -259,7 +259,7 @@ def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
     Args:
         kind: neural, client_weights or class_weights.
         clients: N.
-        classes: C.
+        classes: C, the number of classes.
         width: Hidden units for each client, d; only `neural` has them.
 
     Example:
@@ -330,7 +330,7 @@ def build_interpolation(classes: int, beta: float) -> Net:
     """Returns the network of one number that reads the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
-        classes: C.
+        classes: C, the number of classes.
         beta: Its first value.
     """
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
