@@ -26,7 +26,7 @@ from fedray.core.types import FloatArray, IntArray, Layout, Tier, Uploads
 
 Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
 RESIDUAL = "residual"
-_ENTRIES = 1 << 41  # the part of an address that random entries have, and no epoch
+_ENTRIES = 1 << 41  # the part of a random key that marks random entries; no epoch has this number
 
 
 def dense(layout: Layout) -> Compress:

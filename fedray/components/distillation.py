@@ -19,7 +19,7 @@ from fedray.core.types import EVALUATED_ROWS, Net, State, Stats, Uploads
 from fedray.models.net import per_sample
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Students and teachers by torch, for every network.
+# Students and teachers computed by torch, for every network.
 
 
 def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
     """Returns the training function of a student at its start; this is `StudentEngine.begin`.
 
     Args:
-        net: The network of the student.
+        net: The student's network.
         start: The model from which the student starts, `[d]`.
         teaching: The inputs and targets from which the student learns.
 
@@ -77,7 +77,7 @@ def loss_to_teachers(net: Net, out: Tensor, target: Tensor) -> Tensor:
     """Returns a student's loss on a batch: cross entropy to the teachers' probabilities, or half the squared error.
 
     Args:
-        net: The network of the student.
+        net: The student's network.
         out: Raw outputs of the student, `[B, C]`.
         target: Probabilities or outputs of the teachers, `[B, C]`.
     """
@@ -130,7 +130,7 @@ def train_student(
         how: The settings by which the student learns.
         x: Inputs without labels, `[n, ...]`.
         teachers: The models of the teachers, `[S, d]`; the student starts from the first one.
-        key: The random key from which the order of the inputs is drawn.
+        key: The random key of the order of the inputs.
         engine: The engine that computes the teachers and the student.
     """
     target = average_teachers(net, how, x, teachers, ask=engine.ask)
@@ -178,14 +178,14 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask:
 # ---------------------------------------------------------------------------------------------------------------------
 # Ensemble distillation: the server's model learns from all uploads at once, on inputs that no client has.
 #
-# Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS
-# 2020, section 3. The student starts at what an inner server made of the uploads. The teacher is `softmax(mean_k
+# Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
+# section 3. The student starts from the model that an inner server makes of the uploads. The teacher is `softmax(mean_k
 # z_k(x))`, an average of logits, or `softmax(sum_k w_k(x) z_k(x))` with weights in proportion to the variance of a
-# client's logits over the classes (Cho et al. 2022). Adam at a cosine rate follows it; the student stays where the
-# score on the server's own rows was best. The uploads may be of several architectures, which then have a student each
-# and the same teacher.
+# client's logits over the classes (Cho et al. 2022). The student follows the teacher with Adam at a cosine rate. The
+# student with the best score on the server's own samples is kept. The uploads may have several architectures; then each
+# architecture has a student, and all students have the same teacher.
 
-CHECKED_STEPS = 100  # from one look at the server's rows to the next, as in the authors' code
+CHECKED_STEPS = 100  # steps from one score on the server's samples to the next, as in the authors' code
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def fuse_models(
         how: The settings by which a student learns.
         students: The students with their uploads; all of them learn from the ensemble of all uploads.
         rows: The data of the server.
-        key: The random key from which the order of the inputs is drawn; the order is the same for all students.
+        key: The random key of the order of the inputs; the order is the same for all students.
         engine_of: Function that gives the engine of a network.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
@@ -290,12 +290,12 @@ def follow_teacher(
     """Trains a student and returns its model `[d]`; normalization buffers stay as at the start, and dropout is off.
 
     Args:
-        net: The network of the student.
+        net: The student's network.
         how: The settings by which the student learns.
         start: The model from which the student starts, `[d]`.
         target: The student's targets on the inputs of the server, `[n, C]`.
         rows: The data of the server.
-        key: The random key from which the order of the inputs is drawn.
+        key: The random key of the order of the inputs.
         engine: The engine that computes the student.
     """
     train = engine.begin(net, start, Teaching(rows.inputs, target, how.batch_size, "adam"))
@@ -349,8 +349,8 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
     """Returns a server whose models learn, after the inner server's step, from the uploads of that step.
 
     Args:
-        base: The inner server, which makes the step first.
-        rows: The numbering of the models in the state (`Rows`).
+        base: The inner server, whose step comes first.
+        rows: The order of the models in the state.
         fuse: Function that makes the next model from the inner server's model and the uploads, in the order of the
             clients.
     """

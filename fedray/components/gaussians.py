@@ -21,9 +21,9 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 # Servers that keep a distribution over the weights: FedAG's Gaussian, and FedBE's teachers.
 #
 # `gaussian_server` keeps the mean and the population variance of a model's uploads, and a sample of models that
-# answer. `teacher_server` goes on from there: a model's teachers are its mean, S samples, and the uploads. The
-# samples are drawn from N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat
-# Dirichlet weights (`dirichlet`). Buffers of normalization layers are never sampled: every sample has the mean's.
+# predict. `teacher_server` adds teachers: the mean of a model, S samples, and the uploads. The samples are drawn from
+# N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat Dirichlet weights
+# (`dirichlet`). Buffers of normalization layers are never sampled: every sample has those of the mean.
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
     `sample_client` `[M, slots]` (the upload's `Flight.sender`; -1: nobody). The mean equals that of `mean` bit for bit.
 
     Args:
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         sampling: The sample of models that predict.
         weighting: How the uploads are weighted.
     """
@@ -165,7 +165,7 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
 
     Args:
         base: A `gaussian_server` whose sample holds the uploads, in n slots.
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         seeds: The seed of each world.
         sampler: The sampler of the S models.
         follow: Function that makes the next model from the teachers.
@@ -210,11 +210,11 @@ def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
 # ---------------------------------------------------------------------------------------------------------------------
 # Variational training of Gaussians over weights: a client's posterior beside its copy of the global prior.
 #
-# A row is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/weights.py`); `softplus(rho)` is
-# the standard deviation.
+# A model is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/weights.py`); `softplus(rho)` is the
+# standard deviation.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
-Moments = tuple[Tensor, Tensor]  # of Adam, or the velocity of SGD and nothing; `[2 p]` each
+Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of SGD and zeros; `[2 p]` each
 
 
 class Slopes(NamedTuple):
@@ -267,7 +267,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
     its own.
 
     Args:
-        local: The settings with the optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
+        local: The optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
         zeta: Weight of the divergence, at least 0; n is the number of the client's training samples.
         personal_steps: Number of steps of q per step of w, at least 1.
         p: Number of weights of the network.
@@ -350,11 +350,11 @@ def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitioned variational inference: local training against the cavity, the clients' factors, and their product.
 #
-# A row is `[mean, rho, linear, precision, is_prior]` (`models/weights.py`). The natural parameters of a Gaussian
-# are `[mean / sigma^2, 1 / sigma^2]`; those of a product of Gaussians, and of factors `exp(linear w - precision w^2 /
-# 2)`, are the sum of theirs.
+# A model is `[mean, rho, linear, precision, is_prior]` (`models/weights.py`). The natural parameters of a Gaussian are
+# `[mean / sigma^2, 1 / sigma^2]`. Those of a product are the sum of those of its Gaussians and of its factors
+# `exp(linear w - precision w^2 / 2)`.
 
-LEAST = 1e-6  # precision that stands for one that is not above 0, as MIN_PRECISION in MattAshman/pvi
+LEAST = 1e-6  # replaces a precision that is not above 0, as MIN_PRECISION in MattAshman/pvi
 NATURAL = "natural"  # the posterior's natural parameters in the state
 
 
@@ -422,7 +422,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
     They follow the gradient of `E_q[loss] + KL(q || cavity) / n`, with the loss at a draw from q.
 
     Args:
-        local: The settings with the optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
+        local: The optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """
@@ -471,8 +471,8 @@ def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
     a precision is not above 0, the model has `LEAST` instead.
 
     Args:
-        base: The server that averages uploads; float buffers are taken from its result.
-        rows: The numbering of the models in the state (`Rows`).
+        base: The averaging server, which gives the float buffers.
+        rows: The order of the models in the state.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """
@@ -534,8 +534,8 @@ def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # IVON-ADMM: steps of the optimizer IVON for a client's Gaussian, and the server's step of ADMM between Gaussians.
 #
-# A row is that of PVI: `[mean, rho, linear, precision, is_prior]`. The client's factor
-# `exp(linear w - precision w^2 / 2)` is minus its duals: with those of the paper, v = -linear and V = -precision.
+# A model is that of PVI: `[mean, rho, linear, precision, is_prior]`. The client's factor `exp(linear w - precision w^2
+# / 2)` is minus its duals: with those of the paper, v = -linear and V = -precision.
 
 SITES = "sites"  # the product of all clients' factors in the state, by natural parameters
 
@@ -637,8 +637,8 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
     `LEAST` instead.
 
     Args:
-        base: The server that averages uploads; float buffers are taken from its result.
-        rows: The numbering of the models in the state (`Rows`).
+        base: The averaging server, which gives the float buffers.
+        rows: The order of the models in the state.
         alpha: Share of the prior and all factors, in (0, 1].
         kept: Share of a client's upload by which the client's factor changes.
         prior: Precision of the prior.

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedray.core.method import LocalLoss, LossContext, StepContext, Transform, find_placing, start_empty
 
-_TINY = 1e-12  # under the norm of a gradient that may be 0
+_TINY = 1e-12  # smallest divisor, for the norm of a gradient that is 0
 
 
 def sharpness_aware(rho: float) -> Transform:
@@ -84,7 +84,7 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A loss that compares features: those of the broadcast model are near, those of the client's model before are far.
+# A loss that compares features: near those of the broadcast model, and far from those of the client's previous model.
 
 
 def contrast_models(mu: float, temperature: float) -> LocalLoss:

@@ -26,7 +26,7 @@ from fedray.core.sums import Counts, check_finite, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A server that weighs every number of an upload by how much its client's data say about it (FedFisher).
+# A server that weights every number of an upload by the information of the client's data about it (FedFisher).
 #
 # Sources: Matena, Raffel, *Merging Models with Fisher-Weighted Averaging*, NeurIPS 2022 (the closed form);
 # Jhunjhunwala, Wang, Joshi, *FedFisher*, AISTATS 2024 (the steps towards it).
@@ -36,8 +36,8 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 
 LEAST = 1e-12  # mean curvature below which a number counts as unknown: exact sums have a resolution of 5e-20
 
-Score = Callable[[int, Tensor], float]  # (world, model [d]) -> how well it does on the server's rows; higher is better
-Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> what is subtracted, `[d]`
+Score = Callable[[int, Tensor], float]  # (world, model [d]) -> score on the server's samples; higher is better
+Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> change that is subtracted from the model, `[d]`
 
 
 class Descent(NamedTuple):
@@ -127,7 +127,7 @@ def fisher_mean(
     buffers, which have no curvature. With an infinite damping all numbers are.
 
     Args:
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         weighting: The weights p_k: `uniform`, or `examples` (n_k / n).
         damping: Number that is added to every F_k, at least 0.
         how: The steps from the mean towards the result; None means that the result is taken directly.
@@ -184,10 +184,9 @@ def fisher_mean(
 #
 # Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, Alg. 1.
 #
-# Client k ends at a local optimum w_km from each of M starts. Its posterior is taken for the mixture, with equal
+# Client k ends at a local optimum w_km from each of M starts. Its posterior is approximated by a mixture, with equal
 # weights, of the Gaussians with these means and the precisions `P_km = n_k F_km / T + c` (Laplace). The global
-# posterior is in proportion to the product of all of them, in which the prior of precision c_0 and mean 0 counts
-# once:
+# posterior is in proportion to the product of all mixtures, in which the prior of precision c_0 and mean 0 counts once:
 #
 #     log p(w) = sum_k log sum_m N(w; w_km, 1 / P_km) + (N - 1) c_0 / 2 |w|^2
 
@@ -339,7 +338,7 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
     A model starts from the median of its uploads.
 
     Args:
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         weighting: With `examples`, the curvature of client k counts n_k times. With `uniform`, all curvatures of a
             world count equally often, namely the mean of the n_k times.
         laplace: The settings by which uploads become Gaussians.
@@ -409,7 +408,7 @@ def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None
 # The rate falls along a cosine in each cycle. The first part of a cycle (`exploration`) has no noise; samples are
 # taken at equal distances in the rest of it, the last one at its end.
 
-_ROUNDING = 1e-9  # of shares of a training
+_ROUNDING = 1e-9  # for rounding errors in shares of a training
 
 
 class Cycles(NamedTuple):
@@ -478,7 +477,7 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a client sends that knows its posterior by samples: the difference to their mean, by their precision (FedPA).
+# The upload of a client with samples of its posterior: the difference to their mean, times their precision (FedPA).
 #
 # Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging*, ICLR 2021.
 

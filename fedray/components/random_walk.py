@@ -37,7 +37,7 @@ def handover_server(
     """Returns a server for models that go from client to client; a model that stays with its client is not compressed.
 
     Args:
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         walk: The walk, which gives the position of each model in each step.
         clients: The population of clients, the nodes of the graph.
         seeds: The seed of each world.
@@ -77,7 +77,7 @@ def handover_server(
 
 
 Mask = NDArray[np.bool_]
-KEPT = 16  # steps of a path that are not walked again when they are asked for
+KEPT = 16  # newest steps of a path that are remembered, and need not be computed again
 
 
 class Graph(NamedTuple):

@@ -20,10 +20,10 @@ from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a state keeps of past rounds for schedules and selections: tensors, losses, and when they were measured.
+# The memory of past rounds in a state, for schedules and selections: tensors, losses, and when they were measured.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tensors that a state keeps of past rounds, beside what the method itself keeps.
+# Tensors that a state keeps of past rounds, beside those of the method itself.
 
 
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], write: Remember) -> Method:
@@ -70,7 +70,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The adaptive schedule's memory: a state that keeps the last loss of every client on every model, and their odds.
+# The memory of the adaptive schedule: the last loss of every client on every model, and the odds that follow.
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
@@ -131,7 +131,7 @@ def find_odds(loss: FloatArray) -> FloatArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a client selection remembers: the last loss of every client, when it was, and Oort's pace.
+# The memory of a client selection: the last loss of every client, when it was measured, and Oort's pace.
 
 WINDOW = 20  # rounds: Oort, section 7.1
 FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent: Oort's preferred duration of a round, as its authors' code has them
@@ -165,7 +165,7 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
         method: Any method with a server.
         worlds: Number of worlds, R.
         clients: Number of clients, N.
-        sizes: Function that gives the number of training samples of all clients of a world, `[N]`.
+        sizes: Function from a world to the number of training samples of its clients, `[N]`.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -187,7 +187,7 @@ def write_memory(
         state: The state, with the memory of `remember_clients`.
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
-        sizes: Function that gives the number of training samples of all clients of a world, `[N]`.
+        sizes: Function from a world to the number of training samples of its clients, `[N]`.
         window: Number of rounds after which the pace may change.
     """
     done = t + 1
@@ -207,11 +207,11 @@ def write_memory(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who trains what: schedules turn (round, state) into a `Plan`.
+# Schedules, which decide who trains what: functions of (round, state) that return a `Plan`.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
-# equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the
+# equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` uses the
 # state.
 
 
@@ -278,7 +278,7 @@ def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list
     """Returns the number of invited clients of each tier: `factor` times as many as the round waits for.
 
     Args:
-        clients: The population of clients, with its tiers.
+        clients: The population of clients.
         per_tier: Number of clients of each tier that the round waits for.
         factor: Factor, at least 1.
     """
@@ -343,7 +343,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
     same odds. Within an age, in which a stratum trains every model once, the strata stay the same.
 
     Args:
-        clients: The population of clients, with its tiers.
+        clients: The population of clients.
         per_tier: Number of strata of each tier.
         models: K, the number of models, which is also the length of an age in rounds.
     """
@@ -466,7 +466,7 @@ def schedule(
     """Joins a participation and an assignment rule into a schedule over all worlds.
 
     Args:
-        clients: The population of clients, with its tiers.
+        clients: The population of clients.
         models: K, the number of models.
         seeds: The seed of each world. Replicate r has seed `seed + r` in fold 0; its other folds have seeds of their
             own.
@@ -496,7 +496,7 @@ def schedule(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own kind of schedule, with a check of each round's assignments: a wrong one is one line.
+# A user's own kind of schedule, with a check of each round's assignments; a mistake is reported in one line.
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
@@ -543,7 +543,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients that choose the model they train: the plan of a round after they were asked.
+# Clients that choose the model they train: the plan of a round after they have reported their losses.
 
 
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:

@@ -165,7 +165,7 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
     are tiers.
 
     Args:
-        clients: The population of clients, with its tiers.
+        clients: The population of clients.
         number: Number of participants of a round.
 
     Example:
@@ -191,7 +191,7 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
     slots. At any time, the ages of two clients of a tier differ by at most 1.
 
     Args:
-        clients: The population of clients, with its tiers.
+        clients: The population of clients.
         per_tier: Number of participants of each tier.
         models: K, the number of rounds of an age.
     """
@@ -225,10 +225,10 @@ def choose_clients(
     Inside a tier, slots are ordered by client id, as in a uniform draw. So a slot always belongs to the same tier.
 
     Args:
-        clients: The population of clients, with its tiers.
+        clients: The population of clients.
         per_tier: Number of participants of each tier.
         rule: The rule that chooses them.
-        sizes: Function that gives the number of training samples of all clients of a world, `[N]`.
+        sizes: Function from a world to the number of training samples of its clients, `[N]`.
         seconds: Function that gives the seconds that a round of each client of a world takes, `[N]`. The rule sees only
             those of clients that have counted in a round. None if the rule does not use them.
     """

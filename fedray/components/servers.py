@@ -15,9 +15,9 @@ from fedray.core.sums import LIMIT, Counts, Kept, Largest, exact_sum
 from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Servers: how the uploads of a round become the next state.
+# Servers, which turn the uploads of a round into the next state.
 #
-# `reduce` turns a block of uploads into sums, in the process that trained them; the sums of all blocks are added;
+# `reduce` turns a block of uploads into sums, in the process that trained them. The sums of all blocks are added.
 # `step` computes the next models from the total, at the coordinator.
 
 
@@ -35,7 +35,7 @@ class Rows:
 
     @property
     def number(self) -> int:
-        """M, the number of rows of the state."""
+        """Returns M, the number of rows of the state."""
         return self.worlds * self.models
 
     def of(self, uploads: Uploads) -> Tensor:
@@ -87,7 +87,7 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
     """Returns a server that averages each tier's deltas, and then the tiers that sent something (SHEFL section 3.3).
 
     Args:
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         tiers: Number of tiers.
         weighting: How the uploads of a tier are weighted.
     """
@@ -229,8 +229,8 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # Servers that survive bad clients: a robust center of the uploads instead of their mean.
 #
-# They need every upload (N x d numbers at the coordinator), keyed by (world, model, client), so results do not depend
-# on the order of arrival. Each works per model: with K models the n uploads are those of one model in one round.
+# They need every upload (N x d numbers at the coordinator), keyed by (world, model, client), so that results do not
+# depend on the order of arrival. Each server works model by model: the n uploads are those of one model in one round.
 
 Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]` float64
 _CHUNK = 1 << 16  # columns at a time
@@ -240,7 +240,7 @@ def robust_server(rows: Rows, center: Center) -> Server:
     """Returns the server `w_k <- w_k + center(deltas that started from w_k)`; all uploads have the same weight.
 
     Args:
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         center: Function that gives the center of a model's deltas.
     """
 
@@ -351,7 +351,7 @@ def with_optimizer(
 
     Args:
         base: The inner server, whose move is the pseudo-gradient.
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         trainable: p, the number of first numbers of a model, which are moved.
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
@@ -423,7 +423,7 @@ def feddyn_server(
 
     Args:
         base: The inner server, which merges the uploads.
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         clients: N, the number of clients.
         alpha: Weight of the regularization, above 0.
         trainable: p, the number of first numbers of a model, which are corrected.
@@ -456,7 +456,7 @@ def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
 
     Args:
         base: The inner server, which merges the uploads.
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         clients: N, the number of clients.
     """
 

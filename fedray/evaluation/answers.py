@@ -19,10 +19,10 @@ from fedray.metrics import ensemble
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who answers with which weights: the models of a world, known clients, and what is asked of them.
+# The models that predict, their weights at known clients, and the requests for predictions and scores.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The outputs, weights and residuals of the models that answer, which one evaluation asks the runtime for.
+# The outputs, weights and residuals of the models that predict, which one evaluation requests from the runtime.
 
 
 class Measured(NamedTuple):
@@ -49,7 +49,7 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of known clients over the models that answer: by their losses, by their tiers, or those of everybody.
+# The weights of known clients over the models that predict: by their losses, by their tiers, or those of everybody.
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
@@ -70,7 +70,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     predicts; if it has no weight, the client has the weights of everybody.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         answer: The models that predict.
         world: Number of the world.
         losses: Loss of each model at each client, `[A, n]`, including the models that do not predict.
@@ -120,7 +120,7 @@ def rank_own_models(models: int, client: IntArray) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Known clients, one by one: the rows each is scored on, and the scores over clients.
+# Known clients, one by one: the samples on which each is scored, and the scores over clients.
 
 
 class WeightedRows(NamedTuple):
@@ -212,7 +212,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     """Returns what each model adds to a client's prediction: a vote for each class, or targets in the original unit.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         outputs: Raw outputs of the models, `[K, n, outputs]`.
 
@@ -228,7 +228,7 @@ def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) ->
     """Returns for each sample 1 for a right prediction and else 0, or the squared error as a mean over the targets.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         answers: Weighted votes `[..., n, C]`, or predicted targets `[..., n, q]`.
         y: True classes `[n]`, or true targets `[n, q]`.
 
@@ -250,7 +250,7 @@ def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
 Value = Callable[[int, IntArray | None], FloatArray]  # (client, rows of a split or all) -> numbers of each, `[..., n]`
 Group = Callable[
     [int], int | None
-]  # client -> what it has in common with those who get the same answers; None: nothing
+]  # client -> key of its group, whose clients get the same predictions; None: the client is in no group
 
 
 def alike(weights: FloatArray | None) -> Group:
@@ -297,12 +297,12 @@ def measure_clients(
     """Returns the accuracy, or RMSE, of each client's predictions on its own samples of a split.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         outputs: Raw outputs on the whole split of the models that predict, `[K, n, C]`.
         weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None: all clients have the
             weights of everybody.
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
         clients: Ids of the clients to score; None means those with weights.
         everybody: Weights of everybody over the models, `[K]`; None means equal ones.
 
@@ -344,7 +344,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         inputs, y = study.split(split, world)
 
         def count(client: int, rows: IntArray | None) -> FloatArray:
-            """Whether the personal passes of a client err on rows of the split, or their squares, `[P, n]`."""
+            """Returns the errors of a client's personal passes on samples of the split (`count_errors`), `[P, n]`."""
             own, errors = host.own_models(state, world, client), []
             counters = shared.repeat(len(own) // phase.models, 1)
             places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
@@ -456,12 +456,12 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Any number of each row, and its mean over the rows of each known client, whatever answers there.
+# Numbers of each sample, and their means over the samples of each known client, for every way to predict.
 #
-# That is the ensemble, the client's own weights over its models, or the client's own models in the process where they
-# live. Conformal sets and the scores of known clients are written over it.
+# A client may predict with the ensemble, with its own weights over the models, or with models of its own, in the
+# process that holds the client. Conformal sets and the scores of known clients use the same functions.
 
-Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
+Own = dict[tuple[int, int], Tensor]  # numbers of clients with models of their own, by (world, client)
 
 
 class RowAnswers(NamedTuple):
@@ -498,8 +498,8 @@ class Joined(NamedTuple):
     sd: Any = None
 
 
-# (study, world, what models say, rows or all, weights or everybody's) -> numbers of each row, `[..., n]`; a function of
-# a module or a `partial` of one
+# (study, world, predictions of the models, samples or all, weights or everybody's) -> numbers of each sample, `[...,
+# n]`; a function of a module or a `partial` of one
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
 
 
@@ -507,7 +507,7 @@ class Inquiry(NamedTuple):
     """A request for numbers that follow from the predictions for the samples of a split.
 
     Attributes:
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
         measure: Function that computes the numbers of each sample, `[n]` or `[means, n]`.
         means: Number of means over its samples that a client returns; 0 means that it returns the numbers of the
             samples.
@@ -545,17 +545,16 @@ def read_answers(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> RowAnswers:
-    """Returns the predictions of models for the samples of a split.
+    """Returns the predictions of the models for samples of a split.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         outputs: Raw outputs on these samples of the models that predict, `[K, n, C]`.
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
         answer: The models that predict.
         rows: Indices of the samples in the split, `[n]`; None means all of them.
-        residual: Variance of the residuals on training samples, in squared units of the standardized target; None if it
-            is not known.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     y = study.split(split, world)[1].numpy()
     rows = np.arange(len(y)) if rows is None else rows
@@ -574,10 +573,10 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
     """Returns the predictions of a world's models for all samples of a split.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
-        measured: The outputs and weights that the runtime computed.
-        split: Name of the split, `test` or `hold_out`.
+        measured: The results of the runtime.
+        split: The split, `test` or `hold_out`.
     """
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
     outputs = drop_absent(outputs, measured.answer, world)
@@ -590,7 +589,7 @@ def join_answers(
     """Returns the joint prediction of the models for some samples.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         of: The predictions of each model.
         rows: Indices of the samples in `of`, `[n]`; None means all of them.
         weights: Weights over the models, `[K]`; None means those of everybody.
@@ -627,12 +626,12 @@ def tell_known(
     """Returns the requested numbers of each known client, `[means]` or `[n_k]` each.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
-        measured: The outputs and weights that the runtime computed.
+        measured: The results of the runtime.
         of: The predictions of the models for all samples of the inquiry's split.
-        inquiry: The request: a split, and the numbers to compute for each sample.
-        own: The numbers of clients with models of their own (`ask_own`); None if there are no such clients.
+        inquiry: The request.
+        own: The numbers of clients with models of their own (`ask_own`); None without such clients.
         everybody: The numbers of all samples with the weights of everybody, if they are known already.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
@@ -655,7 +654,7 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
         state: The state with the broadcast models.
         world: Number of the world.
         client: Ids of the clients, `[c]`.
-        inquiry: The request: a split, and the numbers to compute for each sample.
+        inquiry: The request.
     """
     study, models = host.study, host.study.method.phase.models
     shared, x = state.counters[world * models : (world + 1) * models], study.split(inquiry.split, world)[0]
@@ -677,7 +676,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
     Args:
         runtime: The runtime that holds the clients.
         state: The state with the broadcast models.
-        inquiry: The request: a split, and the numbers to compute for each sample.
+        inquiry: The request.
 
     Returns:
         For each (world, client), the numbers of the client, `[means]` or `[n_k]`.

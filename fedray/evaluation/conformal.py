@@ -36,8 +36,7 @@ from fedray.metrics.conformal import (
 from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal scores of rows: from the raw outputs of the models that answer, with everybody's weights or a client's
-# own.
+# Conformal scores of samples: from the raw outputs of the models, with the weights of everybody or of a client.
 
 
 def measure_sets(
@@ -67,9 +66,9 @@ def measure_sets(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What each known client says of its rows: scores of its right answers, from which a threshold follows; and with one,
-# how its sets do. Held-out metrics, which sweeps read, calibrate on every other withheld row of a client and score the
-# rest.
+# Numbers of each known client: the scores of its true labels, from which a threshold follows; with a threshold,
+# coverage and size of its sets. Held-out metrics, which sweeps use, take every other withheld sample of a client for
+# the threshold and score the rest.
 
 
 class ClientSets(NamedTuple):
@@ -105,8 +104,8 @@ def inquire(split: str, rule: ConformalRule, thresholds: FloatArray | None = Non
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
-# weights or models of their own are scored, calibrated and tested with these.
+# New clients get the prediction of the ensemble, and the threshold follows from the scores of that prediction. Known
+# clients with weights or models of their own are scored, calibrated and tested with these.
 
 
 class Thresholds(NamedTuple):
@@ -151,13 +150,13 @@ def tell(
     `[2]`. The third holds the labels or targets, `[n]`.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
-        measured: The outputs and weights that the runtime computed.
-        split: Name of the split, `test` or `hold_out`.
+        measured: The results of the runtime.
+        split: The split, `test` or `hold_out`.
         rule: The rule by which conformal sets are made.
         found: The largest scores inside a set; None means that they are not known yet.
-        own: The numbers of clients with models of their own; None if there are no such clients.
+        own: The numbers of clients with models of their own; None without such clients.
     """
     of = read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
@@ -170,11 +169,11 @@ def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule,
     """Computes the thresholds of a world.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
-        measured: The outputs and weights that the runtime computed.
+        measured: The results of the runtime.
         rule: The rule by which conformal sets are made.
-        own: Scores of the withheld samples of clients with models of their own; None if there are no such clients.
+        own: Scores of the withheld samples of clients with models of their own; None without such clients.
     """
     numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
     everybody = [numbers[rows] for rows in list_withheld(study, world)]
@@ -191,10 +190,10 @@ def measure_all_sets(
     """Measures the sets of each world on test and withheld samples, and those of each known client.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         runtime: The runtime in which clients with models of their own predict.
         state: The state with the broadcast models.
-        measured: The outputs and weights that the runtime computed.
+        measured: The results of the runtime.
         worlds: Number of worlds to measure.
 
     Returns:
@@ -276,7 +275,7 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
     """Adds coverage and size of the clients' sets to the clients' recorded scores, if there are both.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         scores: Recorded scores of some clients, `[n]`; None if none are recorded.
         sets: Sets of all known clients, `[N]`; None if there are none.
     """

@@ -87,11 +87,10 @@ from fedray.simulation.study import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every score of the answers that known clients get: over all of them, and tier by tier (`evaluate.by_tier`).
+# The scores of the predictions that known clients get: over all clients, and tier by tier (`evaluate.by_tier`).
 #
-# A client is scored on its own rows by the answer that it gets: everybody's, one with its own weights, that of its
-# tier, or that of models of its own. A score of several clients is that of the mean over them, each with the same
-# weight.
+# A client is scored on its own samples by the prediction that it gets: with the weights of everybody, of its tier or of
+# its own, or by models of its own. A score of several clients is the mean of their scores, each with the same weight.
 
 
 def measure_answers(
@@ -113,7 +112,7 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
     """Returns, for each split, the predictions of clients that have models of their own; empty if no client has.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         runtime: The runtime that holds the clients.
         state: The state with the broadcast models.
         test: Whether the test samples are predicted, too.
@@ -130,7 +129,7 @@ def score_tiers(
     """Returns the mean scores of a world's known clients, and those of each tier if there are several tiers.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         measured: The predictions and losses that the runtime computed.
         own: For each split, the predictions of clients with models of their own (`ask_own_answers`).
@@ -166,14 +165,14 @@ def score_tiers(
 # From models to rows of metrics: every member and the ensemble, new clients and known ones.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The outputs, losses and residuals of the models that answer, which one evaluation asks the runtime for.
+# The outputs, losses and residuals of the models that predict, which one evaluation requests from the runtime.
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
     """Asks the runtime for the outputs, losses and weights that one evaluation needs.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         runtime: The runtime that evaluates the models.
         state: The state with the broadcast models.
         test: Whether the test samples are predicted, too.
@@ -202,7 +201,7 @@ def find_client_weights(
     the client has the weights of everybody.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         runtime: The runtime that holds the clients.
         answer: The models that predict.
         worlds: Number of first worlds to compute; None means all.
@@ -229,7 +228,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     A client's residuals are those of its own model or upload where these predict, else those of the broadcast models.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         runtime: The runtime that computes the losses.
         state: The state with the broadcast models.
         answer: The models that predict.
@@ -267,16 +266,16 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How uncertain the answers to out-of-distribution inputs are, beside those to the rows of a split.
+# The uncertainty of the predictions for out-of-distribution inputs, compared with that for the samples of a split.
 
-DRAWN_BINS = 20  # of the entropy, in the report's picture
+DRAWN_BINS = 20  # number of bins of the entropy in the report's picture
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
     """Scores how well a world's answers detect out-of-distribution inputs.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
@@ -299,7 +298,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
     """Returns the arrays for the picture of the first world in the report.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         known: Raw outputs of all models on the test samples, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
         answer: The models that predict.
@@ -335,7 +334,7 @@ def _measure_uncertainty(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Metrics of a user's own, beside fedray's: a number for each world and split.
+# A user's own metrics, beside those of fedray: a number for each world and split.
 
 
 def score_own_metrics(
@@ -344,13 +343,12 @@ def score_own_metrics(
     """Returns the values of the user's own metrics by name; empty if there are none.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         outputs: Raw outputs of the models that predict, on the whole split.
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
         answer: The models that predict, with their weights and how they are combined.
-        residual: Variance of the residuals on training samples (mean of the clients), in squared units of the
-            standardized target; None if it is not known.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     metrics = study.evaluation.metrics
     if not metrics:
@@ -450,11 +448,11 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
     Where every client has the same prediction, only the clients whose scores are recorded are scored.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         measured: The predictions and losses that the runtime computed.
         outputs: Raw outputs of all models, for each split.
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
     """
     if measured.own:
         tested, held_out = split_own_scores(measured.own, world)
@@ -471,13 +469,13 @@ def score_answer(
     """Returns all scores of a world's ensemble on a split, and the scores of each member alone.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        residual: For regression, the variance of the residuals on training samples (mean of the clients), in squared
-            units of the standardized target; None if it is not known.
+        residual: For regression, the variance of the residuals on training samples, in squared standardized units; None
+            if unknown.
     """
     _, y = study.split(split, world)
     if study.parts:

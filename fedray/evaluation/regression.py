@@ -17,7 +17,7 @@ from fedray.models.net import last_layer_inputs, split_gaussian
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models of a world that answer, and the weight of each.
+# The models of a world that predict, and the weight of each.
 
 
 def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
@@ -93,7 +93,7 @@ def weigh_present(answer: Answer, world: int) -> FloatArray | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Regression answers: from raw outputs to Gaussian predictions in the target's original units, and their scores.
+# Regression: from raw outputs to Gaussian predictions in the target's original unit, and the scores of these.
 
 MEMBER_TARGET_SCORES = (
     "rmse",
@@ -114,8 +114,7 @@ class Members(NamedTuple):
         variances: Predicted variance of each model, `[K, n]`; None where the models predict no variance.
         y: True targets, `[n]`.
         noise: Variance of the observation noise that is added, as set by `predict.noise`.
-        residual: Variance of the residuals on training samples, in squared units of the target; None if it is not
-            known.
+        residual: Variance of the residuals on training samples, in squared units of the target; None if unknown.
         floor: Smallest variance of a prediction.
         weights: Weight of each model in the ensemble, `[K]`; None means equal ones.
 
@@ -153,14 +152,13 @@ def read_members(
     """Returns the predictions of a world's models for a split, or for some of its samples.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
         answer: The models that predict.
         rows: Indices in the split of the samples that the outputs are for, `[n]`; None means all samples.
-        residual: Variance of the residuals on training samples, in squared units of the standardized target; None if it
-            is not known.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
     if rows is not None:
@@ -188,8 +186,7 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
         world: Number of the world.
         answer: The models that predict.
         alone: Whether there is only one model, which predicts no variance.
-        residual: Variance of the residuals on training samples, in squared units of the standardized target; None if it
-            is not known.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     if answer.noise is not None:
         return float(answer.noise[world])
@@ -232,7 +229,7 @@ def predict_targets(
     """Returns each member's mean and predicted variance (None without one), in original units, `[K, n, q]` each.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         world: Number of the world.
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         x: Raw inputs that the outputs are for, `[n, ...]`.

@@ -47,7 +47,7 @@ from fedray.simulation.study import (
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Drift of known clients: how unsure the final ensemble is about the data of each, compared with the other clients.
+# Drift of known clients: how uncertain the final ensemble is about each client's data, compared with other clients.
 #
 # `metrics.drift` turns the uncertainties into z-scores and flags; `storage.drift` writes them; the report draws them.
 
@@ -106,7 +106,7 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
     """Returns the drift scores of the known clients in each world.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         runtime: The runtime that evaluates the models on the training samples of the clients.
         state: The state with the final models.
 
@@ -132,10 +132,10 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
 # ---------------------------------------------------------------------------------------------------------------------
 # The loss on the plane through three models (FE Fig. 3): is there a valley between the members of an ensemble?
 
-PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points a side, training samples
+PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points per side of the grid, training samples
 PLANE_CLIENTS = 100  # clients that the samples come from
-MOST_CONV_PARAMETERS = 100_000  # of a convolutional network whose plane takes a few seconds
-PLANE_MARGIN = 0.25  # around the triangle of the members, as a share of its width
+MOST_CONV_PARAMETERS = 100_000  # more parameters of a convolutional network would take more than a few seconds
+PLANE_MARGIN = 0.25  # margin around the triangle of the members, as a share of its width
 MODELS_AT_ONCE = 64
 
 
@@ -202,7 +202,7 @@ def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The arrays behind the report's pictures of a finished run (its first world), in `pictures.npz`.
 
-MOST_COMPARED_MEMBERS = 2_000  # pair by pair, as many as the page draws
+MOST_COMPARED_MEMBERS = 2_000  # pair by pair; the report draws no more
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
 
 
@@ -210,7 +210,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     """Computes the arrays of the report and writes them to one file.
 
     Args:
-        study: The study that was trained.
+        study: The trained study.
         runtime: The runtime that evaluates the models.
         progress: The progress at the end of the run.
         path: Path of the file.

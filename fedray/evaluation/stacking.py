@@ -13,7 +13,7 @@ from fedray.metrics import classification
 from fedray.simulation.stacking import is_trained, read_part
 from fedray.simulation.study import Part, Study
 
-MOST_REPORTED_FOLDS = 50  # up to which the accuracy of each fold is a metric of its own
+MOST_REPORTED_FOLDS = 50  # with more folds, the accuracy of each fold is no metric
 
 
 def find_bases(study: Study) -> list[Part]:

@@ -19,21 +19,22 @@ from fedray.features.stacking import make_classifier
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A boosted ensemble as a network: its numbers are trees and their weights; it answers with shares of their votes.
+# A boosted ensemble as a network: its numbers are trees and their weights; it predicts shares of their votes.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Decision trees as plain numbers: three float32 for each node, which predict exactly what scikit-learn's tree does.
 #
 # A node is (kind, value, child):
 #
-# - an inner node has kind = feature + 1, value = threshold and child = its left child; the right one is the next
-# node. A sample goes left where its feature is at most the threshold. - a leaf has kind = -1 and value = its class. -
-# zeros stand where there is no node; a tree whose root is zeros is *absent*.
+# - An inner node has kind = feature + 1, value = threshold and child = its left child; the right child is the next
+# node. A sample goes left where its feature is at most the threshold.
+# - A leaf has kind = -1 and value = its class.
+# - Zeros mean that there is no node; a tree whose root is zeros is *absent*.
 #
-# A tree of L leaves has 2 L - 1 nodes. scikit-learn compares float32 features with float64 thresholds. The threshold
-# is rounded down to float32 here: no float32 lies between the two, so every sample goes the same way.
+# A tree of L leaves has 2 L - 1 nodes. scikit-learn compares float32 features with float64 thresholds. Here the
+# threshold is rounded down to float32. No float32 lies between the two, so every sample goes the same way.
 
-NUMBERS = 3  # of a node
+NUMBERS = 3  # numbers of a node
 LEAF = -1.0
 
 
@@ -125,8 +126,8 @@ def vote(classes: Tensor, number: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# So the trees of a run are a row of the state like the weights of any model: checkpoints, hashes, exports, evaluation
-# and `Run.predict` need not know what they are, and nothing is ever unpickled.
+# So the trees of a run are a row of the state, like the weights of any model. Checkpoints, hashes, exports, evaluation
+# and `Run.predict` need not distinguish them, and nothing is ever unpickled.
 
 CHUNK = 256  # trees that classify together: [500 rows, 256 trees] int64 are 1 MB
 NO_VOTE = torch.finfo(torch.float32).eps  # stands for a share of 0: smaller ones add nothing to 1
@@ -178,8 +179,7 @@ class BoostedTrees(nn.Module):
         self.register_buffer("trees", torch.zeros(size.rounds, size.seats, tree_nodes(size.leaves), NUMBERS))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logarithms of the shares of votes, `[B, C]`, for inputs `[B, *input]`; equal shares before round 1.
-        """
+        """Returns the log shares of the votes, `[B, C]`, for inputs `[B, *input]`; equal shares before round 1."""
         inputs, votes = x.flatten(1), torch.zeros(len(x), self.classes, dtype=torch.float64)
         filled = torch.nonzero(self.alpha)[:, 0]
         for some in torch.split(filled, max(1, CHUNK // self.trees.shape[1])):
@@ -212,13 +212,12 @@ def boosted_net(size: Ensemble) -> Net:
 # Boosting's server: which learners of a round are asked about, which one joins the ensemble, and with what weight.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of a client's rows are no state: they follow from the ensemble and the rows, so a client that was away,
-# or an actor that is new, computes them again. `weigh_rows` says how; alpha and scale are the numbers of the
-# ensemble.
+# The weights of a client's samples are not part of the state, because they follow from the ensemble and the samples
+# (`weigh_rows`). A client that was away, or a new actor, computes them again.
 
 CANDIDATES = "broadcast/candidates"  # name of the extra tensor of the learners that clients are asked about
-SMOOTHING = 1e-10  # of the paper, so that an error of 0 has a finite weight
-_ERRORS, _STEP = "errors/", 16  # names of sums of weights in statistics; of exponents of powers of two
+SMOOTHING = 1e-10  # of the paper; it makes the weight of an error of 0 finite
+_ERRORS, _STEP = "errors/", 16  # first part of the names of sums of weights in statistics; step of the exponents of two
 CHOICE, ERROR = 8, 8  # bytes of a learner's number with its weight, and of a sum of weights
 Candidates = Callable[[Tensor], Tensor]  # learners of each client `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
 
@@ -467,8 +466,8 @@ def _join_parts(parts: dict[str, Tensor]) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # Bytes of boosting: learners, errors and choices as they would really be sent.
 #
-# A learner takes 4 bytes a number, a sum of weights 8, and a choice 8: the number of a learner and its weight. A
-# client that was away for some rounds also fetches the learners that were chosen meanwhile, from which its weights
+# A learner takes 4 bytes per number, and a sum of weights 8 bytes. A choice takes 8 bytes: the number of a learner and
+# its weight. A client that was away for some rounds also fetches the learners chosen meanwhile, from which its weights
 # follow.
 
 
@@ -560,8 +559,9 @@ def bagging_traffic(learner: int) -> Traffic:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of a client's rows follow from the ensemble and the rows. A process keeps them from round to round, as
-# long as the ensemble that it is sent is the one it knows; otherwise it computes them again, to the same bits.
+# The weights of a client's samples follow from the ensemble and the samples. A process keeps them from round to round,
+# as long as the ensemble that it receives continues the one it has. Otherwise it computes them again, with equal
+# results bit for bit.
 
 Draw = Literal["rows", "weights", "bootstrap"]
 

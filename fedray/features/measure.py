@@ -35,7 +35,7 @@ from fedray.models.net import factor_fisher, per_sample
 from fedray.training.client_code import read_features, watching_features
 from fedray.training.update import Site, Update
 
-MAPPED_NUMBERS = 8 << 20  # of the gradients that are computed at a time: 32 MB of float32
+MAPPED_NUMBERS = 8 << 20  # numbers of the gradients that are computed at a time: 32 MB of float32
 
 
 class Measure(Piece):
@@ -157,12 +157,12 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The diagonal of the Fisher information of a network at a client's rows, by gradients of one row at a time.
+# The diagonal of the Fisher information of a network at a client's samples, by gradients of one sample at a time.
 #
-# With J the Jacobian of the outputs of a row, and s_1, s_2, ... vectors whose outer products add up to the Fisher of
-# its outputs, the diagonal is the sum over j of `(J' s_j)^2`. Where the row's own label counts, the only vector is the
-# gradient of the loss. The gradients of many rows are mapped in one call; a module that cannot be mapped is
-# differentiated row by row. Networks answer in evaluation mode.
+# Let J be the Jacobian of the outputs of a sample, and s_1, s_2, ... vectors whose outer products add up to the Fisher
+# matrix of these outputs. The diagonal is the sum over j of `(J' s_j)^2`. For `empirical`, the only vector is the
+# gradient of the loss. The gradients of many samples are computed in one mapped call; a module that cannot be mapped is
+# differentiated sample by sample. Networks predict in evaluation mode.
 
 
 def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:

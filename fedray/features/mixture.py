@@ -28,8 +28,8 @@ from fedray.models.net import per_sample
 from fedray.training.update import Site, Update
 
 MIXTURE = "mixture"  # name of the private number that a client gives to each model as its weight
-LEAST_SHARE = 1e-12  # no share is 0: rows of weight 0 are padding, and a model could never come back
-STEPS = 20  # E steps of a client whose weights nobody knows
+LEAST_SHARE = 1e-12  # no share is 0: samples of weight 0 are padding, and a model of share 0 would keep it
+STEPS = 20  # E steps of a client whose weights are not known yet
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from fedray.training.block import Couple, make_optimizer
 from fedray.training.update import Update
 
 PARTICLES = "particles"  # name of the private vectors that are a client's own particles, one for each model
-_FUDGE = 1e-6  # under the root of a running mean of squares
+_FUDGE = 1e-6  # added to the root of a running mean of squares
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def _refuse_data(_parameters: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stein variational gradient descent of particles, and of the factor of a posterior that a client keeps as particles. A
-# density is known by its particles alone: that of a Gaussian kernel at each of them, with the bandwidth lambda.
+# Stein variational gradient descent of particles, and of the factor of a posterior that a client keeps as particles.
+# The density of particles is the sum of Gaussian kernels at each of them, with the bandwidth lambda.
 
 
 class Target(NamedTuple):

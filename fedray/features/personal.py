@@ -18,8 +18,8 @@ from fedray.training.update import Site, Update
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers that stay with the clients, which start from their own copies of them (LG-FedAvg), and the upload of the rest.
 #
-# A layer is a module that owns tensors of a row. What is private is neither sent nor counted, its float buffers
-# included.
+# A layer is a module that owns tensors of the model. Private layers, including their float buffers, are neither sent
+# nor counted.
 
 LAYERS = "layers"  # name of the private vector that holds a client's own layers
 
@@ -111,7 +111,7 @@ def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: t
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Further local trainings of each job: a personal model each, which is pulled towards the received one (Ditto).
+# Further local trainings of each job, one per personal model, which is pulled towards the received model (Ditto).
 
 PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
 

@@ -24,10 +24,11 @@ from fedray.training.choice import Engine
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Slices of a network: the same layers with fewer hidden channels, and where their numbers lie in the whole row.
+# Slices of a network: the same layers with fewer hidden channels, and the positions of their numbers in the whole
+# model.
 #
-# A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; inputs and outputs stay whole. Behind
-# a flattening, a channel of a convolution is all its places.
+# A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; inputs and outputs stay whole. After a
+# flattening, a channel of a convolution means all its positions.
 
 First = Callable[[int], int]  # channels c of a hidden layer -> the first channel of the slice; the others follow, mod c
 _UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that treat every number alike
@@ -250,7 +251,7 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training a slice of a network: its lanes are lanes of a smaller network, between rows of the whole one.
+# Training a slice of a network: lanes of the whole network are cut to lanes of a smaller one, and put back.
 
 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
@@ -298,10 +299,10 @@ def cut_block(block: Block, columns: Tensor) -> Block:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Slices of a network: what the clients of each tier train, their uploads, and the mean entry by entry (HeteroFL).
+# Slices of a network that the clients of each tier train, their uploads, and the mean of each number (HeteroFL).
 
 Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
-_KEPT = 64  # rounds and tiers whose places are remembered
+_KEPT = 64  # pairs of round and tier whose indices are remembered
 
 
 @dataclass(frozen=True)
@@ -335,8 +336,7 @@ class Slices(Piece):
         return found
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns whole models that are 0 outside of the tier's slice of the first round; they predict as the slice does.
-        """
+        """Returns whole models that are 0 outside of the tier's slice of round 0; they predict as the slice does."""
         columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
         kept = torch.zeros_like(broadcast).index_copy_(1, columns, broadcast[:, columns])
         return kept if factor is None else kept * factor.to(kept)
@@ -393,7 +393,7 @@ def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tenso
     """Returns a server that averages each number over the uploads whose slice holds it; other numbers stay.
 
     Args:
-        rows: The numbering of the models in the state (`Rows`).
+        rows: The order of the models in the state.
         weighting: How the uploads are weighted.
         held: Function from the round to the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1.
 

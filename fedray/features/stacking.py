@@ -24,11 +24,11 @@ from fedray.models.net import layout_of, net_of
 # The two views of a federation's data that stacking trains on.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A base network is trained once for each fold, without that fold's rows: `LeaveOutShards` leaves them out. The meta
-# model is trained on what the bases predict for rows that they were not trained on: `FeatureShards` shows these
-# predictions as the clients' inputs. Both wrap other shards, and both are shards themselves.
+# A base network is trained once for each fold, without the samples of that fold (`LeaveOutShards`). The meta model is
+# trained on the bases' predictions for samples that they were not trained on. `FeatureShards` gives these predictions
+# as the clients' inputs. Both classes wrap other shards, and both are shards themselves.
 
-Compute = Callable[[int, int], Tensor]  # (world, client) -> features of its training rows, `[n, F]` float32
+Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the client's training samples, `[n, F]` float32
 
 
 class FeatureShards:
@@ -129,7 +129,7 @@ class LeaveOutShards:
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
-        # all else is as in the whole, in the world that a fold is of
+        # everything else is as in the wrapped shards, in the world that the fold belongs to
         self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
         self.targets = lambda y, world: whole.targets(y, world // folds)
         self.standardization = lambda world: whole.standardization(world // folds)
@@ -171,7 +171,7 @@ class LeaveOutShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows that every client keeps back for a second training: one view of a federation without them, one with them alone.
+# Samples that every client keeps back for a second training: shards without them, and shards with them alone.
 
 
 class ProxyShards:
@@ -222,15 +222,15 @@ class ProxyShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stacks: an ensemble of base networks of several architectures, and a meta model that reads their probabilities.
+# Stacks: an ensemble of base networks of several architectures, and a meta model whose inputs are their probabilities.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the answers of N clients' networks make one: without training, or as a small network on their logits.
+# Ways to combine the predictions of N clients' networks: without training, or by a small network on their logits.
 #
-# `combine_outputs` knows `mean`, `label_shares` and `voting`. `build_aggregator` makes what is trained:
-# `client_weights` (one weight a client), `class_weights` (one a client and class) and `neural` (`W2 relu(W1 z)`,
-# hidden width N * d). The first two start as the plain mean of the logits. `build_interpolation` makes the one number
-# of β-Predictive Bayes.
+# `combine_outputs` computes `mean`, `label_shares` and `voting`. `build_aggregator` makes the trained ones:
+# `client_weights` (one weight per client), `class_weights` (one per client and class) and `neural` (`W2 relu(W1 z)`,
+# hidden width N * d). The first two start as the plain mean of the logits. `build_interpolation` makes β-Predictive
+# Bayes, which has one number.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024, section 3.
 
@@ -363,10 +363,10 @@ def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `Stack` describes one, and `stacked_net` makes it a network of its own, which runs like any other. The scenario of a
-# stack becomes a `Stack` in `fedray.assembly.features`; its training is in `fedray.simulation.stacking`.
+# `Stack` describes a stack, and `stacked_net` makes it one network, which runs like any other.
+# `fedray.assembly.features` makes a `Stack` from a scenario; its training is in `fedray.simulation.stacking`.
 
-SIDE_BY_SIDE = "side_by_side"  # features that are the answers of all sub models, none averaged
+SIDE_BY_SIDE = "side_by_side"  # features that are the predictions of all sub models, without averaging
 
 
 class Voter(NamedTuple):

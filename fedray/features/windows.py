@@ -32,7 +32,7 @@ from fedray.training.choice import Engine
 from fedray.training.update import Update
 
 Read = Callable[[int, int], tuple[Tensor, Tensor]]
-_STEP = -4  # the part of an address that what a step draws has, where each step is a training of its own
+_STEP = -4  # the part of a random key for the draws of a step, where each step is a training of its own
 
 
 @dataclass(frozen=True)

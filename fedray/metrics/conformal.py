@@ -14,25 +14,25 @@ from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
 
 # ---------------------------------------------------------------------------------------------------------------------
-# FedCP-QQ: a conformal threshold from one number a client, a quantile of quantiles.
+# FedCP-QQ: a conformal threshold from one number per client, a quantile of quantiles.
 #
 # Client j sends the k_j-th smallest of its n_j scores, and the server takes the r-th smallest of the K numbers. If
 # all scores come from one distribution, a new score lies at or below it with probability
 #
 #     M = integral over t from 0 to 1 of P(at most r - 1 of the numbers lie below t),
 #
-# where number j lies below t with probability `I_t(k_j, n_j - k_j + 1)` (I: regularized incomplete beta function).
-# With n rows each, the number of clients is binomial; otherwise it is Poisson-binomial. The pair with the least M
-# that is still 1 - alpha or more is taken.
+# where number j lies below t with probability `I_t(k_j, n_j - k_j + 1)` (I: regularized incomplete beta function). If
+# all clients have n samples, the count of numbers below t is binomial; otherwise it is Poisson-binomial. The pair (k,
+# r) with the least M that is at least 1 - alpha is taken.
 #
 # Source: Humbert, Le Bars, Bellet, Arlot, *One-Shot Federated Conformal Prediction*, ICML 2023.
 #
-# Deviations: 1. Clients may hold different numbers of rows: client j then sends the score of rank `ceil(k (n_j + 1) /
-# (n + 1))` (its largest one at most), where n is the largest n_j. M is exact for these ranks. 2. Of more than 64
-# ranks k, 64 are tried, evenly spread (16 where the numbers of rows differ).
+# Deviations: 1. Clients may hold different numbers of samples. Client j then sends the score of rank `ceil(k (n_j + 1)
+# / (n + 1))` (at most its largest score), where n is the largest n_j. M is exact for these ranks. 2. Of more than 64
+# ranks k, 64 are tried, evenly spread (16 where the numbers of samples differ).
 
 MOST_LEVELS, MOST_UNEQUAL_LEVELS = 64, 16  # ranks k that are tried
-MOST_UNEQUAL = 300  # clients with different numbers of rows
+MOST_UNEQUAL = 300  # most clients with different numbers of samples
 _GRID, _TAIL, _REACH = (
     256,
     1e-13,
@@ -173,11 +173,11 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A score says how badly a label (or a target) fits an answer. The set of a row holds every label whose score is at
-# most the threshold, a quantile of the scores of rows that clients withhold from training. With the pooled quantile,
-# a test row that belongs to client k with probability (n_k + 1) / (N + K) is inside its set with a probability
-# between 1 - alpha and 1 - alpha + K / (N + K), whatever the models answer (no ties among scores; N withheld rows of
-# K clients, n_k of client k).
+# A score measures how badly a label (or a target) fits a prediction. The set of a sample holds every label whose score
+# is at most the threshold. The threshold is a quantile of the scores of samples that clients withhold from training.
+# Take a test sample that belongs to client k with probability (n_k + 1) / (N + K), for N withheld samples of K clients,
+# n_k of client k. With the pooled quantile, its label is inside its set with a probability between 1 - alpha and 1 -
+# alpha + K / (N + K). This holds for any model, if no scores are equal.
 #
 # | score | of a label y, given probabilities p |
 # | --- | --- |
@@ -190,7 +190,7 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
 # Quantification*, ICML 2023 (FCP); scores: Sadinle et al. 2019 (LAC), Romano et al. 2020 (APS), Angelopoulos et al.
 # 2021 (RAPS), Lei et al. 2018 (regression). FedCP-QQ, below, has one number a client.
 
-NUMBER_BYTES = 8  # of a score that a client sends
+NUMBER_BYTES = 8  # bytes of a score that a client sends
 
 
 class ConformalRule(NamedTuple):

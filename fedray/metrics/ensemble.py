@@ -13,7 +13,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, FloatArray, IntArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Arrays as the metrics take them, and the range of a score over the members of an ensemble.
+# Conversions of arrays for the metrics, and the range of a score over the members of an ensemble.
 
 
 def score_range(name: str, values: Sequence[float]) -> dict[str, float]:

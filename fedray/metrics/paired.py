@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Two runs with the same seed deal the same rows to the same clients and begin with the same models, so that much of
-# what chance does to one it does to the other: the difference of their scores varies less than either score. A seed
-# counts once: with folds, its difference is the mean over the folds that both runs have. Where a single seed is
-# shared, its folds are the pairs; they share most of their training rows, so that their interval is too narrow rather
-# than too wide.
+# Two runs with the same seed give the same samples to the same clients and begin with the same models. So chance has
+# similar effects on both, and the difference of their scores varies less than either score. A seed counts once: with
+# folds, its difference is the mean over the folds that both runs have. If the runs share a single seed, its folds are
+# the pairs. Folds share most of their training samples, which makes their interval too narrow rather than too wide.
 
 WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
 LEVEL = 0.95
-ROUNDING = 1e-12  # of two scores: a smaller difference is one of rounding
+ROUNDING = 1e-12  # relative to the scores: a smaller difference comes from rounding
 
 
 class PairedDifference(NamedTuple):
@@ -140,14 +139,14 @@ def score_worlds(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The score of a course at a budget: on the line between the evaluations around it, if they are near enough.
+# The score of a run at a budget, interpolated between the evaluations around it if they are near enough.
 #
-# A budget is of bytes, of seconds or of rounds. Evaluations far apart say little about what lies between them, so a
-# score is read between two only where the later one cost at most twice the earlier one. Else the earlier one counts
-# if it had used 90 % of the budget, and if it had not, there is no score.
+# A budget is a number of bytes, seconds or rounds. Evaluations far apart say little about what lies between them. So a
+# score is interpolated between two of them only where the later one cost at most twice the earlier one. Otherwise the
+# earlier one counts if it had used 90 % of the budget; if not, there is no score.
 
-LEAST_USED = 0.9  # of a budget, by an evaluation that stands for it alone
-MOST_APART = 2.0  # how many times the cost of the earlier evaluation the later one may have
+LEAST_USED = 0.9  # share of a budget that an evaluation must have used to count alone
+MOST_APART = 2.0  # largest cost of the later evaluation, in multiples of that of the earlier one
 
 
 class BudgetScore(NamedTuple):

@@ -180,8 +180,8 @@ def regression_scores(
         weights: Weight of each model in the ensemble, `[K]`, which sum to 1; None means 1/K.
         variances: Predicted variance of each model, `[K, n]`; None if the models predict no variance.
         noise: Variance of the observation noise, which is added to the variance over the models.
-        residual: Variance of the residuals on the clients' training samples, as a mean over the clients; None if it is
-            not known.
+        residual: Variance of the residuals on the clients' training samples, as a mean over the clients; None if
+            unknown.
         floor: Smallest variance of the prediction: `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:

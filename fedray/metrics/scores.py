@@ -17,7 +17,7 @@ from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the name of a score says: which task has it, and whether lower values are better.
+# The meaning of a score's name: which task has the score, and whether lower values are better.
 
 
 def fits_task(name: str, classes: int) -> bool:
@@ -80,7 +80,7 @@ def reaches_target(name: str, value: float, target: float) -> bool:
 # The scores in `rounds.parquet` and `summary.json`, with their units.
 
 PREFIXES = ("hold_out_", "member_", "tier_")  # beginnings of names that fedray writes itself
-_COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # of a summary
+_COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # scores of a summary
 _LISTS = ("conformal_coverage_class",)
 SCORES: Mapping[str, Column] = {
     name: Column("numbers" if name in _LISTS else "number", one.unit, one.text) for name, one in scores.SCORES.items()
@@ -122,7 +122,7 @@ def is_fedrays(name: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a metric of a user's own is computed from: the answers of an ensemble on the rows of a split.
+# The input of a user's own metric: the predictions of an ensemble for the samples of a split.
 
 
 class Scored(NamedTuple):
@@ -135,7 +135,7 @@ class Scored(NamedTuple):
         members: Predictions of each model: probabilities `[K, n, C]`, or means `[K, n]`. Models of weight 0 are left
             out; of a stack the members are its sub models.
         inputs: Inputs of the samples as the data set stores them, `[n, ...]`.
-        split: Name of the split, `test` or `hold_out`.
+        split: The split, `test` or `hold_out`.
         replicate: Number of the replicate, from 0.
         fold: Number of the fold, from 0.
         variance: For regression: variance of the ensemble's prediction, `[n]`, in the target's unit squared. It is the

@@ -11,12 +11,12 @@ from fedray.core.types import FloatArray
 from fedray.metrics.ensemble import to_floats
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How well an uncertainty tells unknown inputs from known ones: out-of-distribution detection.
+# How well an uncertainty separates unknown inputs from known ones: out-of-distribution detection.
 #
 # Source: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural
 # Networks", ICLR 2017.
 
-MISSED = 20  # a detector may miss one unknown input of so many, in `fpr95`
+MISSED = 20  # in `fpr95`, a detector may miss one of so many unknown inputs
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
