@@ -167,7 +167,7 @@ def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress
     Args:
         compress: The compression of s numbers.
         columns: Indices of these numbers in the whole model, `[s]`, rising.
-        d: Number of all numbers of the whole model.
+        d: Length of the whole model.
     """
 
     def whole(part: Tensor) -> Tensor:

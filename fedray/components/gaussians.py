@@ -34,8 +34,7 @@ class Sampling:
         kind: `bootstrap` takes the uploads themselves; `omc` draws from N(mu, diag variance).
         slots: Largest number of models in the sample.
         seeds: The seed of each world.
-        trainable: p, the number of first numbers of a model that are drawn; the buffers after them are those of the
-            mean.
+        trainable: p; the first p numbers of a model are drawn, and the buffers after them are those of the mean.
     """
 
     kind: str
@@ -123,7 +122,7 @@ class TeacherSampler:
     Attributes:
         kind: `gaussian` or `dirichlet`.
         number: S, the number of samples.
-        trainable: p, the number of first numbers of a model that are sampled.
+        trainable: p; the first p numbers of a model are sampled.
 
     Example:
         >>> sampler = TeacherSampler("dirichlet", number=2, trainable=1)

@@ -308,7 +308,7 @@ class Laplace(NamedTuple):
         temperature: T, above 0.
         precision: c, the number that every client adds to the curvature of its samples, above 0.
         prior: c_0, the precision of the prior, at most c.
-        trainable: p, the number of first numbers of a model that have a posterior; the numbers after them are averaged.
+        trainable: p; the first p numbers of a model have a posterior, and the numbers after them are averaged.
     """
 
     temperature: float
@@ -454,7 +454,7 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
         cycles: The cycles, which decide when samples are taken.
         momentum: 1 - a, at least 0 and below 1.
         temperature: T, at least 0; 1 is the posterior, 0 is SGD with momentum at a cyclical rate.
-        p: Number of numbers of a sample.
+        p: Length of a sample.
     """
 
     def init(parameters: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """Training without a server: models walk over a graph of clients (FE section V-H).
 
-`make_walks` says where each model is in each step, `walk_schedule` makes a plan of it, and `handover_server` says what
-a model becomes on its way from one client to the next, which is called a *hop*. With compression a hop sends the
+`make_walks` gives the position of each model in each step, and `walk_schedule` makes a plan of it. `handover_server`
+gives the model after its way from one client to the next, which is called a *hop*. With compression, a hop sends the
 difference between the model and its first version, the random start that every client can compute from the seed.
-Entries that the compression does not change arrive exactly as they left, so that a compression which keeps every entry
-gives the same bits as none.
+Entries that the compression does not change arrive exactly as they left. So a compression that keeps every entry gives
+the same results bit for bit as no compression.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))

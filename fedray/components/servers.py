@@ -111,9 +111,9 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
     """Returns SHEFL's server by eq. 2 as printed, which multiplies sums of deltas by coefficients.
 
-    The sum is divided by H + L, the clients of the round. The coefficients are `a_h = (H + L) / (2 K) * L / H` and `a_l
-    = (H + L) / 2`. The result equals `by_tier` exactly when L = K and one LPC trained this model. The tier that trains
-    several models per round is HPC, the other one LPC.
+    The sum is divided by H + L, the clients of the round. The coefficients are `a_h = (H + L) / (2 K) * L / H` and, for
+    LPC, `a_l = (H + L) / 2`. The result equals `by_tier` exactly when L = K and one LPC trained this model. The tier
+    that trains several models per round is HPC, the other one LPC.
 
     Raises:
         BadInput: There are not two such tiers.
@@ -205,7 +205,7 @@ def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: i
         state: The state before the step.
         stats: The statistics of the round.
         t: Number of the round.
-        trainable: p, the number of trainable numbers of a model.
+        trainable: p; the first p numbers of a model are trainable.
     """
     after = base.step(state, stats, t)
     return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
@@ -308,7 +308,7 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 
     Args:
         f: Number of bad uploads that the center tolerates, at least 0.
-        trainable: p, the number of first numbers of a model, which are compared.
+        trainable: p; the first p numbers of a model are compared.
         multi: Whether several uploads are averaged.
 
     Example:
@@ -352,7 +352,7 @@ def with_optimizer(
     Args:
         base: The inner server, whose move is the pseudo-gradient.
         rows: The order of the models in the state.
-        trainable: p, the number of first numbers of a model, which are moved.
+        trainable: p; the first p numbers of a model are moved.
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
@@ -426,7 +426,7 @@ def feddyn_server(
         rows: The order of the models in the state.
         clients: N, the number of clients.
         alpha: Weight of the regularization, above 0.
-        trainable: p, the number of first numbers of a model, which are corrected.
+        trainable: p; the first p numbers of a model are corrected.
         held: Function from the round to the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1. For each
             number, n then counts the uploads that hold it. None: all uploads hold all numbers.
     """

@@ -1,4 +1,4 @@
-"""From models to rows of metrics: every member and the ensemble, new clients and known ones.
+"""Evaluation of models: metrics of every member and of the ensemble, for new clients and for known ones.
 
 Example:
     >>> import fedray
@@ -272,7 +272,7 @@ DRAWN_BINS = 20  # number of bins of the entropy in the report's picture
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
-    """Scores how well a world's answers detect out-of-distribution inputs.
+    """Returns scores of how well a world's predictions detect out-of-distribution inputs.
 
     Args:
         study: The trained study.
@@ -319,7 +319,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 def _measure_uncertainty(
     study: Study, world: int, outputs: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Measures the uncertainty of the predictions for some samples; for a stack that of its first output.
+    """Returns the uncertainty of the predictions for some samples; for a stack, that of its first output.
 
     Returns:
         The entropy of each prediction `[n]`, and the part of it that disagreement explains, `[n]`; None instead of the

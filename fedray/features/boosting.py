@@ -152,7 +152,7 @@ class Ensemble(NamedTuple):
 
     @property
     def tree_numbers(self) -> int:
-        """Returns the number of numbers of one tree."""
+        """Returns the length of one tree as an array of numbers."""
         return NUMBERS * tree_nodes(self.leaves)
 
 
@@ -306,7 +306,7 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 
 
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
-    """Returns a function that makes the state with a round's candidates, about which clients are asked.
+    """Returns a function that adds a round's candidates, about which clients are asked, to the state.
 
     The function returns None if the clients were asked already.
 
@@ -632,7 +632,7 @@ class FitTrees(Work):
         draw: How a client's weights are used. `rows`: samples are drawn with these weights. `weights`: the learner gets
             them. `bootstrap`: they are not used, and samples are drawn with equal odds.
         series: F, the number of learners that a client boosts one after another on its own samples; 1: one learner.
-        numbers: Number of numbers of one learner.
+        numbers: Length of one learner as an array of numbers.
     """
 
     options: Mapping[str, Any]

@@ -4,8 +4,8 @@ They depend only on the client's samples, its model and the random key of its dr
 clients share a block.
 
 Example:
-    The rows of each class. The Fisher of a linear model's squared loss is the second moment of its inputs, whatever its
-    weights are.
+    The number of samples of each class. The Fisher of a linear model's squared loss is the second moment of its inputs,
+    whatever its weights are.
 
     >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
     >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()

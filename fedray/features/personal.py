@@ -118,7 +118,9 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 
 @dataclass(frozen=True)
 class PersonalPasses(Piece):
-    """Trains personal models of each client after the received model, on batches drawn separately.
+    """Trains further models of each client, its personal models, after the received model.
+
+    The batches of a personal model are drawn separately.
 
     A known client predicts with its personal model. Of several it uses the one that is best on its withheld samples.
 

@@ -194,7 +194,7 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 
 
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
-    """Returns the factor of `Scaler` for each number of a whole model, `[d]`: 1 / r, and 1 in the last layer.
+    """Returns the factor of `Scaler` for each number of a whole model, `[d]`: 1 / r, but 1 in the last layer.
 
     Args:
         layers: The layers of the whole network.
@@ -377,7 +377,7 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 
     Args:
         slices: The slices of the tiers.
-        d: Number of numbers of the whole network.
+        d: Length of the whole model.
     """
 
     def marks(t: int) -> Tensor:
