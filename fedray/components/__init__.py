@@ -1,1 +1,1 @@
-"""What methods are composed of: schedules, compression, servers, corrections, walks."""
+"""The components of methods: schedules, compression, servers, corrections, walks."""

@@ -1,7 +1,8 @@
 """Compression of uploads, and their size in bytes.
 
-Bytes are what would really be sent: float32 values, and for sparse deltas k indices of 4 bytes or a bitmap of d bits,
-whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are known before training.
+The bytes are those that would really be sent. A sparse delta has float32 values and either k indices of 4 bytes or a
+bitmap of d bits, whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are known before
+training.
 
 Example:
     >>> find_largest(torch.tensor([1.0, -3.0, 2.0]), 2).tolist()
@@ -25,11 +26,11 @@ from fedray.core.types import FloatArray, IntArray, Layout, Tier, Uploads
 
 Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
 RESIDUAL = "residual"
-_ENTRIES = 1 << 41  # the part of an address that random entries have, and no epoch
+_ENTRIES = 1 << 41  # the part of a random key that marks random entries; no epoch has this number
 
 
 def dense(layout: Layout) -> Compress:
-    """Everything, 4 bytes a number."""
+    """Returns the compression that sends everything, with 4 bytes per number."""
     size = 4 * layout.d + 8 * len(layout.counters)
 
     def every(client: IntArray, _tier: IntArray) -> IntArray:
@@ -39,25 +40,25 @@ def dense(layout: Layout) -> Compress:
 
 
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
-    """Bytes of k of d values: values and the cheaper of indices and a bitmap; dense where that is smaller still."""
+    """Returns the bytes of k of d values: sparse with indices or with a bitmap, or dense, whichever is smallest."""
     return np.minimum(4 * k + np.minimum(4 * k, -(-d // 8)), 4 * d)
 
 
 def keep_by_tier(
     layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float | None = None
 ) -> Keep:
-    """Returns the entries that each tier keeps (SHEFL section 3.2).
+    """Returns a function that gives the number of entries that each tier keeps (SHEFL section 3.2).
 
     A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A client that
     trains m > 1 models, or all K, may send `resource_ratio` times as many entries in total, split equally over its m
     models: `min(1, ratio * resource_ratio / m) d` for each model.
 
     Args:
-        layout: of one model.
-        tiers: the tiers of the population.
-        models: K.
-        ratio: in (0, 1].
-        resource_ratio: r, above 0; None: m of each tier, so that every trained model keeps `ratio d`.
+        layout: Layout of one model.
+        tiers: The tiers of the population.
+        models: K, the number of models.
+        ratio: Share of the entries that is kept, in (0, 1].
+        resource_ratio: r, above 0. None means the m of each tier; every trained model then keeps `ratio d` entries.
     """
     d = layout.trainable
 
@@ -71,13 +72,13 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Keeps entries in proportion to the client's bandwidth, so that uploads take equally long (SHEFL's future work).
+    """Keeps entries in proportion to the client's bandwidth; uploads then take equally long (SHEFL's future work).
 
     Args:
-        layout: of one model.
-        keep: entries at mean bandwidth.
-        uplink: bytes/s of each client.
-        mean: bytes/s, over the population.
+        layout: Layout of one model.
+        keep: Function that gives the number of entries at mean bandwidth.
+        uplink: Function that gives the bandwidth of each client, in bytes/s.
+        mean: Mean bandwidth of the population, in bytes/s.
     """
     d = layout.trainable
 
@@ -92,7 +93,7 @@ def _buffers(layout: Layout) -> int:
 
 
 def top_k(layout: Layout, keep: Keep) -> Compress:
-    """Returns the k largest-magnitude entries of each delta, over the whole parameter vector, exactly."""
+    """Returns the compression that keeps exactly the k largest-magnitude entries of each delta, over all parameters."""
 
     def size(client: IntArray, tier: IntArray) -> IntArray:
         return sparse_bytes(keep(client, tier), layout.trainable) + _buffers(layout)
@@ -108,14 +109,15 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
 
 
 def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
-    """Keeps k random entries of each delta.
+    """Returns the compression that keeps k random entries of each delta.
 
-    Client and server draw the same indices from a shared random key, so only the values and the 8-byte key are sent.
+    Client and server draw the same indices from a shared random key. Only the values and the 8-byte key are sent.
 
     Args:
-        layout: of one model.
-        keep: entries kept of each delta.
-        unbiased: scales them by d / k, so that the mean over draws is the delta; error feedback wants them unscaled.
+        layout: Layout of one model.
+        keep: Function that gives the number of entries kept of each delta.
+        unbiased: Whether the entries are scaled by d / k, which makes the mean over draws equal the delta. Error
+            feedback needs unscaled entries.
     """
     d = layout.trainable
 
@@ -138,7 +140,10 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
 
 
 def int8(layout: Layout) -> Compress:
-    """One byte a parameter, one float32 scale a tensor: `round(x / s) s` with `s = max |x| / 127`."""
+    """Returns the compression to one byte per parameter and one float32 scale s per tensor.
+
+    A value x becomes `round(x / s) s` with `s = max |x| / 127`.
+    """
     d = layout.trainable
     edges = list(accumulate(layout.sizes[: layout.trainable_tensors], initial=0))
     bytes_ = d + 4 * layout.trainable_tensors + _buffers(layout)
@@ -157,12 +162,12 @@ def int8(layout: Layout) -> Compress:
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """Returns a compression of some columns of the row as one of the whole row; the other columns are sent as 0.
+    """Turns a compression of some numbers of a model into one of the whole model; the other numbers are sent as 0.
 
     Args:
-        compress: of a row `[s]`.
-        columns: which numbers of the whole row these are, `[s]`, rising.
-        d: numbers of the whole row.
+        compress: The compression of s numbers.
+        columns: Indices of these numbers in the whole model, `[s]`, rising.
+        d: Length of the whole model.
     """
 
     def whole(part: Tensor) -> Tensor:
@@ -177,7 +182,10 @@ def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress
 
 
 def error_feedback(compress: Compress) -> Compress:
-    """What was dropped is kept by the client and added next time (Stich et al. 2018, Alg. 1): sent + kept = delta."""
+    """Returns the compression with error feedback (Stich et al. 2018, Alg. 1): sent + kept = delta.
+
+    The client keeps what was dropped and adds it to its next delta.
+    """
 
     def apply(uploads: Uploads) -> Compressed:
         whole = uploads.delta + uploads.own[RESIDUAL]
@@ -188,10 +196,10 @@ def error_feedback(compress: Compress) -> Compress:
 
 
 def find_largest(row: Tensor, k: int) -> Tensor:
-    """Mask `[d]` of the k entries of largest magnitude; ties go to the lower index; exactly k are kept.
+    """Returns a mask `[d]` of exactly k entries of largest magnitude; in a tie the lower index is kept.
 
-    For large d a strided sample gives a threshold that usually keeps at least k entries; if not, all entries are
-    searched. The exact choice is then made among the entries above the threshold, several times faster than among all.
+    For large d, a strided sample gives a threshold above which usually at least k entries lie; if not, all entries are
+    searched. The exact choice among the entries above the threshold is several times faster than among all.
     """
     d = len(row)
     if k >= d:

@@ -1,4 +1,4 @@
-"""Distillation at the server: students, teachers, and what the server's model learns from all uploads at once."""
+"""Distillation at the server: students, teachers, and how the server's model learns from all uploads at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedray.core.types import EVALUATED_ROWS, Net, State, Stats, Uploads
 from fedray.models.net import per_sample
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Students and teachers by torch, for every network.
+# Students and teachers computed by torch, for every network.
 
 
 def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`, without dropout and gradients."""
+    """Returns raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`, without dropout and gradients."""
     net.module.eval()
     views = net.layout.views(row)
     with torch.no_grad():
@@ -32,12 +32,12 @@ def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns a student at its start, as `StudentEngine.begin`.
+    """Returns the training function of a student at its start; this is `StudentEngine.begin`.
 
     Args:
-        net: its network.
-        start: where it starts, `[d]`.
-        teaching: what it learns.
+        net: The student's network.
+        start: The model from which the student starts, `[d]`.
+        teaching: The inputs and targets from which the student learns.
 
     Example:
         >>> from torch import nn
@@ -77,9 +77,9 @@ def loss_to_teachers(net: Net, out: Tensor, target: Tensor) -> Tensor:
     """Returns a student's loss on a batch: cross entropy to the teachers' probabilities, or half the squared error.
 
     Args:
-        net: the network.
-        out: raw outputs of the student, `[B, C]`.
-        target: probabilities or outputs of the teachers, `[B, C]`.
+        net: The student's network.
+        out: Raw outputs of the student, `[B, C]`.
+        target: Probabilities or outputs of the teachers, `[B, C]`.
     """
     if net.objective == "cross_entropy":
         return -(target * out.log_softmax(-1)).sum(-1).mean()
@@ -90,7 +90,7 @@ TORCH = StudentEngine(ask_model, begin_student)
 
 
 def use_torch(_net: Net) -> StudentEngine:
-    """Returns the engine that has every network."""
+    """Returns the torch engine, which can train every network."""
     return TORCH
 
 
@@ -105,13 +105,13 @@ def use_torch(_net: Net) -> StudentEngine:
 
 @dataclass(frozen=True)
 class Distil:
-    """How the student learns.
+    """The settings by which a student learns from its teachers.
 
     Attributes:
-        epochs: passes over the server's inputs.
-        lr: learning rate, above 0.
-        batch_size: inputs of a step.
-        temperature: T, above 0; below 1 it sharpens.
+        epochs: Number of passes over the server's inputs.
+        lr: Learning rate, above 0.
+        batch_size: Number of inputs per step.
+        temperature: T, above 0; below 1 it sharpens the teachers' probabilities.
     """
 
     epochs: int = 20
@@ -123,15 +123,15 @@ class Distil:
 def train_student(
     net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys, *, engine: StudentEngine = TORCH
 ) -> Tensor:
-    """Trains the student and returns its row `[d]`.
+    """Trains the student and returns its model `[d]`.
 
     Args:
-        net: the network of student and teachers.
-        how: how the student learns.
-        x: inputs without labels, `[n, ...]`.
-        teachers: `[S, d]`; the first is the start.
-        key: the address of the order of the inputs.
-        engine: computes teachers and student.
+        net: The network of the student and the teachers.
+        how: The settings by which the student learns.
+        x: Inputs without labels, `[n, ...]`.
+        teachers: The models of the teachers, `[S, d]`; the student starts from the first one.
+        key: The random key of the order of the inputs.
+        engine: The engine that computes the teachers and the student.
     """
     target = average_teachers(net, how, x, teachers, ask=engine.ask)
     train = engine.begin(net, teachers[0], Teaching(x, target, how.batch_size, "momentum"))
@@ -150,11 +150,11 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask:
     """Returns the target of the student, `[n, C]`: sharpened mean probabilities, or mean outputs.
 
     Args:
-        net: the network.
-        how: has the temperature.
-        x: inputs `[n, ...]`.
-        teachers: `[S, d]`.
-        ask: (network, model, inputs) -> raw outputs.
+        net: The network of the teachers.
+        how: The settings, with the temperature.
+        x: Inputs, `[n, ...]`.
+        teachers: The models of the teachers, `[S, d]`.
+        ask: Function from network, model and inputs to raw outputs.
 
     Example:
         >>> from torch import nn
@@ -178,26 +178,26 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask:
 # ---------------------------------------------------------------------------------------------------------------------
 # Ensemble distillation: the server's model learns from all uploads at once, on inputs that no client has.
 #
-# Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS
-# 2020, section 3. The student starts at what an inner server made of the uploads. The teacher is `softmax(mean_k
+# Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
+# section 3. The student starts from the model that an inner server makes of the uploads. The teacher is `softmax(mean_k
 # z_k(x))`, an average of logits, or `softmax(sum_k w_k(x) z_k(x))` with weights in proportion to the variance of a
-# client's logits over the classes (Cho et al. 2022). Adam at a cosine rate follows it; the student stays where the
-# score on the server's own rows was best. The uploads may be of several architectures, which then have a student each
-# and the same teacher.
+# client's logits over the classes (Cho et al. 2022). The student follows the teacher with Adam at a cosine rate. The
+# student with the best score on the server's own samples is kept. The uploads may have several architectures; then each
+# architecture has a student, and all students have the same teacher.
 
-CHECKED_STEPS = 100  # from one look at the server's rows to the next, as in the authors' code
+CHECKED_STEPS = 100  # steps from one score on the server's samples to the next, as in the authors' code
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """How the student learns.
+    """The settings by which a student learns from all uploads.
 
     Attributes:
-        steps: batches at most; 0: it stays where it starts.
-        lr: learning rate of Adam at the start, above 0; it falls to 0 along a cosine.
-        batch_size: inputs of a step.
-        patience: steps without a better score after which it stops.
-        teacher: `mean_logits` or `confidence`.
+        steps: Largest number of batches; with 0 the student stays at its start.
+        lr: Learning rate of Adam at the start, above 0; it falls to 0 along a cosine.
+        batch_size: Number of inputs per step.
+        patience: Number of steps without a better score after which the training stops.
+        teacher: How the uploads are combined: `mean_logits` or `confidence`.
     """
 
     steps: int = 10_000
@@ -208,12 +208,12 @@ class Fusion:
 
 
 class ServerRows(NamedTuple):
-    """What the server has of its own, as a network gets it.
+    """The server's own data, as a network receives them.
 
     Attributes:
-        inputs: without labels, `[n, ...]`; the student learns on them.
-        x: inputs with labels, `[v, ...]`; they say when it stops. There may be none.
-        y: their labels or targets, `[v, ...]`.
+        inputs: Inputs without labels, `[n, ...]`, on which the student learns.
+        x: Inputs with labels, `[v, ...]`, whose score decides when the training stops. There may be none.
+        y: The labels or targets of `x`, `[v, ...]`.
     """
 
     inputs: Tensor
@@ -222,12 +222,12 @@ class ServerRows(NamedTuple):
 
 
 class Student(NamedTuple):
-    """A student, and those of its teachers that have its architecture.
+    """A student, and those of its teachers that have the student's architecture.
 
     Attributes:
-        net: The network of both.
-        start: Where the student starts, `[d]`.
-        uploads: What clients have sent, `[S, d]`; there may be none.
+        net: The network of the student and of these teachers.
+        start: The model from which the student starts, `[d]`.
+        uploads: The models that clients have sent, `[S, d]`; there may be none.
 
     Example:
         >>> from torch import nn
@@ -244,13 +244,13 @@ class Student(NamedTuple):
 
 
 def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
-    """Returns the target of students, `[n, C]`: the uploads' joint probabilities, or mean outputs in a regression.
+    """Returns the students' target, `[n, C]`: the uploads' joint probabilities, or mean outputs in a regression.
 
     Args:
-        kind: `mean_logits` or `confidence`, which is for classes.
-        x: inputs `[n, ...]`.
-        students: with the uploads of each architecture; at least one upload in all.
-        engine_of: what computes the models of a network.
+        kind: `mean_logits`, or `confidence`, which is for classes only.
+        x: Inputs, `[n, ...]`.
+        students: The students of all architectures with their uploads; at least one upload in all.
+        engine_of: Function that gives the engine of a network.
     """
     net, dtype = students[0].net, students[0].start.dtype
     total, weights = torch.zeros(len(x), net.outputs, dtype=torch.float64), torch.zeros(len(x), 1, dtype=torch.float64)
@@ -268,14 +268,14 @@ def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engin
 def fuse_models(
     how: Fusion, students: Sequence[Student], *, rows: ServerRows, key: rng.Keys, engine_of: EngineOf = use_torch
 ) -> list[Tensor]:
-    """Trains the students one after another and returns the distilled row `[d]` of each.
+    """Trains the students one after another and returns the distilled model `[d]` of each.
 
     Args:
-        how: how a student learns.
-        students: with their teachers; all learn the answer of the ensemble of all of these.
-        rows: of the server.
-        key: the address of the order of the inputs, which is the same for all students.
-        engine_of: what computes the models of a network.
+        how: The settings by which a student learns.
+        students: The students with their uploads; all of them learn from the ensemble of all uploads.
+        rows: The data of the server.
+        key: The random key of the order of the inputs; the order is the same for all students.
+        engine_of: Function that gives the engine of a network.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
     return [
@@ -287,16 +287,16 @@ def fuse_models(
 def follow_teacher(
     net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys, engine: StudentEngine
 ) -> Tensor:
-    """Trains a student and returns its row `[d]`; normalization buffers stay as at the start, and dropout is off.
+    """Trains a student and returns its model `[d]`; normalization buffers stay as at the start, and dropout is off.
 
     Args:
-        net: its network.
-        how: how it learns.
-        start: where it starts, `[d]`.
-        target: what it aims at on the inputs of the server, `[n, C]`.
-        rows: of the server.
-        key: the address of the order of the inputs.
-        engine: computes it.
+        net: The student's network.
+        how: The settings by which the student learns.
+        start: The model from which the student starts, `[d]`.
+        target: The student's targets on the inputs of the server, `[n, C]`.
+        rows: The data of the server.
+        key: The random key of the order of the inputs.
+        engine: The engine that computes the student.
     """
     train = engine.begin(net, start, Teaching(rows.inputs, target, how.batch_size, "adam"))
     batches, has_labels = _deal_batches(how, len(target), key), len(rows.y) > 0
@@ -315,7 +315,7 @@ def follow_teacher(
 
 
 def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
-    """Batches of one order of all inputs after another."""
+    """Yields batches of all inputs in a random order, which is drawn again after each pass."""
     order = torch.empty(0, dtype=torch.int64)
     for step in range(1, how.steps + 1):
         if not len(order):
@@ -325,14 +325,14 @@ def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
 
 
 def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor, *, ask: Ask = ask_model) -> float:
-    """Accuracy of a model on labelled rows, or its loss below 0 in a regression; 0 without rows.
+    """Returns the accuracy of a model on labeled samples, or minus its loss in a regression; 0 without samples.
 
     Args:
-        net: its network.
-        row: the model, `[d]`.
-        x: network inputs, `[v, ...]`.
-        y: labels or targets, `[v, ...]`.
-        ask: computes its outputs.
+        net: The network of the model.
+        row: The numbers of the model, `[d]`.
+        x: Inputs of the network, `[v, ...]`.
+        y: Labels or targets, `[v, ...]`.
+        ask: Function from network, model and inputs to raw outputs.
     """
     if not len(y):
         return 0.0
@@ -346,12 +346,13 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 
 
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
-    """Makes an inner server whose new models go on to learn from the uploads that made them.
+    """Returns a server whose models learn, after the inner server's step, from the uploads of that step.
 
     Args:
-        base: the inner server.
-        rows: the rows of the state.
-        fuse: makes the next model of the inner server's and of the uploads, in the order of their clients.
+        base: The inner server, whose step comes first.
+        rows: The order of the models in the state.
+        fuse: Function that makes the next model from the inner server's model and the uploads, in the order of the
+            clients.
     """
     kept = keeping_server(base)
 
@@ -367,7 +368,7 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
 
 
 def keeping_server(base: Server) -> Server:
-    """Makes a server whose statistics hold the uploads too."""
+    """Returns a server whose statistics hold the single uploads, too."""
 
     def reduce(uploads: Uploads) -> Stats:
         return {**base.reduce(uploads), "uploads": keep_uploads(uploads, uploads.delta)}
@@ -379,12 +380,12 @@ FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, mode
 
 
 def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
-    """Trains a student of each network of a stack on all uploads together.
+    """Returns a function that trains one student for each network of a stack on all uploads together.
 
     Args:
-        nets: one for each part; their servers are `keeping_server`s.
-        rows: the rows of a part's state, the same of all parts.
-        fuse: makes the next models of those behind the servers' steps, and of all uploads.
+        nets: The network of each part; the parts' servers are `keeping_server`s.
+        rows: The numbering of the models in the state of a part, which is the same for all parts.
+        fuse: Function that makes the next models from all uploads and from the models after the servers' steps.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:
@@ -404,6 +405,6 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
 
 def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
-    """Returns the uploaded models of each row of the state, `[S, d]`, in the order of their clients."""
+    """Returns the uploaded models for each row of the state, `[S, d]`, in the order of the clients."""
     found = group_uploads(rows, stats["uploads"])
     return {row: torch.stack([before.models[row] + delta for _, delta in each]) for row, each in found.items()}

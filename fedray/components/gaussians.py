@@ -21,20 +21,20 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 # Servers that keep a distribution over the weights: FedAG's Gaussian, and FedBE's teachers.
 #
 # `gaussian_server` keeps the mean and the population variance of a model's uploads, and a sample of models that
-# answer. `teacher_server` goes on from there: a model's teachers are its mean, S samples, and the uploads. The
-# samples are drawn from N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat
-# Dirichlet weights (`dirichlet`). Buffers of normalization layers are never sampled: every sample has the mean's.
+# predict. `teacher_server` adds teachers: the mean of a model, S samples, and the uploads. The samples are drawn from
+# N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat Dirichlet weights
+# (`dirichlet`). Buffers of normalization layers are never sampled: every sample has those of the mean.
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which models answer.
+    """The sample of models that predict.
 
     Attributes:
-        kind: `bootstrap`, the uploads themselves, or `omc`, draws from N(mu, diag variance).
-        slots: how many, at most.
-        seeds: one for each world.
-        trainable: p, the numbers of a row that are drawn, from its start; buffers are the mean's.
+        kind: `bootstrap` takes the uploads themselves; `omc` draws from N(mu, diag variance).
+        slots: Largest number of models in the sample.
+        seeds: The seed of each world.
+        trainable: p; the first p numbers of a model are drawn, and the buffers after them are those of the mean.
     """
 
     kind: str
@@ -44,15 +44,17 @@ class Sampling:
 
 
 def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
-    """FedAG Alg. 1, eqs. 3-4: the mean of the uploads and their population variance, and a sample of models.
+    """Returns a server that keeps mean and population variance of the uploads, and a sample of models.
+
+    This is FedAG Alg. 1, eqs. 3-4.
 
     The state keeps `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` (0: an empty slot) and
-    `sample_client` `[M, slots]` (its `Flight.sender`; -1: nobody). The mean is that of `mean`, bit for bit.
+    `sample_client` `[M, slots]` (the upload's `Flight.sender`; -1: nobody). The mean equals that of `mean` bit for bit.
 
     Args:
-        rows: the rows of the state.
-        sampling: which models answer.
-        weighting: of the uploads.
+        rows: The order of the models in the state.
+        sampling: The sample of models that predict.
+        weighting: How the uploads are weighted.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -87,7 +89,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
-    """Returns the sample whose members are the uploads; a model that nobody trained keeps the one it had."""
+    """Returns the sample whose members are the uploads; a model that nobody trained keeps its old sample."""
     sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
     for row, each in group_uploads(rows, stats["uploads"]).items():
         sample[row], weight[row], client[row] = 0.0, 0.0, -1
@@ -98,7 +100,7 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
 
 
 def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
-    """Returns the sample whose members are drawn from N(mu, diag variance), by address; buffers are the mean's."""
+    """Returns the sample whose members are drawn from N(mu, diag variance); the buffers are those of the mean."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
     each, p = len(sample) // len(how.seeds), how.trainable
     for row in torch.nonzero(trained).flatten().tolist():
@@ -115,12 +117,12 @@ Follow = Callable[[int, int, int, Tensor], Tensor]  # (world, model, round, teac
 
 @dataclass(frozen=True)
 class TeacherSampler:
-    """How FedBE's samples are drawn.
+    """The way in which FedBE's samples are drawn.
 
     Attributes:
-        kind: gaussian or dirichlet.
-        number: S.
-        trainable: p, the numbers of a row that are sampled, from its start.
+        kind: `gaussian` or `dirichlet`.
+        number: S, the number of samples.
+        trainable: p; the first p numbers of a model are sampled.
 
     Example:
         >>> sampler = TeacherSampler("dirichlet", number=2, trainable=1)
@@ -134,13 +136,13 @@ class TeacherSampler:
     trainable: int
 
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
-        """Draws S samples `[S, d]`.
+        """Draws S models, `[S, d]`.
 
         Args:
-            key: addresses `[S]`.
-            mean: `[d]`.
-            variance: `[d]`.
-            uploads: `[n, d]`.
+            key: Random key of each draw, `[S]`.
+            mean: Mean of the uploads, `[d]`.
+            variance: Variance of the uploads, `[d]`.
+            uploads: The uploaded models, `[n, d]`.
         """
         out = mean.repeat(self.number, 1)
         part = slice(0, self.trainable)
@@ -155,17 +157,17 @@ class TeacherSampler:
 
 
 def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
-    """Returns the mean, its teachers, and the next model that `follow` makes of them.
+    """Returns a server that makes teachers of the mean, and the next model of the teachers (`follow`).
 
-    The state keeps what the inner server keeps, `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`
-    (0: an empty place).
+    The state keeps the tensors of the inner server, `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S +
+    n]` (0: no teacher in this position).
 
     Args:
-        base: `gaussian_server` with the uploads as its sample of n slots.
-        rows: the rows of the state.
-        seeds: one for each world.
-        sampler: of the S samples.
-        follow: makes the next model of the teachers.
+        base: A `gaussian_server` whose sample holds the uploads, in n slots.
+        rows: The order of the models in the state.
+        seeds: The seed of each world.
+        sampler: The sampler of the S models.
+        follow: Function that makes the next model from the teachers.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -196,7 +198,7 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
 
 
 def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
-    """The next model is one of the S samples."""
+    """Returns a `Follow` that takes one of the S samples at random as the next model."""
 
     def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
         return teachers[1 + int(rng.keys(seeds[world], "fedbe next", t, model) % np.uint64(number))]
@@ -207,28 +209,29 @@ def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
 # ---------------------------------------------------------------------------------------------------------------------
 # Variational training of Gaussians over weights: a client's posterior beside its copy of the global prior.
 #
-# A row is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/weights.py`); `softplus(rho)` is
-# the standard deviation.
+# A model is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/weights.py`); `softplus(rho)` is the
+# standard deviation.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
-Moments = tuple[Tensor, Tensor]  # of Adam, or the velocity of SGD and nothing; `[2 p]` each
+Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of SGD and zeros; `[2 p]` each
 
 
 class Slopes(NamedTuple):
-    """Gradients of `KL(q || w)` for two Gaussians `[mean, rho]`, `[2 p]` each."""
+    """Gradients of `KL(q || w)` in q and in w, for two Gaussians `[mean, rho]`, `[2 p]` each."""
 
     own: Tensor
     prior: Tensor
 
 
 def differentiate_divergence(own: Tensor, prior: Tensor) -> Slopes:
-    """Gradients of `KL(q || w)`, summed over independent numbers, for q and for w.
+    """Returns the gradients of `KL(q || w)`, summed over independent numbers, in q and in w.
 
-    With sigma and tau their standard deviations it is `log(tau / sigma) + (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
+    With the standard deviations sigma of q and tau of w, the divergence is `log(tau / sigma) + (sigma^2 + (mu - nu)^2)
+    / (2 tau^2) - 1/2`.
 
     Args:
-        own: q, means mu and rhos, `[2 p]`.
-        prior: w, means nu and rhos, `[2 p]`.
+        own: q: its means mu and its rhos, `[2 p]`.
+        prior: w: its means nu and its rhos, `[2 p]`.
 
     Example:
         Two Gaussians that differ in their means alone, by one standard deviation: log 2.
@@ -244,28 +247,29 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> Slopes:
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
-    """Returns the gradient of `KL(q || w)` for q alone, `[2 p]`; 0 where q is w, to the bit.
+    """Returns the gradient of `KL(q || w)` in q alone, `[2 p]`; exactly 0 where q equals w.
 
     Args:
-        own: q, means and rhos, `[2 p]`.
-        other: means of w, `[p]`.
-        tau: standard deviations of w, `[p]`.
+        own: q: its means and rhos, `[2 p]`.
+        other: Means of w, `[p]`.
+        tau: Standard deviations of w, `[p]`.
     """
     mean, sigma, slope = _read_gaussian(own)
     return torch.cat([(mean - other) / tau / tau, (sigma / tau / tau - 1.0 / sigma) * slope], dim=-1)
 
 
 def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
-    """Steps of a client's posterior q against its prior w, and of w towards q.
+    """Returns the steps of a client's posterior q against its prior w, and of w towards q.
 
-    Every step moves q by the gradient of the loss at a draw from q, and of `zeta / n KL(q || w)`; every one of
-    `personal_steps` then moves w by the gradient of that divergence. Both have an optimizer of their own.
+    Every step moves q by the gradient of the loss at a draw from q and of `zeta / n KL(q || w)`. After every
+    `personal_steps` of them, one step moves w by the gradient of that divergence. Each of the two has an optimizer of
+    its own.
 
     Args:
-        local: the optimizer, SGD with its momentum or Adam; the learning rate is the round's.
-        zeta: weight of the divergence, at least 0; n are the client's training rows.
-        personal_steps: steps of q for one of w, at least 1.
-        p: weights of the network.
+        local: The optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
+        zeta: Weight of the divergence, at least 0; n is the number of the client's training samples.
+        personal_steps: Number of steps of q per step of w, at least 1.
+        p: Number of weights of the network.
     """
 
     def init(parameters: Tensor) -> tuple[Moments, Moments]:
@@ -291,10 +295,10 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
 
 def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
-    """Returns a row `[..., d]` with a draw from the Gaussian `[mean, rho]` of its first numbers in the mean's place.
+    """Returns a model `[..., d]` in which a draw from the Gaussian `[mean, rho]` replaces the mean.
 
     Args:
-        parameters: The row.
+        parameters: The model, which begins with mean and rho.
         noise: Standard normal numbers, `[..., p]`.
     """
     p = noise.shape[-1]
@@ -303,10 +307,10 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
-    """Makes a server whose next models have the prior as a Gaussian of their own, for new clients.
+    """Returns a server whose next models have the prior as their own Gaussian, too, for new clients.
 
     Args:
-        server: of the prior; nothing is sent of the clients' own Gaussians.
+        server: The server of the prior; the clients' own Gaussians are not sent.
         p: weights of the network.
     """
 
@@ -319,12 +323,12 @@ def answer_with_prior(server: Server, p: int) -> Server:
 
 
 def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tuple[Tensor, Moments]:
-    """Returns the factor of the learning rate in an optimizer's step, and what the optimizer remembers.
+    """Returns an optimizer's step before the learning rate is applied, and the optimizer's new memory.
 
     Args:
-        local: The optimizer, SGD with its momentum or Adam.
+        local: The settings with the optimizer, SGD with its momentum or Adam.
         slope: The gradient.
-        moments: What it remembers, 0 at first.
+        moments: The memory of the optimizer, 0 at first.
         count: Number of the step, from 1.
     """
     first, second = moments
@@ -337,7 +341,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Means, standard deviations, and the slopes of these in rho, `[p]` each."""
+    """Returns means, standard deviations, and the derivatives of the latter in rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -345,16 +349,16 @@ def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitioned variational inference: local training against the cavity, the clients' factors, and their product.
 #
-# A row is `[mean, rho, linear, precision, is_prior]` (`models/weights.py`). The natural parameters of a Gaussian
-# are `[mean / sigma^2, 1 / sigma^2]`; those of a product of Gaussians, and of factors `exp(linear w - precision w^2 /
-# 2)`, are the sum of theirs.
+# A model is `[mean, rho, linear, precision, is_prior]` (`models/weights.py`). The natural parameters of a Gaussian are
+# `[mean / sigma^2, 1 / sigma^2]`. Those of a product are the sum of those of its Gaussians and of its factors
+# `exp(linear w - precision w^2 / 2)`.
 
-LEAST = 1e-6  # precision that stands for one that is not above 0, as MIN_PRECISION in MattAshman/pvi
+LEAST = 1e-6  # replaces a precision that is not above 0, as MIN_PRECISION in MattAshman/pvi
 NATURAL = "natural"  # the posterior's natural parameters in the state
 
 
 class _Learned(NamedTuple):
-    """What local training remembers: the optimizer's memory, and the cavity's means and deviations, `[p]` each."""
+    """The memory of local training: that of the optimizer, and the cavity's means and deviations, `[p]` each."""
 
     moments: Moments
     mean: Tensor
@@ -362,13 +366,13 @@ class _Learned(NamedTuple):
 
 
 def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
-    """Natural parameters `[..., 2 p]` of Gaussians of mean and rho, `[..., p]` each; float64."""
+    """Returns the natural parameters `[..., 2 p]` of Gaussians of mean and rho, `[..., p]` each; float64."""
     precision = softplus(rho.double()).square().reciprocal()
     return torch.cat([mean.double() * precision, precision], dim=-1)
 
 
 def from_natural(natural: Tensor) -> Tensor:
-    """Mean and rho `[..., 2 p]` of natural parameters; a precision below `LEAST` is taken for that."""
+    """Returns mean and rho `[..., 2 p]` of natural parameters; a precision below `LEAST` is replaced by `LEAST`."""
     linear, precision = natural.chunk(2, dim=-1)
     precision = precision.clamp(min=LEAST)
     sigma = precision.rsqrt()
@@ -376,12 +380,12 @@ def from_natural(natural: Tensor) -> Tensor:
 
 
 def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Natural parameters `[..., 2 p]` of the posterior that rows `[..., d]` stand for; float64.
+    """Returns the natural parameters `[..., 2 p]` of the posterior that models `[..., d]` describe; float64.
 
     Args:
-        rows: Models.
-        prior: Precision of the prior, which the posterior is until it was learned.
-        p: Weights of the network.
+        rows: The models, `[..., d]`.
+        prior: Precision of the prior. A posterior that was never trained equals the prior.
+        p: Number of weights of the network.
     """
     learned = to_natural(rows[..., :p], rows[..., p : 2 * p])
     first = torch.cat([torch.zeros_like(learned[..., :p]), torch.full_like(learned[..., :p], prior)], dim=-1)
@@ -389,14 +393,14 @@ def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
 
 
 def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Natural parameters `[..., 2 p]` of the posterior without the client's own factor; float64.
+    """Returns the natural parameters `[..., 2 p]` of the posterior without the client's own factor; float64.
 
-    A precision below `LEAST` is taken for that; the linear term stays.
+    A precision below `LEAST` is replaced by `LEAST`; the linear term stays.
 
     Args:
-        rows: Models as the clients receive them, with their own factors, `[..., d]`.
+        rows: The models as clients receive them, each with the client's own factor, `[..., d]`.
         prior: Precision of the prior.
-        p: Weights of the network.
+        p: Number of weights of the network.
 
     Example:
         A posterior N(1, 1/4) of which the client's own factor has a precision of 3 and a linear term of 4: without it,
@@ -412,12 +416,14 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
 
 
 def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
-    """Steps of a client's posterior q by the gradient of `E_q[loss] + KL(q || cavity) / n`, the loss at a draw from q.
+    """Returns the steps of a client's posterior q against the cavity.
+
+    They follow the gradient of `E_q[loss] + KL(q || cavity) / n`, with the loss at a draw from q.
 
     Args:
-        local: The optimizer, SGD with its momentum or Adam; the learning rate is the round's.
+        local: The optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
         prior: Precision of the prior.
-        p: Weights of the network.
+        p: Number of weights of the network.
     """
 
     def init(parameters: Tensor) -> _Learned:
@@ -437,16 +443,16 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns what clients send and keep after training (`Finish`): the change of their factors.
+    """Returns a function (`Finish`) that makes what clients send and keep after training: changed factors.
 
-    With D the change of the posterior's natural parameters in local training, the first 2 p numbers change by
-    `sent D`, and the client's factor by `kept D`. With PVI both are the damping.
+    D is the change of the posterior's natural parameters in local training. The first 2 p numbers of the model change
+    by `sent D`, and the client's factor changes by `kept D`. In PVI both shares are the damping.
 
     Args:
-        kept: Share of the change by which the factor changes, at least 0.
-        sent: Share of the change that is sent, above 0.
+        kept: Share of D by which the client's factor changes, at least 0.
+        sent: Share of D that is sent, above 0.
         prior: Precision of the prior.
-        p: Weights of the network.
+        p: Number of weights of the network.
     """
 
     def finish(start: Tensor, final: Tensor) -> Tensor:
@@ -458,15 +464,16 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 
 
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
-    """The posterior is the prior times all factors: what clients send is added to its natural parameters.
+    """Returns a server whose posterior is the prior times all factors of the clients.
 
-    These are kept in the state, in float64, as they are; where a precision is not above 0, the model has `LEAST`.
+    What clients send is added to the posterior's natural parameters, which the state keeps unchanged in float64. Where
+    a precision is not above 0, the model has `LEAST` instead.
 
     Args:
-        base: The mean, of which float buffers are.
-        rows: The rows of the state.
+        base: The averaging server, which gives the float buffers.
+        rows: The order of the models in the state.
         prior: Precision of the prior.
-        p: Weights of the network.
+        p: Number of weights of the network.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -480,20 +487,21 @@ def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
 
 
 def make_prior(number: int, prior: float, p: int) -> Tensor:
-    """Natural parameters of the prior N(0, 1 / prior) in so many rows, `[number, 2 p]`; float64."""
+    """Returns the natural parameters of the prior N(0, 1 / prior) for a number of models, `[number, 2 p]`; float64."""
     natural = torch.zeros(number, 2 * p, dtype=torch.float64)
     natural[:, p:] = prior
     return natural
 
 
 def place_posteriors(state: State, after: State, natural: Tensor, trained: Tensor) -> State:
-    """Returns the next state, in which trained models have new Gaussians and are no prior any more.
+    """Returns the next state, in which trained models have new Gaussians and are no longer marked as the prior.
 
     Args:
-        state: Before the server's step.
-        after: Behind that of the mean, of which float buffers are.
-        natural: The posteriors' natural parameters, `[R K, 2 p]` float64; where nobody trained they are as before.
-        trained: Which models were trained, `[R K]`.
+        state: The state before the server's step.
+        after: The state after the step of the averaging server; float buffers are taken from it.
+        natural: Natural parameters of the posteriors, `[R K, 2 p]` float64; those of models that nobody trained are
+            unchanged.
+        trained: Whether each model was trained, `[R K]`.
     """
     p, trained = natural.shape[1] // 2, trained[:, None]
     models = torch.where(trained, after.models, state.models)
@@ -503,13 +511,13 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the networks that answer: S draws from the Gaussian of each model, or with S = 0 the mean weights.
+    """Returns the networks that predict: S draws from the Gaussian of each model, or with S = 0 the mean weights.
 
     Args:
-        state: Has K models in each world, `[R K, d]`.
-        seeds: One for each world.
-        draws: S.
-        p: Weights of the network.
+        state: The state, with K models in each world, `[R K, d]`.
+        seeds: The seed of each world.
+        draws: S, the number of draws from each model.
+        p: Number of weights of the network.
     """
     models = len(state.models) // len(seeds)
     if draws == 0:
@@ -525,18 +533,18 @@ def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # IVON-ADMM: steps of the optimizer IVON for a client's Gaussian, and the server's step of ADMM between Gaussians.
 #
-# A row is that of PVI: `[mean, rho, linear, precision, is_prior]`. The client's factor
-# `exp(linear w - precision w^2 / 2)` is minus its duals: with those of the paper, v = -linear and V = -precision.
+# A model is that of PVI: `[mean, rho, linear, precision, is_prior]`. The client's factor `exp(linear w - precision w^2
+# / 2)` is minus its duals: with those of the paper, v = -linear and V = -precision.
 
 SITES = "sites"  # the product of all clients' factors in the state, by natural parameters
 
 
 class Weights(NamedTuple):
-    """What weighs the terms of a client's objective against each other.
+    """The weights of the terms of a client's objective.
 
     Attributes:
-        penalty: rho, of the divergence from the received Gaussian, above 0.
-        temperature: tau, by which the losses of all rows are divided, above 0.
+        penalty: rho, the weight of the divergence from the received Gaussian, above 0.
+        temperature: tau, by which the losses of all samples are divided, above 0.
         prior: S_0, the precision of the prior, above 0.
     """
 
@@ -546,13 +554,13 @@ class Weights(NamedTuple):
 
 
 class _LearnedVariance(NamedTuple):
-    """What local training remembers, `[p]` each.
+    """The memory of local training, `[p]` each.
 
     Attributes:
         momentum: Running mean of the gradients, 0 at first.
-        precision: S, of the client's Gaussian.
-        center: Mean of the received one.
-        received: S_g, its precision.
+        precision: S, the precision of the client's Gaussian.
+        center: Mean of the received Gaussian.
+        received: S_g, the precision of the received Gaussian.
     """
 
     momentum: Tensor
@@ -562,16 +570,16 @@ class _LearnedVariance(NamedTuple):
 
 
 def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Transform:
-    """Steps of a client's Gaussian q by IVON; the loss is taken at a draw from q.
+    """Returns the steps of a client's Gaussian q by IVON, with the loss at a draw from q.
 
-    They lead to the least `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. A
-    precision stays above 0: a step multiplies it by `1 + y + y^2 / 2`. At a learning rate of 0 nothing changes.
+    They minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. A precision stays
+    above 0, because a step multiplies it by `1 + y + y^2 / 2`. At a learning rate of 0 nothing changes.
 
     Args:
-        weights: Of the objective.
+        weights: The weights of the terms of the objective.
         beta1: Share of earlier gradients in the running mean, in [0, 1).
         beta2: Share of the earlier curvature in the running mean, in (0, 1]; with 1 the precision stays.
-        p: Weights of the network.
+        p: Number of weights of the network.
 
     Source: Shen, Daheim, Cong, et al., *Variational Learning is Effective for Large Deep Networks*, ICML 2024, Alg. 1.
     """
@@ -603,12 +611,12 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """alpha, the share of the prior and all factors in the next posterior: `1 / (1 + rho N)` with `admm`.
+    """Returns alpha, the share of the prior and all factors in the next posterior: `1 / (1 + rho N)` with `admm`.
 
     Args:
-        step: alpha itself, in (0, 1], or the word.
-        penalty: rho.
-        clients: N.
+        step: alpha itself, in (0, 1], or the word `admm`.
+        penalty: rho, the weight of the divergence.
+        clients: N, the number of clients.
 
     Example:
         The share of the prior and the factors in the posterior, for ten clients and a penalty of 0.2.
@@ -620,18 +628,20 @@ def find_server_step(step: float | Literal["admm"], penalty: float, clients: int
 
 
 def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:
-    """The posterior is `(1 - alpha)` times the mean of the clients' ones, and alpha times the prior with all factors.
+    """Returns a server that joins the clients' posteriors with the prior and all factors, by the share alpha.
 
-    So it is in natural parameters, which the state keeps in float64 beside the product of all factors. Clients send by
-    what theirs differ from those of the posterior. Where a precision is not above 0, the model has `LEAST`.
+    In natural parameters, the posterior is `(1 - alpha)` times the mean of the clients' posteriors plus alpha times the
+    prior with all factors. The state keeps it in float64, beside the product of all factors. A client sends the
+    difference of its natural parameters from those of the posterior. Where a precision is not above 0, the model has
+    `LEAST` instead.
 
     Args:
-        base: The mean, of which float buffers are.
-        rows: The rows of the state.
-        alpha: In (0, 1].
-        kept: Share of what a client sends by which its factor changes.
+        base: The averaging server, which gives the float buffers.
+        rows: The order of the models in the state.
+        alpha: Share of the prior and all factors, in (0, 1].
+        kept: Share of a client's upload by which the client's factor changes.
         prior: Precision of the prior.
-        p: Weights of the network.
+        p: Number of weights of the network.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Changes of the local gradient that methods are composed of: sharpness-aware ones, and layers that take turns."""
+"""Changes of the local gradient: sharpness-aware minimization, layers that train in turns, a contrastive loss."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch.nn import functional
 
 from fedray.core.method import LocalLoss, LossContext, StepContext, Transform, find_placing, start_empty
 
-_TINY = 1e-12  # under the norm of a gradient that may be 0
+_TINY = 1e-12  # smallest divisor, for the norm of a gradient that is 0
 
 
 def sharpness_aware(rho: float) -> Transform:
-    """Returns the gradient at `w + rho g / |g|` instead of the gradient g at w.
+    """Returns a transformation that takes the gradient at `w + rho g / |g|` instead of the gradient g at w.
 
     Source: Foret, Kleiner, Mobahi, Neyshabur, *Sharpness-Aware Minimization*, ICLR 2021, equations 2 and 3.
 
     Args:
-        rho: radius of the neighborhood, at least 0.
+        rho: Radius of the neighborhood, at least 0.
     """
 
     def update(
@@ -32,10 +32,10 @@ def sharpness_aware(rho: float) -> Transform:
 
 
 def chain(*rules: Transform | None) -> Transform | None:
-    """Transformations one after another, the first one on the data's gradient; None where there is none.
+    """Joins transformations one after another, the first one on the gradient of the data; None if all are None.
 
     Raises:
-        BadInput: Two of them say where a step takes its gradient.
+        BadInput: Two of them choose where a step takes its gradient.
     """
     known = [rule for rule in rules if rule is not None]
     if len(known) < 2:
@@ -58,13 +58,13 @@ def chain(*rules: Transform | None) -> Transform | None:
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:
-    """SGD that trains the head first, and in the last epochs everything but the head.
+    """Returns SGD that trains the head first, and in the last epochs everything but the head.
 
     Args:
-        head: which parameters belong to the head, `[p]`.
-        body: epochs of the body, at most `epochs`; it has at least one step.
-        epochs: epochs of a local training.
-        momentum: of SGD, 0 to 1; what rests has none.
+        head: Mask of the parameters that belong to the head, `[p]`.
+        body: Number of last epochs in which the body trains, at most `epochs`; it has at least one step.
+        epochs: Number of epochs of a local training.
+        momentum: Momentum of SGD, 0 to 1; parameters that do not train have none.
 
     Example:
         >>> import torch
@@ -84,18 +84,20 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A loss that compares features: those of the broadcast model are near, those of the client's model before are far.
+# A loss that compares features: near those of the broadcast model, and far from those of the client's previous model.
 
 
 def contrast_models(mu: float, temperature: float) -> LocalLoss:
-    """The network's loss plus `mu` times `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`.
+    """Returns the network's loss plus `mu` times a contrastive loss of features (MOON).
 
-    Here s is the cosine of the angle between two features.
+    The contrastive loss is `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`. Here s is the
+    cosine of the angle between two features. They are z of the trained model, z_glob of the broadcast model, and z_prev
+    of the client's previous model.
 
     Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
 
     Args:
-        mu: weight of the comparison, at least 0.
+        mu: Weight of the contrastive loss, at least 0.
         temperature: tau, above 0.
 
     Example:

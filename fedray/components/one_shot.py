@@ -1,4 +1,4 @@
-"""Servers of clients that send once: Fisher information, modes of the product of posteriors, samples of posteriors."""
+"""Servers for clients that send once: Fisher information, modes of a product of posteriors, posterior samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedray.core.sums import Counts, check_finite, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A server that weighs every number of an upload by how much its client's data say about it (FedFisher).
+# A server that weights every number of an upload by the information of the client's data about it (FedFisher).
 #
 # Sources: Matena, Raffel, *Merging Models with Fisher-Weighted Averaging*, NeurIPS 2022 (the closed form);
 # Jhunjhunwala, Wang, Joshi, *FedFisher*, AISTATS 2024 (the steps towards it).
@@ -36,18 +36,18 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 
 LEAST = 1e-12  # mean curvature below which a number counts as unknown: exact sums have a resolution of 5e-20
 
-Score = Callable[[int, Tensor], float]  # (world, model [d]) -> how well it does on the server's rows; higher is better
-Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> what is subtracted, `[d]`
+Score = Callable[[int, Tensor], float]  # (world, model [d]) -> score on the server's samples; higher is better
+Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> change that is subtracted from the model, `[d]`
 
 
 class Descent(NamedTuple):
-    """How a server goes towards an optimum that it knows, to stay where its own rows say that the model is best.
+    """The steps of a server towards a known optimum; the server keeps the model that is best on its own samples.
 
     Attributes:
-        steps: How many steps it makes.
-        each: Steps from one look at the server's rows to the next.
-        start: Makes the optimizer, without memory.
-        score: How well a model does; None: the last one stays.
+        steps: Number of steps.
+        each: Number of steps from one score on the server's samples to the next.
+        start: Function that makes the optimizer, with an empty memory.
+        score: Function that scores a model; None means that the last model is kept.
     """
 
     steps: int
@@ -57,13 +57,13 @@ class Descent(NamedTuple):
 
 
 def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
-    """Returns the model `[d]` behind the steps, or the first one of the best score among the start and those looked at.
+    """Returns the model `[d]` after all steps, or, with scores, the first of the best among the scored models.
 
     Args:
-        how: which steps.
-        start: where they begin, `[d]` float64.
-        gradient: of what is minimized, at a model.
-        world: whose rows the server looks at.
+        how: The number of steps, the optimizer and the score. The start is scored, too.
+        start: The model from which the steps begin, `[d]` float64.
+        gradient: Function that gives the gradient of the objective at a model.
+        world: Number of the world whose samples at the server give the score.
     """
     now, step = start, how.start()
     best, most = start, -math.inf if how.score is None else how.score(world, start)
@@ -76,11 +76,11 @@ def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], w
 
 
 def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
-    """Adam with beta 0.9 and 0.999 (Kingma, Ba 2015), as the code of FedBEns has it.
+    """Returns Adam with beta 0.9 and 0.999 (Kingma, Ba 2015), as in the code of FedBEns.
 
     Args:
-        lr: its learning rate.
-        eps: what is added to the root.
+        lr: Learning rate.
+        eps: Number that is added to the root.
     """
 
     def start() -> Step:
@@ -101,7 +101,7 @@ def summing_adam(lr: float) -> Callable[[], Step]:
     """Returns the optimizer of FedFisher's code: Adam whose memories are sums, `m <- 0.9 m + g`, `v <- 0.99 v + g^2`.
 
     Args:
-        lr: its learning rate.
+        lr: Learning rate.
     """
 
     def start() -> Step:
@@ -120,16 +120,17 @@ def summing_adam(lr: float) -> Callable[[], Step]:
 def fisher_mean(
     rows: Rows, weighting: Weighting = "uniform", damping: float = 0.0, how: Descent | None = None
 ) -> Server:
-    """`w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)` in each number, or steps from the mean towards it.
+    """Returns a server that averages uploads with curvatures as weights, in each number of the model.
 
-    Numbers whose mean curvature is below `LEAST` are averaged with the weights p_k alone, and so are float buffers,
-    which have none. With an infinite damping all are.
+    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`, or the end of steps from the mean
+    towards it. Numbers whose mean curvature is below `LEAST` are averaged with the weights p_k alone, and so are float
+    buffers, which have no curvature. With an infinite damping all numbers are.
 
     Args:
-        rows: the rows of the state.
-        weighting: makes p_k: uniform, or examples (n_k / n).
-        damping: is added to every F_k, at least 0.
-        how: how the server goes there; None: at once.
+        rows: The order of the models in the state.
+        weighting: The weights p_k: `uniform`, or `examples` (n_k / n).
+        damping: Number that is added to every F_k, at least 0.
+        how: The steps from the mean towards the result; None means that the result is taken directly.
 
     Example:
         The first client is three times as sure of the first number as the second one, and equally of the second number.
@@ -183,10 +184,9 @@ def fisher_mean(
 #
 # Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, Alg. 1.
 #
-# Client k ends at a local optimum w_km from each of M starts. Its posterior is taken for the mixture, with equal
+# Client k ends at a local optimum w_km from each of M starts. Its posterior is approximated by a mixture, with equal
 # weights, of the Gaussians with these means and the precisions `P_km = n_k F_km / T + c` (Laplace). The global
-# posterior is in proportion to the product of all of them, in which the prior of precision c_0 and mean 0 counts
-# once:
+# posterior is in proportion to the product of all mixtures, in which the prior of precision c_0 and mean 0 counts once:
 #
 #     log p(w) = sum_k log sum_m N(w; w_km, 1 / P_km) + (N - 1) c_0 / 2 |w|^2
 
@@ -197,10 +197,10 @@ class SentMode(NamedTuple):
     """An upload of a client.
 
     Attributes:
-        client: Its id.
-        mode: Which of the M models it has trained.
-        model: Where it has ended, `[d]`.
-        curvature: The diagonal of the Fisher there, summed over its rows, `[d]`.
+        client: Id of the client.
+        mode: Number of the trained model, among the M of the client.
+        model: The trained model, `[d]`.
+        curvature: Diagonal of the Fisher matrix at the trained model, summed over the client's samples, `[d]`.
     """
 
     client: int
@@ -214,10 +214,10 @@ class Mixtures:
     """The posteriors of N clients, of at most M modes each.
 
     Attributes:
-        mean: local optima, `[N, M, p]` float64; any number where there is none.
-        sure: their precisions, `[N, M, p]`, above 0.
-        there: which of them there are, `[N, M]`; every client has one at least.
-        prior: c_0, the precision of the prior that is in all of them.
+        mean: Local optima, `[N, M, p]` float64; any number where there is no mode.
+        sure: Precisions of the modes, `[N, M, p]`, above 0.
+        there: Which modes exist, `[N, M]`; every client has at least one.
+        prior: c_0, the precision of the prior that every client's posterior contains.
     """
 
     mean: Tensor
@@ -227,12 +227,12 @@ class Mixtures:
 
     @cached_property
     def pulls(self) -> Tensor:
-        """Precisions times optima, `[N, M, p]`."""
+        """Returns precisions times optima, `[N, M, p]`."""
         return self.sure * self.mean
 
     @cached_property
     def heights(self) -> Tensor:
-        """Logarithms of the weighted densities at 0, `[N, M]`, without the power of 2 pi; -inf: no mode."""
+        """Returns the logarithms of the weighted densities at 0, `[N, M]`, without the power of 2 pi; -inf: no mode."""
         height = (
             0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1) - self.there.sum(1, keepdim=True).double().log()
         )
@@ -240,7 +240,7 @@ class Mixtures:
 
     @property
     def surplus(self) -> float:
-        """The precision of the priors that the product has beside the first one."""
+        """Returns the precision of the surplus priors: the product contains N priors, of which one should count."""
         return (len(self.mean) - 1) * self.prior
 
 
@@ -248,8 +248,8 @@ def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the share of each mode in its client's density at w, `[N, M]`, and log p(w) up to a constant.
 
     Args:
-        known: the posteriors.
-        w: `[p]` float64.
+        known: The posteriors of the clients.
+        w: The weights at which the densities are computed, `[p]` float64.
     """
     each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
@@ -259,28 +259,28 @@ def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
     """Returns the gradient of -log p at w, `[p]`.
 
     Args:
-        known: the posteriors.
-        w: `[p]` float64.
+        known: The posteriors of the clients.
+        w: The weights at which the gradient is computed, `[p]` float64.
     """
     sure, pull = _add_up(known, weigh_modes(known, w)[0])
     return sure * w - pull
 
 
 def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the precision of the product with these shares of the modes, and that times its mean, `[p]` each."""
+    """Returns, for these shares of the modes, the product's precision, and its precision times its mean, `[p]` each."""
     sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
     return sure - known.surplus, pull
 
 
 def climb(known: Mixtures, w: Tensor) -> Tensor:
-    """Climbs from w to a mode of p, `[p]`: log p never falls on the way.
+    """Climbs from w to a mode of p and returns the mode, `[p]`; log p never falls on the way.
 
-    With the shares r_km of w, `sum r P (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2` touches -log p from above (EM); its
-    minimum is next.
+    With the shares r_km at w, `sum r P (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2` touches -log p from above (EM). The
+    minimum of that function is the next w.
 
     Args:
-        known: the posteriors; the precisions of all clients are above that of the prior.
-        w: `[p]`.
+        known: The posteriors of the clients; their precisions are above that of the prior.
+        w: The weights from which the climb starts, `[p]`.
 
     Example:
         Two clients of one Gaussian each: the product's mode is the mean by precision.
@@ -302,13 +302,13 @@ def climb(known: Mixtures, w: Tensor) -> Tensor:
 
 
 class Laplace(NamedTuple):
-    """How uploads become Gaussians.
+    """The settings by which uploads become Gaussians.
 
     Attributes:
         temperature: T, above 0.
-        precision: c, what every client adds to the curvature of its rows, above 0.
-        prior: c_0, at most c.
-        trainable: p, the numbers of a row that have a posterior; those behind are averaged.
+        precision: c, the number that every client adds to the curvature of its samples, above 0.
+        prior: c_0, the precision of the prior, at most c.
+        trainable: p; the first p numbers of a model have a posterior, and the numbers after them are averaged.
     """
 
     temperature: float
@@ -320,7 +320,7 @@ class Laplace(NamedTuple):
         """Returns the posteriors of the clients of one world.
 
         Args:
-            sent: what they have sent; at least one upload.
+            sent: The uploads of these clients, at least one.
         """
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
@@ -333,14 +333,16 @@ class Laplace(NamedTuple):
 
 
 def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Descent | None = None) -> Server:
-    """Each of the M models of a world goes on from the median of its uploads to a mode of the product.
+    """Returns a server that moves each of the M models of a world to a mode of the product of posteriors.
+
+    A model starts from the median of its uploads.
 
     Args:
-        rows: the rows of the state.
-        weighting: by examples, the curvature of client k counts n_k times; uniform: as often for all of a world,
-            the mean of their n_k.
-        laplace: how uploads become Gaussians.
-        how: the steps by which a model goes there; None: it goes to the mode (`climb`).
+        rows: The order of the models in the state.
+        weighting: With `examples`, the curvature of client k counts n_k times. With `uniform`, all curvatures of a
+            world count equally often, namely the mean of the n_k times.
+        laplace: The settings by which uploads become Gaussians.
+        how: The steps of a model towards a mode; None means that it climbs to the mode itself (`climb`).
     """
     base = mean(rows, weighting)
 
@@ -369,7 +371,7 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
 
 def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
-    """What was sent, by world, in the order of models and of clients; the curvature of each world has its factor."""
+    """Returns the uploads by world, in the order of models and clients; each world's curvatures get its factor."""
     found: dict[int, list[SentMode]] = {}
     curvature = stats["curvature"].rows
     for row, each in group_uploads(rows, stats["uploads"]).items():
@@ -381,7 +383,7 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """Returns the model `[d]` that is reached from the start `[d]`; its float buffers are those of the mean."""
+    """Returns the model `[d]` that is reached from the start `[d]`; float buffers are those of the mean."""
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:
@@ -406,16 +408,16 @@ def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None
 # The rate falls along a cosine in each cycle. The first part of a cycle (`exploration`) has no noise; samples are
 # taken at equal distances in the rest of it, the last one at its end.
 
-_ROUNDING = 1e-9  # of shares of a training
+_ROUNDING = 1e-9  # for rounding errors in shares of a training
 
 
 class Cycles(NamedTuple):
-    """When a chain moves fast, when it has noise, and when samples are taken.
+    """The cycles of a chain: when it moves fast, when it has noise, and when samples are taken.
 
     Attributes:
-        number: Cycles of a local training.
-        per_cycle: Samples taken in each.
-        samples: M, how many are kept: the last ones.
+        number: Number of cycles of a local training.
+        per_cycle: Number of samples taken in each cycle.
+        samples: M, the number of samples that are kept, namely the last ones.
         exploration: Share of a cycle before the noise, in [0, 1).
 
     Example:
@@ -431,28 +433,28 @@ class Cycles(NamedTuple):
     exploration: float
 
     def ends(self) -> tuple[float, ...]:
-        """Behind which share of the steps each kept sample is taken, `[M]`, in (0, 1]."""
+        """Returns the share of the steps after which each kept sample is taken, `[M]`, in (0, 1]."""
         left = [(self.per_cycle - 1 - q) / self.per_cycle for q in range(self.per_cycle)]
         each = [(c + 1 - (1 - self.exploration) * one) / self.number for c in range(self.number) for one in left]
         return tuple(each[-self.samples :])
 
     def taken(self, steps: Tensor) -> Tensor:
-        """Behind how many of a training's `steps` (a number) each kept sample is taken, `[M]` float64, at least 1."""
+        """Returns the number of steps after which each kept sample is taken, `[M]` float64, at least 1."""
         shares = torch.tensor(self.ends(), dtype=torch.float64, device=steps.device)
         return ((shares - _ROUNDING) * steps).ceil().clamp(min=1)
 
 
 def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int) -> Transform:
-    """Steps of a chain that leaves its samples in a row of M times p numbers.
+    """Returns the steps of a chain that leaves its M samples in a model of M times p numbers.
 
-    The chain stands in the last p numbers, whose gradient is read. Those of a sample move with them until it is taken.
-    A later round begins where the chain has ended.
+    The last p numbers are the position of the chain, and the gradient is taken there. The numbers of a sample move with
+    the chain until the sample is taken. A later round begins where the chain has ended.
 
     Args:
-        cycles: When samples are taken.
+        cycles: The cycles, which decide when samples are taken.
         momentum: 1 - a, at least 0 and below 1.
         temperature: T, at least 0; 1 is the posterior, 0 is SGD with momentum at a cyclical rate.
-        p: Numbers of a sample.
+        p: Length of a sample.
     """
 
     def init(parameters: Tensor) -> Tensor:
@@ -475,22 +477,23 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a client sends that knows its posterior by samples: the difference to their mean, by their precision (FedPA).
+# The upload of a client with samples of its posterior: the difference to their mean, times their precision (FedPA).
 #
 # Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging*, ICLR 2021.
 
 
 def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Makes a function (start `[p]`, samples `[l, p]`) -> `S^-1 (mean of the samples - start)` `[p]`, in time `l^2 p`.
+    """Returns a function (start `[p]`, samples `[l, p]`) -> `S^-1 (mean of samples - start)` `[p]`, in time `l^2 p`.
 
     S is the samples' covariance, shrunk to the identity: `S = r I + (1 - r) C`, `r = 1 / (1 + (l - 1) rho)`, where C is
     the covariance with the divisor l - 1. With one sample or `rho = 0` it is the identity.
 
-    A sample x behind t others adds a term of rank one to S / r, whose inverse A follows by Sherman and Morrison:
-    `A <- A - g v v' / (1 + g v'u)`, where u is x minus the mean of the others, `v = A u`, and `g = rho t / (t + 1)`.
+    The samples are added one by one. A sample x after t others adds a term of rank one to S / r. Its inverse A follows
+    by Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`, where u is x minus the mean of the others, `v = A u`, and
+    `g = rho t / (t + 1)`.
 
     Args:
-        rho: how fast the shrinkage fades with the number of samples, at least 0.
+        rho: Number that says how fast the shrinkage fades with the number of samples, at least 0.
 
     Example:
         Samples that spread along the first axis alone say less about it: the step there is shorter than the other.

@@ -1,10 +1,10 @@
 """Training without a server: models walk over a graph of clients (FE section V-H).
 
-`make_walks` says where each model is in each step, `walk_schedule` makes a plan of it, and `handover_server` says what
-a model becomes on its way from one client to the next, which is called a *hop*. With compression a hop sends the
+`make_walks` gives the position of each model in each step, and `walk_schedule` makes a plan of it. `handover_server`
+gives the model after its way from one client to the next, which is called a *hop*. With compression, a hop sends the
 difference between the model and its first version, the random start that every client can compute from the seed.
-Entries that the compression does not change arrive exactly as they left, so that a compression which keeps every entry
-gives the same bits as none.
+Entries that the compression does not change arrive exactly as they left. So a compression that keeps every entry gives
+the same results bit for bit as no compression.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -34,14 +34,14 @@ FIRST = "first"  # the first models, where hops are compressed
 def handover_server(
     rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None
 ) -> Server:
-    """Models that go from client to client; one that stays with its holder is not compressed.
+    """Returns a server for models that go from client to client; a model that stays with its client is not compressed.
 
     Args:
-        rows: the rows of the state.
-        walk: where the models are.
-        clients: the nodes of the graph.
-        seeds: one for each world.
-        compress: how a model is compressed on a hop; None: not at all.
+        rows: The order of the models in the state.
+        walk: The walk, which gives the position of each model in each step.
+        clients: The population of clients, the nodes of the graph.
+        seeds: The seed of each world.
+        compress: The compression of a model on a hop; None means no compression.
     """
     world_seed = np.array(seeds, dtype=np.int64)
 
@@ -77,15 +77,15 @@ def handover_server(
 
 
 Mask = NDArray[np.bool_]
-KEPT = 16  # steps of a path that are not walked again when they are asked for
+KEPT = 16  # newest steps of a path that are remembered, and need not be computed again
 
 
 class Graph(NamedTuple):
     """An undirected graph of N nodes and E edges: the neighbors of node i are `neighbor[start[i] : start[i + 1]]`.
 
     Attributes:
-        start: `[N + 1]`.
-        neighbor: `[2 E]`, rising inside each node.
+        start: Index in `neighbor` at which each node's neighbors begin, `[N + 1]`.
+        neighbor: The neighbors of all nodes, `[2 E]`, rising for each node.
     """
 
     start: IntArray
@@ -93,23 +93,24 @@ class Graph(NamedTuple):
 
     @property
     def degree(self) -> IntArray:
-        """Number of neighbors of each node, `[N]`."""
+        """Returns the number of neighbors of each node, `[N]`."""
         return np.diff(self.start)
 
     @property
     def edges(self) -> IntArray:
-        """Each edge once, `[E, 2]`, the smaller node first."""
+        """Returns each edge once, `[E, 2]`, the smaller node first."""
         a = np.repeat(np.arange(len(self.start) - 1), self.degree)
         return np.stack([a, self.neighbor], axis=1)[a < self.neighbor]
 
 
 class Outages(NamedTuple):
-    """What fails in a step: each node and each edge with a probability, and what a table says.
+    """The failures in a step: each node and each edge fails with a probability, or as a table lists it.
 
     Attributes:
-        node: probability that a node is out of order, in [0, 1).
-        edge: probability that an edge is cut, in [0, 1).
-        table: `[n, 4]`: first step, last step (inclusive), node, neighbor (-1: the node itself, not one of its edges).
+        node: Probability that a node is out of order, in [0, 1).
+        edge: Probability that an edge is cut, in [0, 1).
+        table: Planned failures, `[n, 4]`: first step, last step (inclusive), node, neighbor (-1: the node itself fails,
+            not one of its edges).
     """
 
     node: float = 0.0
@@ -117,12 +118,12 @@ class Outages(NamedTuple):
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
-        """Whether nodes are out of order in step t.
+        """Returns whether nodes are out of order in step t.
 
         Args:
-            seed: of each world, broadcast against the nodes.
-            t: the step.
-            node: which nodes, of any shape.
+            seed: Seed of each world, broadcast against the nodes.
+            t: Number of the step.
+            node: The nodes, of any shape.
         """
         out = np.zeros(node.shape, dtype=np.bool_)
         if self.node:
@@ -131,13 +132,13 @@ class Outages(NamedTuple):
         return out | np.isin(node, now[now[:, 3] < 0, 2])
 
     def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
-        """Whether the edges between a and b are cut in step t, in either direction.
+        """Returns whether the edges between a and b are cut in step t, in either direction.
 
         Args:
-            seed: of each world, broadcast against the nodes.
-            t: the step.
-            a: one end of each edge.
-            b: the other end.
+            seed: Seed of each world, broadcast against the nodes.
+            t: Number of the step.
+            a: One end of each edge.
+            b: The other end of each edge.
         """
         low, high = np.minimum(a, b), np.maximum(a, b)
         out = np.zeros(a.shape, dtype=np.bool_)
@@ -158,14 +159,14 @@ TRANSITIONS: dict[str, Accept] = {  # a neighbour is drawn uniformly; the chain'
 
 
 def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
-    """K independent walks in each world, from starts drawn with replacement.
+    """Returns K independent walks in each world; their starts are drawn with replacement.
 
     Args:
-        graphs: one for each world (worlds may share one).
-        models: K.
-        seeds: one for each world.
-        transition: uniform, lazy or metropolis.
-        outages: nodes and edges that fail.
+        graphs: The graph of each world (worlds may share one).
+        models: K, the number of models.
+        seeds: The seed of each world.
+        transition: Rule of the walk: `uniform`, `lazy` or `metropolis`.
+        outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
     different = list({id(graph): graph for graph in graphs}.values())
@@ -200,7 +201,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 
 
 def walk_schedule(walk: Walk) -> Schedule:
-    """In round t every model is trained by the client that holds it; one that is out of order trains nothing."""
+    """Returns a schedule that trains every model at the client that holds it, unless the client is out of order."""
 
     def plan(t: int, _state: object) -> Plan:
         at = walk.at(t)
@@ -211,12 +212,14 @@ def walk_schedule(walk: Walk) -> Schedule:
 
 
 def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
-    """Bytes of a walk's jobs, `[J]` each: a model is sent where it goes on, and received where it comes from another.
+    """Returns a function that gives the bytes of a walk's jobs, `[J]` each for sending and receiving.
+
+    A model is sent when it goes on to another client, and received when it comes from another client.
 
     Args:
-        walk: Where the models are.
-        clients: The population, whose tiers compress differently.
-        compress: How a model is compressed on a hop.
+        walk: The walk, which gives the position of each model in each step.
+        clients: The population of clients, whose tiers compress differently.
+        compress: The compression of a model on a hop.
     """
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:

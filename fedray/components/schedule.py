@@ -1,4 +1,4 @@
-"""Who trains what: schedules turn (round, state) into a `Plan`."""
+"""Schedules, which decide who trains what: functions of (round, state) that return a `Plan`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from fedray.own_code.contract import contract
 from fedray.own_code.source_code import name_callable
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a state keeps of past rounds for schedules and selections: tensors, losses, and when they were measured.
+# The memory of past rounds in a state, for schedules and selections: tensors, losses, and when they were measured.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tensors that a state keeps of past rounds, beside what the method itself keeps.
+# Tensors that a state keeps of past rounds, beside those of the method itself.
 
 
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], write: Remember) -> Method:
     """Returns the method with further tensors in its state.
 
     Args:
-        method: any method with a server.
-        first: makes each tensor before the first round, by its name. The method's own functions do not see them.
-        write: the state with these tensors after a round; it comes after what the method remembers by itself.
+        method: Any method with a server.
+        first: Functions that make each tensor before the first round, by name. The method's own functions do not see
+            them.
+        write: Function that writes these tensors into the state after a round; it runs after the method's own memory.
 
     Example:
         >>> import torch
@@ -69,16 +70,16 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The adaptive schedule's memory: a state that keeps the last loss of every client on every model, and their odds.
+# The memory of the adaptive schedule: the last loss of every client on every model, and the odds that follow.
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
-    """Returns the method with `job_loss` `[worlds, N, K]` in its state, NaN before the first job.
+    """Returns the method with the last losses `job_loss` `[worlds, N, K]` in its state; NaN before the first job.
 
     Args:
-        method: any method with a server.
-        worlds: number of worlds.
-        clients: N.
+        method: Any method with a server.
+        worlds: Number of worlds.
+        clients: N, the number of clients.
 
     Example:
         >>> import fedray
@@ -93,12 +94,12 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
 
 
 def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
-    """Returns the state with the losses `[J]` of a plan's jobs in its `job_loss`.
+    """Returns the state with the losses `[J]` of a plan's jobs written into `job_loss`.
 
     Args:
-        state: has `job_loss`.
-        plan: the jobs of a round, J of them.
-        loss: the mean training loss of each, `[J]`.
+        state: The state, which holds `job_loss`.
+        plan: The J jobs of a round.
+        loss: Mean training loss of each job, `[J]`.
     """
     losses = state.extra["job_loss"].clone()
     losses[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
@@ -108,15 +109,16 @@ def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
 def find_odds(loss: FloatArray) -> FloatArray:
     """Returns the odds with which clients draw their models; they grow with the losses.
 
-    They are the losses themselves. At a client with a negative loss (a density may be above 1) they are `exp(loss)`, as
-    shares of the largest: of a Gaussian's negative log likelihood they do not depend on the units of the target.
+    The odds are the losses themselves. At a client with a negative loss (a density may be above 1) they are
+    `exp(loss)`, as shares of the largest. For the negative log-likelihood of a Gaussian, such odds do not depend on the
+    unit of the target.
 
     Args:
-        loss: The last loss of each client on each model, `[P, K]`, NaN before the first: such a model has the largest
+        loss: Last loss of each client on each model, `[P, K]`; NaN before the first loss. Such a model has the largest
             odds.
 
     Returns:
-        `[P, K]`, above 0.
+        The odds `[P, K]`, above 0.
 
     Example:
         >>> find_odds(np.array([[1.0, np.nan, 3.0], [0.0, -1.0, -2.0]])).round(2).tolist()
@@ -129,17 +131,17 @@ def find_odds(loss: FloatArray) -> FloatArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a client selection remembers: the last loss of every client, when it was, and Oort's pace.
+# The memory of a client selection: the last loss of every client, when it was measured, and Oort's pace.
 
 WINDOW = 20  # rounds: Oort, section 7.1
 FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent: Oort's preferred duration of a round, as its authors' code has them
 
 
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
-    """Losses and last rounds of the clients of a world, `[N]` each, and Oort's pace.
+    """Returns last losses and last rounds of the clients of a world, `[N]` each, and Oort's pace.
 
     Args:
-        state: May have them; None or without them: nobody was trained yet.
+        state: The state, which may hold these. None, or a state without them, means that nobody has trained yet.
         world: Number of the world.
         number: Number of clients, N.
 
@@ -154,16 +156,16 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 
 
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
-    """Returns the method with what its selection reads in its state; before the first job this is nothing.
+    """Returns the method with the memory of its client selection in its state; it is empty before the first job.
 
-    That is `client_loss` and `client_round` `[R, N]`, and `pace` `[R, 1 + 2 WINDOW]`: Oort's percentile, and the
-    utility of the last rounds.
+    The memory is `client_loss` and `client_round`, `[R, N]`, and `pace`, `[R, 1 + 2 WINDOW]`: Oort's percentile, and
+    the utility of the last rounds.
 
     Args:
         method: Any method with a server.
         worlds: Number of worlds, R.
         clients: Number of clients, N.
-        sizes: Training samples of all clients of a world, `[N]`.
+        sizes: Function from a world to the number of training samples of its clients, `[N]`.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -182,11 +184,11 @@ def write_memory(
 
     Args:
         t: The round, from 0.
-        state: Has what `remember_clients` keeps.
-        plan: The jobs of the round, J of them.
-        loss: The mean training loss of each, `[J]`.
-        sizes: Training samples of all clients of a world, `[N]`.
-        window: Rounds after which the pace may change.
+        state: The state, with the memory of `remember_clients`.
+        plan: The J jobs of the round.
+        loss: Mean training loss of each job, `[J]`.
+        sizes: Function from a world to the number of training samples of its clients, `[N]`.
+        window: Number of rounds after which the pace may change.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
@@ -205,11 +207,11 @@ def write_memory(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who trains what: schedules turn (round, state) into a `Plan`.
+# Schedules, which decide who trains what: functions of (round, state) that return a `Plan`.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
-# equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` reads the
+# equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` uses the
 # state.
 
 
@@ -217,8 +219,8 @@ class Drawn(NamedTuple):
     """The participants of a round in one world.
 
     Attributes:
-        client: their ids `[P]`.
-        slot: the participation slot that each one fills, `[P]`.
+        client: Ids of the participants, `[P]`.
+        slot: Number of the participation slot that each participant fills, `[P]`.
     """
 
     client: IntArray
@@ -229,9 +231,9 @@ class WorldRound(NamedTuple):
     """One round of one world.
 
     Attributes:
-        seed: the seed of the world.
-        t: the round, from 0.
-        world: the number of the world.
+        seed: Seed of the world.
+        t: Number of the round, from 0.
+        world: Number of the world.
     """
 
     seed: int
@@ -243,16 +245,16 @@ Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who
 
 
 class Informed(NamedTuple):
-    """Participation that reads the state: losses of earlier rounds, say.
+    """A participation rule that uses the state, such as losses of earlier rounds.
 
     Attributes:
-        choose: (round, state) -> who takes part; the state is None where nothing is known yet.
+        choose: Function from round and state to the participants; the state is None where nothing is known yet.
     """
 
     choose: Callable[[WorldRound, State | None], Drawn]
 
     def __call__(self, seed: int, t: int) -> Drawn:
-        """Who would take part where nothing is known."""
+        """Returns the participants that are chosen where nothing is known."""
         return self.choose(WorldRound(seed, t, 0), None)
 
 
@@ -261,7 +263,7 @@ Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntAr
 
 
 def share_out(clients: Clients, number: int) -> list[int]:
-    """`number` participants over the tiers, in proportion to their sizes (largest remainder).
+    """Returns how many of `number` participants each tier gets, in proportion to its size (largest remainder).
 
     Example:
         >>> from fedray.core.types import Tier
@@ -273,23 +275,23 @@ def share_out(clients: Clients, number: int) -> list[int]:
 
 
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
-    """Counts the clients invited of each tier if `per_tier` of them are waited for: `factor` times as many.
+    """Returns the number of invited clients of each tier: `factor` times as many as the round waits for.
 
     Args:
-        clients: the population.
-        per_tier: clients that are waited for, one number for each tier.
-        factor: at least 1.
+        clients: The population of clients.
+        per_tier: Number of clients of each tier that the round waits for.
+        factor: Factor, at least 1.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
-    """Returns some of the participants: those that belong to a group, in the slots that they have.
+    """Restricts a participation rule to the participants that belong to a group; they keep their slots.
 
     Args:
-        participation: who takes part.
-        members: tells of clients `[J]` whether they belong to it, `[J]`.
+        participation: The participation rule.
+        members: Function that returns for clients `[J]` whether each belongs to the group, `[J]`.
 
     Example:
         >>> everyone: Participation = lambda seed, t: Drawn(np.arange(6), np.arange(6))
@@ -307,16 +309,16 @@ def only(participation: Participation | Informed, members: Members) -> Participa
 
 
 def invite_all(clients: Clients) -> Participation:
-    """Every client takes part in every round."""
+    """Returns the participation rule by which every client takes part in every round."""
     everyone = Drawn(np.arange(clients.number), np.arange(clients.number))
     return lambda _seed, _t: everyone
 
 
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
-    """`per_tier[c]` clients of tier c, drawn without replacement in every round (FE section II).
+    """Draws `per_tier[c]` clients of tier c without replacement in every round (FE section II).
 
-    Every client of a tier has the same odds in every round. Slots go by client id inside a tier, so a slot belongs to
-    one tier for ever, and where everybody takes part slot i is client i.
+    Every client of a tier has the same odds in every round. Inside a tier, slots are ordered by client id. So a slot
+    always belongs to the same tier, and where everybody takes part, slot i is client i.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -333,17 +335,17 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
 
 
 def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
-    """One client from each stratum: clients are split at random into strata, inside their tiers.
+    """Draws one client from each stratum; the clients of each tier are split at random into strata.
 
-    All clients of a stratum share one permutation (FE-arXiv; SHEFL section 4). Strata are drawn once where they are of
-    equal size. Where `per_tier[c]` does not divide its tier they differ by one client, and a client of a small one is
-    drawn more often: such strata are drawn anew in every age (K rounds), so that over the ages every client has the
-    same odds, while a row stays one set of clients as long as it meets every model once.
+    All clients of a stratum share one permutation (FE-arXiv; SHEFL section 4). Strata of equal size are drawn once.
+    Where `per_tier[c]` does not divide its tier, the sizes differ by one client, and a client of a smaller stratum is
+    drawn more often. Such strata are drawn anew in every age (K rounds), so that over the ages every client has the
+    same odds. Within an age, in which a stratum trains every model once, the strata stay the same.
 
     Args:
-        clients: the population.
-        per_tier: strata of each tier.
-        models: K, which is also the length of an age in rounds.
+        clients: The population of clients.
+        per_tier: Number of strata of each tier.
+        models: K, the number of models, which is also the length of an age in rounds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
@@ -369,21 +371,25 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
 
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns each job's participant and its number among the participant's jobs, `[J]` each, from jobs `[P]`."""
+    """Returns, for each job, its participant and its number among the participant's jobs, `[J]` each.
+
+    `m` holds the number of jobs of each participant, `[P]`.
+    """
     who = np.repeat(np.arange(len(m)), m)
     return who, np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
 
 
 def permutation(models: int, rows: str = "client") -> Assignment:
-    """FE Alg. 1: at `t mod K = 0` each row draws a uniform permutation P; in round t it trains the model `P[t mod K]`.
+    """Gives each client (or slot) the models in a random order, one after another (FE Alg. 1).
 
-    So every row meets every model exactly once in every K rounds (an *age*). A tier with m models a round takes the
+    At `t mod K = 0` each client draws a uniform permutation P; in round t it trains the model `P[t mod K]`. So every
+    client trains every model exactly once in every K rounds (an *age*). A tier with m models per round takes the
     entries `P[(t + j) mod K]`, j < m (SHEFL).
 
     Args:
-        models: K.
-        rows: what a row is: `client`; `slot` (a place among the participants of a round) or `stratum` (the same place,
-            filled from one set of clients).
+        models: K, the number of models.
+        rows: What has a permutation of its own: `client`; `slot` (a position among the participants of a round); or
+            `stratum` (such a position, filled from one set of clients).
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -398,9 +404,9 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
 
 def balanced(models: int, _rows: str = "client") -> Assignment:
-    """All participants get cyclic shifts of one permutation, which is drawn anew once in every K rounds.
+    """Gives all participants cyclic shifts of one permutation, which is drawn anew once in every K rounds.
 
-    The shifts form a Latin rectangle, so that in a round the numbers of jobs of two models differ by at most 1.
+    The shifts form a Latin rectangle. So in a round the numbers of jobs of two models differ by at most 1.
     """
 
     def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -412,7 +418,7 @@ def balanced(models: int, _rows: str = "client") -> Assignment:
 
 
 def random_models(models: int, _rows: str = "client") -> Assignment:
-    """Each participant gets uniformly random models in every round, distinct ones if several (FE Table VII)."""
+    """Gives each participant random models in every round, distinct ones if several (FE Table VII)."""
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "random", now.t, drawn.client), models)
@@ -423,9 +429,9 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 
 
 def adaptive(models: int, _rows: str = "client") -> Assignment:
-    """Assignment odds grow with a model's last loss at that client (FE-arXiv section 6, sketched as future work).
+    """Draws models with odds that grow with the model's last loss at the client (FE-arXiv section 6, future work).
 
-    Model k is drawn with odds `loss_ik`, or `exp(loss_ik)` at a client with a negative loss (`find_odds`); a model that
+    Model k is drawn with odds `loss_ik`, or `exp(loss_ik)` at a client with a negative loss (`find_odds`). A model that
     the client has not trained yet has the largest odds.
     """
 
@@ -460,11 +466,12 @@ def schedule(
     """Joins a participation and an assignment rule into a schedule over all worlds.
 
     Args:
-        clients: the population.
-        models: K.
-        seeds: one for each world; replicate r has seed `seed + r` in fold 0, and its other folds have their own.
-        participation: who takes part in a round of a world.
-        assignment: which models each participant trains.
+        clients: The population of clients.
+        models: K, the number of models.
+        seeds: The seed of each world. Replicate r has seed `seed + r` in fold 0; its other folds have seeds of their
+            own.
+        participation: The rule that chooses the participants of a round of a world.
+        assignment: The rule that chooses the models that each participant trains.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -489,15 +496,18 @@ def schedule(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own kind of schedule, with a check of each round's assignments: a wrong one is one line.
+# A user's own kind of schedule, with a check of each round's assignments; a mistake is reported in one line.
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
-    """Returns a user's kind of schedule, (K, what a row is) -> assignment, with a line for each mistake.
+    """Returns a user's kind of schedule with checks, which report each mistake in one line.
+
+    A kind of schedule is a function of K and of what has a permutation (`client`, `slot`, `stratum`); it returns an
+    assignment.
 
     Args:
-        function: The user's.
-        where: What messages call it; empty: the kind of schedule that a scenario names.
+        function: The user's function.
+        where: Name of the schedule in messages; empty means the kind that a scenario names.
 
     Example:
         >>> def first_model(models, rows):
@@ -533,11 +543,11 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients that choose the model they train: the plan of a round after they were asked.
+# Clients that choose the model they train: the plan of a round after they have reported their losses.
 
 
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:
-    """Every participant has one job, of model 0 until it has chosen."""
+    """Gives every participant one job, of model 0 until the participant has chosen a model."""
 
     def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         return np.arange(len(drawn.client)), np.zeros(len(drawn.client), dtype=np.int64)
@@ -546,12 +556,12 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 
 
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
-    """Returns the plan in which each client trains the model of least loss on its training rows, in a tie the first.
+    """Returns the plan in which each client trains the model of least loss on its training samples, in a tie the first.
 
     Args:
-        plan: The jobs, `[J]`.
-        losses: Mean loss of each model at each job's client, `[J, K]`; NaN and infinite ones are worse than all others.
-            A client that could tell none trains the model that the plan says.
+        plan: The J jobs.
+        losses: Mean loss of each model at each job's client, `[J, K]`; NaN and infinite losses are worse than all
+            others. A client without any finite loss trains the model of the plan.
 
     Example:
         >>> plan = Plan(client=np.array([4, 7, 9]), model=np.zeros(3, np.int64), world=np.zeros(3, np.int64))
@@ -564,7 +574,7 @@ def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
 
 
 def every_model(models: int, _rows: str = "client") -> Assignment:
-    """Every participant trains all K models."""
+    """Gives every participant all K models to train."""
 
     def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         number = len(drawn.client)

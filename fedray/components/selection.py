@@ -1,9 +1,9 @@
 """Client selection: rules that choose the participants of a round by their data, their losses, or their speed.
 
-A rule chooses among the clients of one tier, so that tiers keep their shares. It knows what a server knows: numbers of
-samples, and of clients that have counted in a round the mean training loss of the last one, when that was, and how long
-a round takes them. Losses are kept in the state, so they are in checkpoints, and the draws have addresses: a resumed
-run chooses the same clients.
+A rule chooses among the clients of one tier, so that tiers keep their shares. It uses what a server knows: the numbers
+of samples, and facts about clients that have counted in a round. These facts are the mean training loss in the last
+such round, the number of that round, and how long a round takes the client. The losses are part of the state and of
+checkpoints, and each draw has a random key of its own. So a resumed run chooses the same clients.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -29,16 +29,16 @@ Generator = np.random.Generator
 
 
 class KnownClients(NamedTuple):
-    """What a server knows of the n clients of a tier when a round begins.
+    """The facts that a server knows about the n clients of a tier when a round begins.
 
     Attributes:
-        client: Ids, `[n]`, rising.
-        size: Training samples, `[n]`.
-        loss: Mean training loss in the last round that the client counted in, `[n]`; NaN: it never did.
-        last: That round, from 1, `[n]`; 0: none.
-        seconds: Virtual seconds that a round of the client takes, `[n]`; NaN: it has never counted in one, so that the
-            server does not know it. None: nobody asked.
-        round: The round to come, from 1.
+        client: Ids of the clients, `[n]`, rising.
+        size: Number of training samples of each client, `[n]`.
+        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN if there was none.
+        last: Number of that round, from 1, `[n]`; 0 if there was none.
+        seconds: Virtual seconds that a round of the client takes, `[n]`; NaN for a client that has never counted in a
+            round, whose speed the server does not know. None if the rule does not need them.
+        round: Number of the next round, from 1.
         pace: Percentile of the seconds that a round should take (Oort).
     """
 
@@ -56,9 +56,9 @@ Rule = Callable[[KnownClients, int, Generator], IntArray]
 
 
 def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntArray:
-    """Places of a draw without replacement with odds in proportion to weights, `[number]`.
+    """Draws indices without replacement, with odds in proportion to weights, `[number]`.
 
-    Source: Efraimidis and Spirakis 2006. A weight of 0 comes last.
+    An index of weight 0 comes last. Source: Efraimidis and Spirakis 2006.
     """
     with np.errstate(divide="ignore"):
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
@@ -69,9 +69,10 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
 
 
 def by_examples() -> Rule:
-    """Draws without replacement with odds in proportion to the samples of a client.
+    """Returns a rule that draws without replacement, with odds in proportion to the client's samples.
 
-    Source: Li et al. 2020 (FedProx, Algorithm 2: devices are chosen with probability p_k), there with replacement.
+    Source: Li et al. 2020 (FedProx, Algorithm 2: devices are chosen with probability p_k). The paper draws with
+    replacement.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -81,15 +82,15 @@ def by_examples() -> Rule:
 
 
 def power_of_choice(candidates: int | None = None) -> Rule:
-    """Of d candidates, drawn in proportion to their samples, the clients with the largest known losses.
+    """Returns a rule that takes the clients with the largest known losses among d drawn candidates.
 
-    Clients that were never trained come first. Losses are those that clients sent with their last upload, so nothing is
-    asked of the candidates: the variant rpow-d.
+    The candidates are drawn with odds in proportion to their samples. Clients that have never trained come first. The
+    losses are those that clients sent with their last upload, so candidates compute nothing: the variant rpow-d.
 
     Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix; rpow-d).
 
     Args:
-        candidates: d, for all tiers in proportion to their participants; None: twice as many as participants.
+        candidates: d, over all tiers, in proportion to their participants; None means twice as many as participants.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -102,35 +103,37 @@ def power_of_choice(candidates: int | None = None) -> Rule:
 
 
 def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
-    """Guided selection by statistical utility and speed, with exploration.
+    """Returns the rule Oort: selection by statistical utility and speed, with exploration.
 
-    A known client i has the utility `u_i = n_i loss_i`, at most the 95th percentile and divided by its largest value,
-    plus `sqrt(0.1 log(t) / t_i)` for the round t_i in which it last counted; if its round takes `s_i` seconds, longer
-    than the preferred T, times `(T / s_i)^penalty`. Participants are drawn in proportion to it from those above 0.95 of
-    the smallest utility that would be chosen by rank. A share of the participants, `max(0.2, exploration 0.98^t)`, are
-    clients that were never trained, drawn with equal odds. T is a percentile of the known s_i, 30 % first; it rises by
-    10 % when the utility of 20 rounds is not above that of the 20 rounds before.
+    A known client i has the utility `u_i = n_i loss_i`, cut at the 95th percentile and divided by the largest. To this,
+    `sqrt(0.1 log(t) / t_i)` is added for the round t_i in which the client last counted. If a round of the client takes
+    `s_i` seconds, longer than the preferred T, the sum is multiplied by `(T / s_i)^penalty`. Participants are drawn in
+    proportion to the result, among those above 0.95 of the smallest utility that would be chosen by rank. A share of
+    the participants, `max(0.2, exploration 0.98^t)`, are clients that have never trained, drawn with equal odds. T is a
+    percentile of the known s_i, first 30 %. It rises by 10 % when the utility of 20 rounds is not above that of the 20
+    rounds before.
 
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 
     Deviations:
-        1. Of a client that it has never met the server knows no speed, and draws it like the others. The paper draws
-           new clients by a speed that their models of devices suggest. In the code all clients register with their
-           duration and their rows; of the new ones it draws by rows, those slower than T put off, among the first five
-           times as many as it wants. T is a percentile of all registered durations there, and of those met here.
-        2. The mean loss of the last local training stands for the root of the mean square over samples.
+        1. The server knows no speed of a client that has never taken part, and draws it like the others. The paper
+           draws new clients by a speed that depends on their models of devices. In the code all clients register with
+           their duration and their samples. There new clients are drawn by samples, among five times as many as are
+           required, and those slower than T lose weight. T is there a percentile of all registered durations, and
+           here one of the durations of clients that have taken part.
+        2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for dense models, before compression, and links as they are at the start.
         4. Utilities are divided by the largest; the code subtracts the smallest, and divides by the range.
         5. The cut-off is 0.95 of the last utility that would be chosen by rank, as in the paper; in the code it is a
            share of the next one.
         6. T only rises. In the code it rises where the utility of 20 rounds is within 10 % of that before, and falls
            where it is more than five times as large.
-        7. Nobody is left out for having taken part often (the code's blacklist, which is off by default), and each tier
-           is chosen from by itself.
+        7. No client is excluded for having taken part often (the code's blacklist, which is off by default), and the
+           clients of each tier are chosen separately.
 
     Args:
-        exploration: Share of clients that were never trained, in the first round.
-        penalty: alpha of the paper, by which slow clients are put off.
+        exploration: Share of clients that have never trained, in the first round.
+        penalty: alpha of the paper, the exponent by which slow clients lose utility.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -156,13 +159,14 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:
-    """Returns the clients in turn, by their ids: the next ones in every round, whatever their tiers are.
+    """Returns a participation rule that takes the clients in turn, by id, whatever their tiers are.
 
-    So a tier takes part in proportion to its size over the rounds, also where fewer clients than tiers do in one.
+    So over the rounds a tier takes part in proportion to its size, even where a round has fewer participants than there
+    are tiers.
 
     Args:
-        clients: The population.
-        number: Participants of a round.
+        clients: The population of clients.
+        number: Number of participants of a round.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -178,16 +182,18 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
 
 
 def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
-    """Keeps the same participants for an age (K rounds); every client takes part in equally many ages.
+    """Returns a participation rule with the same participants for an age (K rounds).
 
-    The clients of a tier stand in a circle, in an order drawn once; each age takes the next ones. So a participant
-    meets every model exactly once in its age under the permutation schedule, whether its rows are clients or slots, and
-    the ages of two clients of a tier differ by at most 1 at any time.
+    Every client takes part in equally many ages.
+
+    The clients of a tier form a circle, in an order drawn once; each age takes the next ones. Under the permutation
+    schedule, a participant so trains every model exactly once in its age, whether permutations belong to clients or to
+    slots. At any time, the ages of two clients of a tier differ by at most 1.
 
     Args:
-        clients: The population.
-        per_tier: Participants of each tier.
-        models: K, the rounds of an age.
+        clients: The population of clients.
+        per_tier: Number of participants of each tier.
+        models: K, the number of rounds of an age.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -214,17 +220,17 @@ def choose_clients(
     sizes: Callable[[int], IntArray],
     seconds: Callable[[int], FloatArray] | None = None,
 ) -> Informed:
-    """Participants that a rule chooses, tier by tier.
+    """Returns the participation by a rule, which chooses the clients of each tier.
 
-    Slots go by client id inside a tier, as in a uniform draw, so that a slot belongs to one tier for ever.
+    Inside a tier, slots are ordered by client id, as in a uniform draw. So a slot always belongs to the same tier.
 
     Args:
-        clients: The population.
-        per_tier: Participants of each tier.
-        rule: Chooses them.
-        sizes: Training samples of all clients of a world, `[N]`.
-        seconds: How long a round of each client of a world takes, `[N]`, of which the rule is told those of clients
-            that have counted in one; None where it does not read it.
+        clients: The population of clients.
+        per_tier: Number of participants of each tier.
+        rule: The rule that chooses them.
+        sizes: Function from a world to the number of training samples of its clients, `[N]`.
+        seconds: Function that gives the seconds that a round of each client of a world takes, `[N]`. The rule sees only
+            those of clients that have counted in a round. None if the rule does not use them.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -248,12 +254,12 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
-    """Says what is wrong with the clients that a user's rule chose; None if nothing is.
+    """Returns a description of what is wrong with the clients that a user's rule chose; None if nothing is wrong.
 
     Args:
-        found: What it returned.
-        known: Whom it chose from.
-        number: How many it was to choose.
+        found: The value that the rule returned.
+        known: The clients that the rule chose from.
+        number: Number of clients that the rule had to choose.
     """
     chosen = np.asarray(found)
     fine = chosen.shape == (number,) and (chosen.dtype.kind in "iu" or not number)

@@ -1,4 +1,4 @@
-"""Servers: how the uploads of a round become the next state; robust centers, and optimizers of the server's step."""
+"""Servers, which turn the uploads of a round into the next state; robust centers, and server optimizers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fedray.core.sums import LIMIT, Counts, Kept, Largest, exact_sum
 from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Servers: how the uploads of a round become the next state.
+# Servers, which turn the uploads of a round into the next state.
 #
-# `reduce` turns a block of uploads into sums, in the process that trained them; the sums of all blocks are added;
+# `reduce` turns a block of uploads into sums, in the process that trained them. The sums of all blocks are added.
 # `step` computes the next models from the total, at the coordinator.
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the M = worlds * models rows of the state are: row of (world, model) = world * models + model.
+    """The order of the M = worlds * models models in the state: row of (world, model) = world * models + model.
 
     Attributes:
-        worlds: number of worlds.
-        models: K.
+        worlds: Number of worlds.
+        models: K, the number of models.
     """
 
     worlds: int
@@ -35,27 +35,29 @@ class Rows:
 
     @property
     def number(self) -> int:
-        """M."""
+        """Returns M, the number of rows of the state."""
         return self.worlds * self.models
 
     def of(self, uploads: Uploads) -> Tensor:
-        """Returns the row that each upload belongs to, `[J]`."""
+        """Returns the row of the state that each upload belongs to, `[J]`."""
         return torch.from_numpy(uploads.world * self.models + uploads.model)
 
 
 def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
-    """Integer weights `[J]`: 1 a client, or its number of samples."""
+    """Returns integer weights `[J]` of uploads: 1 each, or the number of samples of the client."""
     size = np.ones_like(uploads.size) if weighting == "uniform" else uploads.size
     return torch.from_numpy(size)
 
 
 def no_extra(_models: Tensor) -> dict[str, Tensor]:
-    """For servers without state of their own."""
+    """Returns no tensors; used for servers that keep nothing in the state."""
     return {}
 
 
 def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
-    """`w_k <- mean of the uploads that started from w_k` (FE Remark 1); a model that nobody trained stays.
+    """Returns the server `w_k <- mean of the uploads that started from w_k` (FE Remark 1).
+
+    A model that nobody trained stays unchanged.
 
     Example:
         >>> delta, one = torch.tensor([[1.0], [3.0]]), np.array([0, 1])
@@ -82,12 +84,12 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
 
 
 def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
-    """SHEFL section 3.3: the mean of each tier's deltas, then the mean of the tiers that sent something.
+    """Returns a server that averages each tier's deltas, and then the tiers that sent something (SHEFL section 3.3).
 
     Args:
-        rows: the rows of the state.
-        tiers: number of tiers.
-        weighting: of the uploads inside a tier.
+        rows: The order of the models in the state.
+        tiers: Number of tiers.
+        weighting: How the uploads of a tier are weighted.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -107,13 +109,14 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 
 
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
-    """SHEFL eq. 2 as printed: multipliers on the sum of deltas, divided by H + L, the clients of the round.
+    """Returns SHEFL's server by eq. 2 as printed, which multiplies sums of deltas by coefficients.
 
-    They are `a_h = (H + L) / (2 K) * L / H` and `a_l = (H + L) / 2`. The result equals `by_tier` exactly when L = K and
-    one LPC trained this model. The tier that trains several models a round is HPC, the other LPC.
+    The sum is divided by H + L, the clients of the round. The coefficients are `a_h = (H + L) / (2 K) * L / H` and, for
+    LPC, `a_l = (H + L) / 2`. The result equals `by_tier` exactly when L = K and one LPC trained this model. The tier
+    that trains several models per round is HPC, the other one LPC.
 
     Raises:
-        BadInput: there are not two such tiers.
+        BadInput: There are not two such tiers.
     """
     if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
         raise BadInput(
@@ -139,13 +142,13 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Total weight of each group `[G]`, and its largest counters.
+    """Returns the total weight of each group `[G]`, and the largest counters of its uploads.
 
     Args:
-        uploads: J of them.
-        group: `[J]`, the group of each.
-        weight: `[J]` integers.
-        groups: G.
+        uploads: The J uploads.
+        group: Number of the group of each upload, `[J]`.
+        weight: Integer weight of each upload, `[J]`.
+        groups: G, the number of groups.
     """
     out: Stats = {"weight": Counts(torch.zeros(groups, dtype=torch.int64).index_add_(0, group, weight))}
     if uploads.counters is not None and uploads.counters.shape[1]:
@@ -159,9 +162,9 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
     """Returns the state after adding a delta to the models; counters take the maximum.
 
     Args:
-        state: before the step.
-        delta: `[M, d]` float64.
-        stats: may hold the largest counters.
+        state: The state before the step.
+        delta: The change of each model, `[M, d]` float64.
+        stats: The statistics of the round, which may hold the largest counters.
     """
     before = state.models.numpy()
     models = torch.from_numpy((delta.numpy() + before).astype(before.dtype))  # added in float64
@@ -169,20 +172,20 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
-    """Returns the counters `[M, c]` after a round: the largest that were seen."""
+    """Returns the counters `[M, c]` after a round: the largest of the old ones and of the uploads' counters."""
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
 
 
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
-    """Returns a value `[J, ...]` of each upload by itself, for the servers that need every one of them."""
+    """Returns one value `[J, ...]` of each upload, kept apart for servers that need every single one."""
     keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
     return Kept(dict(zip(keys, values, strict=True)))
 
 
 def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
-    """Returns the client and the value of each kept upload by row of the state, in the order of rows and of clients.
+    """Returns client and value of each kept upload, by row of the state, in the order of rows and of clients.
 
     Example:
         >>> group_uploads(Rows(worlds=2, models=3), Kept({(1, 2, 9): "b", (1, 2, 4): "a", (0, 1, 7): "c"}))
@@ -195,27 +198,27 @@ def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]
 
 
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
-    """Returns the state after an inner server, and how far it moved the trainable numbers, `[M, p]` float64.
+    """Returns the state after an inner server's step, and the move of the trainable numbers, `[M, p]` float64.
 
     Args:
-        base: the inner server.
-        state: before the step.
-        stats: what it reads.
-        t: the round.
-        trainable: p.
+        base: The inner server.
+        state: The state before the step.
+        stats: The statistics of the round.
+        t: Number of the round.
+        trainable: p; the first p numbers of a model are trainable.
     """
     after = base.step(state, stats, t)
     return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
 
 
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """Returns the state `after` with the trainable numbers of `state` plus a change, if the model was trained.
+    """Returns the state `after`, in which the trainable numbers of trained models are those of `state` plus a change.
 
     Args:
-        state: before the round.
-        after: what an inner server made of it.
-        change: `[M, p]` float64.
-        trained: `[M, 1]`, which models somebody trained.
+        state: The state before the round.
+        after: The state after the step of an inner server.
+        change: The change of the trainable numbers, `[M, p]` float64.
+        trained: Whether somebody trained each model, `[M, 1]`.
     """
     p = change.shape[1]
     models = after.models.double()
@@ -226,19 +229,19 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # Servers that survive bad clients: a robust center of the uploads instead of their mean.
 #
-# They need every upload (N x d numbers at the coordinator), keyed by (world, model, client), so results do not depend
-# on the order of arrival. Each works per model: with K models the n uploads are those of one model in one round.
+# They need every upload (N x d numbers at the coordinator), keyed by (world, model, client), so that results do not
+# depend on the order of arrival. Each server works model by model: the n uploads are those of one model in one round.
 
 Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]` float64
 _CHUNK = 1 << 16  # columns at a time
 
 
 def robust_server(rows: Rows, center: Center) -> Server:
-    """`w_k <- w_k + center(deltas that started from w_k)`; every upload weighs the same.
+    """Returns the server `w_k <- w_k + center(deltas that started from w_k)`; all uploads have the same weight.
 
     Args:
-        rows: the rows of the state.
-        center: of a model's deltas.
+        rows: The order of the models in the state.
+        center: Function that gives the center of a model's deltas.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -261,7 +264,9 @@ def robust_server(rows: Rows, center: Center) -> Server:
 
 
 def median(x: Tensor) -> Tensor:
-    """Takes each coordinate's median (Yin et al. 2018, Alg. 1, option I); of an even number the mean of the middle two.
+    """Returns the median of each coordinate (Yin et al. 2018, Alg. 1, option I).
+
+    For an even number of uploads it is the mean of the middle two.
 
     Example:
         >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
@@ -272,9 +277,10 @@ def median(x: Tensor) -> Tensor:
 
 
 def trimmed_mean(b: int) -> Center:
-    """Of each coordinate the mean without its b largest and b smallest values (Yin et al. 2018, option II).
+    """Returns a center: the mean of each coordinate without its b largest and b smallest values.
 
-    Fewer than 2 b + 1 uploads lose as many as leave something: then it is the median.
+    Source: Yin et al. 2018, option II. With fewer than 2 b + 1 uploads, as many values as possible are dropped on each
+    side, and the result is the median.
 
     Example:
         >>> trimmed_mean(1)(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
@@ -289,21 +295,21 @@ def trimmed_mean(b: int) -> Center:
 
 
 def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """`score` of the sorted columns, `[d]` float64."""
+    """Returns `score` of the sorted columns, `[d]` float64."""
     parts = [score(part.sort(0).values.double()) for part in torch.split(x, _CHUNK, dim=1)]
     return torch.cat(parts)
 
 
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
-    """Returns the upload nearest to its n - f - 2 nearest others, or (`multi`) the mean of the n - f best ones.
+    """Returns a center: the upload nearest to its n - f - 2 nearest others, or (`multi`) the mean of the n - f best.
 
     Distances are taken over the trainable numbers. The guarantee needs n >= 2 f + 3 uploads of a model; with fewer, at
-    least one neighbor is looked at. Source: Blanchard et al. 2017, section 4.
+    least one neighbor is used. Source: Blanchard et al. 2017, section 4.
 
     Args:
-        f: the bad uploads that it survives, at least 0.
-        trainable: p, the numbers of a row that are compared.
-        multi: whether several uploads are averaged.
+        f: Number of bad uploads that the center tolerates, at least 0.
+        trainable: p; the first p numbers of a model are compared.
+        multi: Whether several uploads are averaged.
 
     Example:
         >>> krum(1, 1)(torch.tensor([[1.0], [1.1], [1.2], [0.9], [50.0]])).round(decimals=3).tolist()
@@ -344,12 +350,12 @@ def with_optimizer(
     `v <- v - 0.01 g^2 sign(v - g^2)`, `w <- w + lr m / (sqrt(v) + tau)`, tau = 1e-3, v starting at tau^2.
 
     Args:
-        base: the inner server.
-        rows: the rows of the state.
-        trainable: p, the numbers of a row that are moved.
-        kind: momentum, adam or yogi.
-        lr: above 0.
-        momentum: in [0, 1).
+        base: The inner server, whose move is the pseudo-gradient.
+        rows: The order of the models in the state.
+        trainable: p; the first p numbers of a model are moved.
+        kind: `momentum`, `adam` or `yogi`.
+        lr: Learning rate, above 0.
+        momentum: Momentum, in [0, 1).
 
     Example:
         >>> from fedray.components.servers import mean
@@ -388,7 +394,7 @@ CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models
 
 
 def zero_buffers(rows: Tensor, p: int) -> Tensor:
-    """`[W, d]` with zeros behind the first p numbers: float buffers have no gradient to correct.
+    """Returns vectors `[W, d]` with zeros after the first p numbers, because float buffers have no gradient to correct.
 
     Example:
         >>> zero_buffers(torch.ones(1, 4), 3)
@@ -410,18 +416,19 @@ def feddyn_server(
     *,
     held: Callable[[int], Tensor] | None = None,
 ) -> Server:
-    """FedDyn's server: `w <- mean of uploads - h / alpha`, h the running mean of all N clients' corrections.
+    """Returns FedDyn's server: `w <- mean of uploads - h / alpha`, with the mean h of all N clients' corrections.
 
-    As clients change theirs by `-alpha (u - w)`, h moves by `-alpha n / N` times the mean delta of the n uploads.
+    Clients change their corrections by `-alpha (u - w)`. So h moves by `-alpha n / N` times the mean delta of the n
+    uploads.
 
     Args:
-        base: the server that merges uploads.
-        rows: the rows of the state.
-        clients: N.
-        alpha: weight of the regularization, above 0.
-        trainable: p, the numbers of a row that are corrected.
-        held: round -> which numbers each of T tiers trains, `[T, d]` float64 of 0 and 1; n are the uploads that have a
-            number. None: all have all.
+        base: The inner server, which merges the uploads.
+        rows: The order of the models in the state.
+        clients: N, the number of clients.
+        alpha: Weight of the regularization, above 0.
+        trainable: p; the first p numbers of a model are corrected.
+        held: Function from the round to the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1. For each
+            number, n then counts the uploads that hold it. None: all uploads hold all numbers.
     """
     tiers = 1 if held is None else len(held(0))
 
@@ -445,12 +452,12 @@ def feddyn_server(
 
 
 def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
-    """SCAFFOLD's server: beside the models, `c <- c + 1/N sum of the clients' changes`; c is broadcast.
+    """Returns SCAFFOLD's server, which adds `c <- c + 1/N sum of the clients' changes`; c is broadcast.
 
     Args:
-        base: the server that merges uploads.
-        rows: the rows of the state.
-        clients: N.
+        base: The inner server, which merges the uploads.
+        rows: The order of the models in the state.
+        clients: N, the number of clients.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:

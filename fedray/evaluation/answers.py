@@ -1,4 +1,4 @@
-"""Who answers with which weights: the models of a world, known clients, and what is asked of them."""
+"""The models that predict, their weights at known clients, and the requests for predictions and scores."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from fedray.metrics import ensemble
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who answers with which weights: the models of a world, known clients, and what is asked of them.
+# The models that predict, their weights at known clients, and the requests for predictions and scores.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The outputs, weights and residuals of the models that answer, which one evaluation asks the runtime for.
+# The outputs, weights and residuals of the models that predict, which one evaluation requests from the runtime.
 
 
 class Measured(NamedTuple):
-    """What the runtime computed for one evaluation; what is not needed stays empty.
+    """The results that the runtime computed for one evaluation; what is not needed stays empty.
 
     Attributes:
-        answer: the models that answer.
-        test: raw outputs on the test rows.
-        held_out: raw outputs on the held-out rows.
-        weights: of the known clients over these, `[N, K]` by world; empty: everybody has the same answer.
-        own: accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
-        residual: mean training residual variance of each world (regression), in standardised units.
-        ood: raw outputs on the out-of-distribution inputs.
+        answer: The models that predict.
+        test: Raw outputs on the test samples.
+        held_out: Raw outputs on the held-out samples.
+        weights: Weights of the known clients over these models, `[N, K]` by world; empty if all clients predict alike.
+        own: Accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
+        residual: For regression, the variance of the residuals on training samples in each world, in squared units of
+            the standardized target.
+        ood: Raw outputs on the out-of-distribution inputs.
     """
 
     answer: Answer
@@ -48,35 +49,35 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of known clients over the models that answer: by their losses, by their tiers, or those of everybody.
+# The weights of known clients over the models that predict: by their losses, by their tiers, or those of everybody.
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Whether known clients are scored with weights of their own: the scenario asks for it, or the method has tiers."""
+    """Returns whether known clients have weights of their own: the scenario requests it, or the method has tiers."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
 def needs_losses(study: Study, answer: Answer) -> bool:
-    """Whether the losses of the models at the clients decide these weights, and not the tiers alone."""
+    """Returns whether the weights of clients need the losses of the models at the clients, and not the tiers alone."""
     return answer.tiers is None or study.evaluation.gamma not in (None, np.inf)
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns each client's weights over the models that answer (FE eqs. 3-4).
+    """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
     Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
-    gamma weighs the models that its tier has, or all. Where each client has a model of its own, that one answers; if it
-    has no weight, the client gets everybody's answer.
+    gamma weighs the models of the client's tier, or all models. Where each client has one model of its own, that model
+    predicts; if it has no weight, the client has the weights of everybody.
 
     Args:
-        study: what was trained.
-        answer: the models that answer.
-        world: number of the world.
-        losses: of each model at each client, `[A, n]`, also of those that do not answer.
-        client: ids of the clients, `[n]`.
+        study: The trained study.
+        answer: The models that predict.
+        world: Number of the world.
+        losses: Loss of each model at each client, `[A, n]`, including the models that do not predict.
+        client: Ids of the clients, `[n]`.
 
     Returns:
-        The weights over the K models that answer, `[n, K]`.
+        The weights over the K models that predict, `[n, K]`.
     """
     if answer.tiers is not None:
         return _weigh_in_tiers(study, answer, world, losses, client)
@@ -93,7 +94,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns the same if tiers have weights: those of a tier act on its clients as `weights` on everybody."""
+    """Returns the weights of `weigh_models` where tiers have weights; a tier's weights apply to its clients only."""
     assert answer.tiers is not None
     tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
     for t in np.unique(tier).tolist():
@@ -105,11 +106,11 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def rank_own_models(models: int, client: IntArray) -> Tensor:
-    """Returns losses by which client i chooses model i, `[K, n]`: 0 for that model, 1 for every other.
+    """Returns artificial losses by which client i chooses model i, `[K, n]`: 0 for that model, 1 for every other.
 
     Args:
-        models: K.
-        client: ids of the clients, `[n]`.
+        models: K, the number of models.
+        client: Ids of the clients, `[n]`.
 
     Example:
         >>> rank_own_models(3, np.array([2, 0])).T.tolist()
@@ -119,25 +120,25 @@ def rank_own_models(models: int, client: IntArray) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Known clients, one by one: the rows each is scored on, and the scores over clients.
+# Known clients, one by one: the samples on which each is scored, and the scores over clients.
 
 
 class WeightedRows(NamedTuple):
-    """The rows of a split that one client is scored on.
+    """The samples of a split on which one client is scored.
 
     Attributes:
-        rows: places in the split, `[n]`; n = 0 where the client has none.
-        weight: the weight of each row, `[n]`; they sum to 1.
+        rows: Indices of the samples in the split, `[n]`; n = 0 where the client has none.
+        weight: Weight of each sample, `[n]`; the weights sum to 1.
     """
 
     rows: IntArray
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """Returns the weighted mean of values `[..., n]` of these rows, `[...]`; NaN without rows.
+        """Returns the weighted mean of values `[..., n]` of these samples, `[...]`; NaN without samples.
 
-        Values that are all 1 have the mean 1.0, and where the rows weigh the same, whole numbers are counted without
-        rounding: with 13 weights of 1 / 13 the mean of 13 hits would be a little less than 1.
+        Values that are all 1 have the mean 1.0. Where all weights are equal, the plain mean is taken: with 13 weights
+        of 1 / 13 the mean of 13 hits would be a little less than 1.
 
         Example:
             >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
@@ -155,28 +156,29 @@ RowsOfClient = Callable[[int], WeightedRows]
 
 
 def count_known(study: Study) -> int:
-    """Counts the clients that are evaluated one by one: the first so many ids."""
+    """Returns the number of clients that are evaluated one by one; these have the lowest ids."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
-    """Picks the known clients whose scores are recorded, `[n]`: all, or some, evenly spread over the ids."""
+    """Returns the ids of the known clients whose scores are recorded, `[n]`: all, or some at equal distances."""
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
     return np.arange(wanted) * known // max(1, wanted)
 
 
 def weigh_equally(rows: IntArray) -> WeightedRows:
-    """Returns some rows, which all weigh the same."""
+    """Returns some samples with equal weights."""
     return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
 
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
-    """Returns a function: client -> the test rows that it is scored on.
+    """Returns a function that gives the test samples on which a client is scored.
 
-    A client with test rows of its own is tested on them; otherwise on the test rows of the classes it holds, reweighted
-    to its label shares, which is the expectation over test samples that follow its distribution. Where there are no
-    classes it is tested on all test rows. Of copies (`fedray.data.deal`) these are the rows of its group's copy.
+    A client with test samples of its own is scored on these. Any other client is scored on the test samples of the
+    classes that it holds, reweighted to the client's label shares. This is the expectation over test samples that
+    follow the client's distribution. Without classes, all test samples count. Where the data are copies
+    (`fedray.data.deal`), only the samples of the copy of the client's group count.
     """
     labels = study.split("test", world)[1].numpy()
     if study.classes:
@@ -201,21 +203,21 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def held_out_rows(study: Study, world: int) -> RowsOfClient:
-    """Returns a function: client -> its held-out rows, which all weigh the same."""
+    """Returns a function that gives the held-out samples of a client, with equal weights."""
     nothing = np.empty(0, np.int64)
     return lambda client: weigh_equally(study.shards.client_holdout(world, client) if study.hold_out else nothing)
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Returns what each model adds to a client's answer: its vote for each class, or its targets in original units.
+    """Returns what each model adds to a client's prediction: a vote for each class, or targets in the original unit.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models, `[K, n, outputs]`.
+        study: The trained study.
+        world: Number of the world.
+        outputs: Raw outputs of the models, `[K, n, outputs]`.
 
     Returns:
-        `[K, n, C]`, or `[K, n, q]` for a regression.
+        The votes `[K, n, C]`, or the targets `[K, n, q]` for a regression.
     """
     if study.classes:
         return ensemble.member_votes(outputs.numpy(), study.evaluation.average)
@@ -223,12 +225,12 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns for each row 1 if the answer is right and else 0, or the squared error, the mean over targets.
+    """Returns for each sample 1 for a right prediction and else 0, or the squared error as a mean over the targets.
 
     Args:
-        study: what was trained.
-        answers: weighted votes, `[..., n, C]` or `[..., n, q]`.
-        y: classes `[n]`, or targets `[n, q]`.
+        study: The trained study.
+        answers: Weighted votes `[..., n, C]`, or predicted targets `[..., n, q]`.
+        y: True classes `[n]`, or true targets `[n, q]`.
 
     Returns:
         `[..., n]`.
@@ -241,33 +243,33 @@ def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) ->
 
 
 def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
-    """Returns a function: client -> the rows of a split that it is scored on."""
+    """Returns a function that gives the samples of a split on which a client is scored."""
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
 Value = Callable[[int, IntArray | None], FloatArray]  # (client, rows of a split or all) -> numbers of each, `[..., n]`
 Group = Callable[
     [int], int | None
-]  # client -> what it has in common with those who get the same answers; None: nothing
+]  # client -> key of its group, whose clients get the same predictions; None: the client is in no group
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Groups all clients, where they have no weights of their own."""
+    """Returns a function that puts all clients in one group where they have no weights of their own."""
     return lambda _client: 0 if weights is None else None
 
 
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """Returns the rows of each client, and numbers of its answers there, `[..., n]`, client after client.
+    """Yields the samples of each client, and the numbers of its predictions there, `[..., n]`, client after client.
 
-    So nobody holds the answers of all clients at once: thousands may have models of their own.
+    The predictions of all clients are never in memory at once, because thousands may have models of their own.
 
     Args:
-        clients: their ids, `[N]`.
-        find: the rows of a client.
-        value: the numbers of a client's rows.
-        group: the answers of a group are computed once, on all rows.
+        clients: Ids of the clients, `[N]`.
+        find: Function that gives the samples of a client.
+        value: Function that gives the numbers of a client's samples.
+        group: Function that gives the group of a client. The numbers of a group are computed once, on all samples.
     """
     known: dict[int, FloatArray] = {}
     for client in clients.tolist():
@@ -292,19 +294,20 @@ def measure_clients(
     clients: IntArray | None = None,
     everybody: FloatArray | None = None,
 ) -> FloatArray:
-    """Returns accuracy, or RMSE, of the answers that clients get on their own rows of a split.
+    """Returns the accuracy, or RMSE, of each client's predictions on its own samples of a split.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer on the whole split, `[K, n, C]`.
-        weights: of clients over the models, `[N, K]`; rows sum to 1. None: all get everybody's answer.
-        split: `test` or `hold_out`.
-        clients: ids of those that are measured; None: those with weights.
-        everybody: everybody's weights over the models, `[K]`; None: equal ones.
+        study: The trained study.
+        world: Number of the world.
+        outputs: Raw outputs on the whole split of the models that predict, `[K, n, C]`.
+        weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None: all clients have the
+            weights of everybody.
+        split: The split, `test` or `hold_out`.
+        clients: Ids of the clients to score; None means those with weights.
+        everybody: Weights of everybody over the models, `[K]`; None means equal ones.
 
     Returns:
-        `[N]`, accuracies from 0 to 1 or RMSEs in the target's units; NaN for a client without such rows.
+        Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`; NaN for a client without samples in the split.
     """
     y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
     votes = votes.astype(np.float32) if study.classes else votes  # of classes only the largest counts
@@ -324,15 +327,15 @@ def measure_clients(
 
 
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
-    """Scores known clients that answer with models of their own (Ditto, LG-FedAvg); see `ask_own_scores`.
+    """Scores known clients that predict with models of their own (Ditto, LG-FedAvg); see `ask_own_scores`.
 
-    What the slice of a tier answers is computed once for all of its clients.
+    The prediction of a tier's slice is computed once for all clients of the tier.
 
     Args:
-        host: where the clients live.
-        state: the broadcast models.
-        world: number of the world.
-        client: ids of the clients, `[c]`.
+        host: The host, which holds the clients.
+        state: The state with the broadcast models.
+        world: Number of the world.
+        client: Ids of the clients, `[c]`.
     """
     study, phase = host.study, host.study.method.phase
     shared = state.counters[world * phase.models : (world + 1) * phase.models]
@@ -341,7 +344,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         inputs, y = study.split(split, world)
 
         def count(client: int, rows: IntArray | None) -> FloatArray:
-            """Whether the personal passes of a client err on rows of the split, or their squares, `[P, n]`."""
+            """Returns the errors of a client's personal passes on samples of the split (`count_errors`), `[P, n]`."""
             own, errors = host.own_models(state, world, client), []
             counters = shared.repeat(len(own) // phase.models, 1)
             places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
@@ -367,27 +370,28 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
-    """Asks known clients with models of their own for their scores.
+    """Returns the scores of known clients that have models of their own, computed where the clients are.
 
     Args:
-        runtime: where the clients live.
-        state: the broadcast models.
+        runtime: The runtime that holds the clients.
+        state: The state with the broadcast models.
 
     Returns:
-        By (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test rows and on
-        its held-out rows. A client answers with the average over its K models of a pass; NaN where it has no such rows.
+        For each (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test
+        samples and on its held-out samples. A client predicts with the average over its K models of a pass. NaN where
+        the client has no such samples.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
 
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
-    """Picks a known client's own models `[K, d]`: of several personal passes those best on its held-out rows.
+    """Returns a known client's own models `[K, d]`; of several personal passes, those best on its held-out samples.
 
     Args:
-        host: where the client lives.
-        state: the broadcast models.
-        world: number of the world.
-        client: the client's id.
+        host: The host, which holds the client.
+        state: The state with the broadcast models.
+        world: Number of the world.
+        client: Id of the client.
     """
     rows = host.own_models(state, world, client)
     passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])
@@ -398,23 +402,23 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
-    """Splits the scores of clients with own models into those on test and held-out rows: `[N, P]` each.
+    """Returns the scores of clients with models of their own on test samples and on held-out samples, `[N, P]` each.
 
     Args:
-        own: (world, client) -> `[2, P]`, one column for each personal pass.
-        world: number of the world.
+        own: Scores by (world, client), `[2, P]`, with one column for each personal pass.
+        world: Number of the world.
     """
     both = torch.stack([own[key] for key in sorted(own) if key[0] == world], dim=1).numpy()
     return both[0], both[1]
 
 
 def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False) -> FloatArray:
-    """Picks each client's score with the pass that did best on its held-out rows, `[N]`; the first in a tie.
+    """Returns each client's score with the pass that is best on its held-out samples, `[N]`; the first in a tie.
 
     Args:
-        test: score of each client with each pass, `[N, P]`.
-        held_out: the same on its held-out rows, `[N, P]`; NaN where nothing was held out.
-        lowest: whether the lowest score is the best, as of RMSEs.
+        test: Score of each client with each pass, `[N, P]`.
+        held_out: Score of each client with each pass on its held-out samples, `[N, P]`; NaN where none were held out.
+        lowest: Whether the lowest score is the best, as for RMSEs.
     """
     best = find_best_pass(held_out, lowest)
     result: FloatArray = np.take_along_axis(test, best[:, None], axis=1)[:, 0]
@@ -422,18 +426,18 @@ def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False)
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """Returns the number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst."""
+    """Returns the number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst score."""
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
 
 
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
-    """Returns mean, worse tenth and worst of the clients' scores `[N]`, without clients that have none (NaN).
+    """Returns mean, worst tenth and worst of the clients' scores `[N]`, without clients that have no score (NaN).
 
     Args:
-        scores: accuracies, or RMSEs.
-        prefix: of the names.
-        classes: whether they are accuracies.
+        scores: Accuracies or RMSEs.
+        prefix: Text with which the names of the metrics begin.
+        classes: Whether the scores are accuracies.
 
     Example:
         >>> summarize_clients(np.array([0.5, 1.0, np.nan]))
@@ -452,23 +456,23 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Any number of each row, and its mean over the rows of each known client, whatever answers there.
+# Numbers of each sample, and their means over the samples of each known client, for every way to predict.
 #
-# That is the ensemble, the client's own weights over its models, or the client's own models in the process where they
-# live. Conformal sets and the scores of known clients are written over it.
+# A client may predict with the ensemble, with its own weights over the models, or with models of its own, in the
+# process that holds the client. Conformal sets and the scores of known clients use the same functions.
 
-Own = dict[tuple[int, int], Tensor]  # what clients with models of their own say, by (world, client)
+Own = dict[tuple[int, int], Tensor]  # numbers of clients with models of their own, by (world, client)
 
 
 class RowAnswers(NamedTuple):
-    """What the models that answer say about some rows.
+    """The predictions of the models for some samples.
 
     Attributes:
-        votes: of each model, which their average sums up, `[K, n, C]`; None for a regression.
-        members: means and variances of each model; None for classes.
-        y: labels `[n]`, or targets `[n]` in their own unit.
-        u: a uniform number of each row, `[n]`, for scores that draw.
-        weights: everybody's over the models, `[K]`; None: equal ones.
+        votes: Votes of each model, which are averaged, `[K, n, C]`; None for a regression.
+        members: Means and variances of each model; None for classes.
+        y: True labels `[n]`, or true targets `[n]` in their own unit.
+        u: A uniform random number for each sample, `[n]`, for scores that are randomized.
+        weights: Weights of everybody over the models, `[K]`; None means equal ones.
     """
 
     votes: FloatArray | None
@@ -479,13 +483,13 @@ class RowAnswers(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Returns what the models say together about some rows.
+    """The joint prediction of the models for some samples.
 
     Attributes:
-        y: labels or targets, `[n]`.
-        probs: of each class, `[n, C]`; None for a regression.
-        mean: of each target, `[n]`; None for classes, as `sd`.
-        sd: standard deviation of the answer, `[n]`.
+        y: True labels or targets, `[n]`.
+        probs: Probability of each class, `[n, C]`; None for a regression.
+        mean: Predicted mean of each target, `[n]`; None for classes.
+        sd: Predicted standard deviation of each target, `[n]`; None for classes.
     """
 
     y: Any
@@ -494,19 +498,20 @@ class Joined(NamedTuple):
     sd: Any = None
 
 
-# (study, world, what models say, rows or all, weights or everybody's) -> numbers of each row, `[..., n]`; a function of
-# a module or a `partial` of one
+# (study, world, predictions of the models, samples or all, weights or everybody's) -> numbers of each sample, `[...,
+# n]`; a function of a module or a `partial` of one
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
 
 
 class Inquiry(NamedTuple):
-    """What is asked about the answers to the rows of a split.
+    """A request for numbers that follow from the predictions for the samples of a split.
 
     Attributes:
-        split: `test` or `hold_out`.
-        measure: numbers of each row, `[n]`, or `[means, n]`.
-        means: how many means over its rows a client says; 0: it says the numbers of its rows themselves.
-        halved: whether every second row of a client is asked about, and the others not.
+        split: The split, `test` or `hold_out`.
+        measure: Function that computes the numbers of each sample, `[n]` or `[means, n]`.
+        means: Number of means over its samples that a client returns; 0 means that it returns the numbers of the
+            samples.
+        halved: Whether only every second sample of a client is used.
     """
 
     split: str
@@ -515,18 +520,18 @@ class Inquiry(NamedTuple):
     halved: bool = False
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
-        """Returns a function: client -> the rows that it is asked about."""
+        """Returns a function that gives the samples of a client that the request is about."""
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Returns what each client says of the numbers of its rows; means of no rows are NaN."""
+        """Yields what each client returns, given the numbers of its samples; means over no samples are NaN."""
         for own, values in each:
             yield np.full(self.means, own.mean(values)) if self.means else values
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """Draws a uniform number for each of some rows of a split, `[n]`: a row has the same in every round."""
+    """Draws a uniform number for each of some samples of a split, `[n]`; each sample has one number for all rounds."""
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 
@@ -540,16 +545,16 @@ def read_answers(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> RowAnswers:
-    """Returns what models say about the rows of a split.
+    """Returns the predictions of the models for samples of a split.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer on these rows, `[K, n, C]`.
-        split: `test` or `hold_out`.
-        answer: the models that answer.
-        rows: places in the split, `[n]`; None: all of them.
-        residual: mean training residual variance in standardized units, if known.
+        study: The trained study.
+        world: Number of the world.
+        outputs: Raw outputs on these samples of the models that predict, `[K, n, C]`.
+        split: The split, `test` or `hold_out`.
+        answer: The models that predict.
+        rows: Indices of the samples in the split, `[n]`; None means all of them.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     y = study.split(split, world)[1].numpy()
     rows = np.arange(len(y)) if rows is None else rows
@@ -565,13 +570,13 @@ def read_answers(
 
 
 def read_world(study: Study, world: int, measured: Measured, split: str) -> RowAnswers:
-    """Returns what the models that answer say about all rows of a split.
+    """Returns the predictions of a world's models for all samples of a split.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        split: `test` or `hold_out`.
+        study: The trained study.
+        world: Number of the world.
+        measured: The results of the runtime.
+        split: The split, `test` or `hold_out`.
     """
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
     outputs = drop_absent(outputs, measured.answer, world)
@@ -581,13 +586,13 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
 def join_answers(
     study: Study, of: RowAnswers, rows: IntArray | None = None, weights: FloatArray | None = None
 ) -> Joined:
-    """What the models say together about some rows.
+    """Returns the joint prediction of the models for some samples.
 
     Args:
-        study: what was trained.
-        of: what each of them says.
-        rows: places in `of`, `[n]`; None: all of them.
-        weights: over the models, `[K]`; None: those of everybody.
+        study: The trained study.
+        of: The predictions of each model.
+        rows: Indices of the samples in `of`, `[n]`; None means all of them.
+        weights: Weights over the models, `[K]`; None means those of everybody.
     """
     weights = of.weights if weights is None else weights
     chosen: Any = slice(None) if rows is None else rows
@@ -604,7 +609,7 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns the known clients' weights, `[N, K]`; None: all get everybody's answer, as of a stack."""
+    """Returns the known clients' weights, `[N, K]`; None if all clients predict alike, as in a stack."""
     return None if study.parts else measured.weights.get(world)
 
 
@@ -618,16 +623,16 @@ def tell_known(
     own: Own | None,
     everybody: FloatArray | None = None,
 ) -> list[FloatArray]:
-    """Returns what each known client says about the answers that it gets, `[means]` or `[n_k]` each.
+    """Returns the requested numbers of each known client, `[means]` or `[n_k]` each.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        of: what the models say about all rows of the inquiry's split.
-        inquiry: what is asked.
-        own: what clients with models of their own say (`ask_own`); None: there are none.
-        everybody: the numbers of all rows by everybody's answer, where they are known.
+        study: The trained study.
+        world: Number of the world.
+        measured: The results of the runtime.
+        of: The predictions of the models for all samples of the inquiry's split.
+        inquiry: The request.
+        own: The numbers of clients with models of their own (`ask_own`); None without such clients.
+        everybody: The numbers of all samples with the weights of everybody, if they are known already.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
     if own is not None:
@@ -642,14 +647,14 @@ def tell_known(
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """Returns what known clients say that answer with models of their own, where they live; see `ask_own`.
+    """Computes the requested numbers of known clients with models of their own, where the clients are; see `ask_own`.
 
     Args:
-        host: where the clients live.
-        state: the broadcast models.
-        world: number of the world.
-        client: ids of the clients, `[c]`.
-        inquiry: what is asked.
+        host: The host, which holds the clients.
+        state: The state with the broadcast models.
+        world: Number of the world.
+        client: Ids of the clients, `[c]`.
+        inquiry: The request.
     """
     study, models = host.study, host.study.method.phase.models
     shared, x = state.counters[world * models : (world + 1) * models], study.split(inquiry.split, world)[0]
@@ -666,14 +671,14 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
-    """Asks known clients with models of their own about their answers.
+    """Returns the requested numbers of known clients that have models of their own.
 
     Args:
-        runtime: where the clients live.
-        state: the broadcast models.
-        inquiry: what is asked.
+        runtime: The runtime that holds the clients.
+        state: The state with the broadcast models.
+        inquiry: The request.
 
     Returns:
-        By (world, client) what the client says, `[means]` or `[n_k]`.
+        For each (world, client), the numbers of the client, `[means]` or `[n_k]`.
     """
     return runtime.ask(Question(partial(tell_own, inquiry=inquiry), at_home=True), state)

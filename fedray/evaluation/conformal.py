@@ -1,4 +1,4 @@
-"""Conformal sets of one world: scores of withheld rows, the clients' threshold, and how the sets of other rows do."""
+"""Conformal sets of one world: scores of withheld samples, the clients' threshold, coverage and size of the sets."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ from fedray.metrics.conformal import (
 from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal scores of rows: from the raw outputs of the models that answer, with everybody's weights or a client's
-# own.
+# Conformal scores of samples: from the raw outputs of the models, with the weights of everybody or of a client.
 
 
 def measure_sets(
@@ -50,7 +49,10 @@ def measure_sets(
     rule: ConformalRule,
     thresholds: FloatArray | None,
 ) -> FloatArray:
-    """A `Measure`: the scores of right answers `[n]`, or with thresholds `[worlds]` coverage and size `[2, n]`."""
+    """Returns the scores of the true labels `[n]`, or with thresholds `[worlds]` coverage and size `[2, n]`.
+
+    This function is a `Measure`.
+    """
     said = join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
     if said.probs is None:
@@ -64,17 +66,17 @@ def measure_sets(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What each known client says of its rows: scores of its right answers, from which a threshold follows; and with one,
-# how its sets do. Held-out metrics, which sweeps read, calibrate on every other withheld row of a client and score the
-# rest.
+# Numbers of each known client: the scores of its true labels, from which a threshold follows; with a threshold,
+# coverage and size of its sets. Held-out metrics, which sweeps use, take every other withheld sample of a client for
+# the threshold and score the rest.
 
 
 class ClientSets(NamedTuple):
-    """How the sets of the known clients do, NaN for a client without rows.
+    """Coverage and size of the sets of the known clients; NaN for a client without samples.
 
     Attributes:
-        coverage: share of the client's rows whose answer is inside, `[N]`.
-        size: mean labels in a set, or width of an interval, `[N]`.
+        coverage: Share of the client's samples whose true label or target is inside the set, `[N]`.
+        size: Mean number of labels in a set, or mean width of an interval, `[N]`.
     """
 
     coverage: FloatArray
@@ -82,18 +84,18 @@ class ClientSets(NamedTuple):
 
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """Returns the places of each known client's rows among the withheld ones, `[n_k]` each."""
+    """Returns, for each known client, the indices of its samples among the withheld ones, `[n_k]` each."""
     find = held_out_rows(study, world)
     return [find(client).rows for client in range(count_known(study))]
 
 
 def inquire(split: str, rule: ConformalRule, thresholds: FloatArray | None = None) -> Inquiry:
-    """Returns what is asked for conformal sets of the rows of a split.
+    """Returns the request for the conformal sets of the samples of a split.
 
     Args:
-        split: `test`, or `hold_out`, of which with thresholds every second row of a client.
-        rule: how sets are made.
-        thresholds: the largest score inside of a set, `[worlds]`; None: it is not known yet.
+        split: `test` or `hold_out`. With thresholds, only every second sample of a client counts in `hold_out`.
+        rule: The rule by which conformal sets are made.
+        thresholds: The largest score inside a set, `[worlds]`; None means that it is not known yet.
     """
     measure = partial(measure_sets, rule=rule, thresholds=thresholds)
     if thresholds is None:
@@ -102,16 +104,17 @@ def inquire(split: str, rule: ConformalRule, thresholds: FloatArray | None = Non
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# New clients get the answer of the ensemble, and the threshold comes from that answer's scores. Known clients with
-# weights or models of their own are scored, calibrated and tested with these.
+# New clients get the prediction of the ensemble, and the threshold follows from the scores of that prediction. Known
+# clients with weights or models of their own are scored, calibrated and tested with these.
 
 
 class Thresholds(NamedTuple):
     """The thresholds of one world.
 
     Attributes:
-        everybody: for the answer of the ensemble.
-        known: for known clients with weights or models of their own; else that of everybody.
+        everybody: The threshold for the prediction of the ensemble.
+        known: The threshold for known clients with weights or models of their own; without such clients, that of
+            everybody.
     """
 
     everybody: Threshold
@@ -119,11 +122,11 @@ class Thresholds(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What the withheld rows of one world say.
+    """The thresholds that follow from the withheld samples of one world.
 
     Attributes:
-        whole: the thresholds of all withheld rows.
-        half: those of every second row of each client, by which the others are scored.
+        whole: The thresholds from all withheld samples.
+        half: The thresholds from every second withheld sample of each client; the other samples are scored with them.
     """
 
     whole: Thresholds
@@ -140,19 +143,20 @@ def tell(
     found: Thresholds | None = None,
     own: Own | None = None,
 ) -> tuple[FloatArray, list[FloatArray], Any]:
-    """Returns what the common answer, and the known clients' answers, say about the rows of a split.
+    """Returns the numbers of the ensemble and of the known clients for the samples of a split.
 
-    That is the numbers of all rows by everybody's answer (`measure_sets`); of each known client the scores of its right
-    answers `[n_k]`, or with thresholds coverage and mean size of its sets, `[2]`; and the labels or targets, `[n]`.
+    The first result holds the numbers of all samples with the weights of everybody (`measure_sets`). The second holds,
+    for each known client, the scores of its true labels `[n_k]`, or with thresholds coverage and mean size of its sets,
+    `[2]`. The third holds the labels or targets, `[n]`.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        split: `test` or `hold_out`.
-        rule: how sets are made.
-        found: the largest scores inside of a set; None: they are not known yet.
-        own: what clients with models of their own say; None: there are none.
+        study: The trained study.
+        world: Number of the world.
+        measured: The results of the runtime.
+        split: The split, `test` or `hold_out`.
+        rule: The rule by which conformal sets are made.
+        found: The largest scores inside a set; None means that they are not known yet.
+        own: The numbers of clients with models of their own; None without such clients.
     """
     of = read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
@@ -165,11 +169,11 @@ def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule,
     """Computes the thresholds of a world.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        rule: how sets are made.
-        own: scores of the withheld rows of clients with models of their own; None: there are none.
+        study: The trained study.
+        world: Number of the world.
+        measured: The results of the runtime.
+        rule: The rule by which conformal sets are made.
+        own: Scores of the withheld samples of clients with models of their own; None without such clients.
     """
     numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
     everybody = [numbers[rows] for rows in list_withheld(study, world)]
@@ -183,18 +187,18 @@ def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule,
 def measure_all_sets(
     study: Study, runtime: Runtime, state: State, measured: Measured, worlds: int
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
-    """Measures the sets of each world on test and withheld rows, and for each known client.
+    """Measures the sets of each world on test and withheld samples, and those of each known client.
 
     Args:
-        study: what was trained.
-        runtime: where clients with models of their own answer.
-        state: the broadcast models.
-        measured: what the runtime computed.
-        worlds: how many worlds are measured.
+        study: The trained study.
+        runtime: The runtime in which clients with models of their own predict.
+        state: The state with the broadcast models.
+        measured: The results of the runtime.
+        worlds: Number of worlds to measure.
 
     Returns:
-        For each world numbers by name, and what the known clients get on their test rows; None where these are left
-        alone. Nothing where the scenario asks for no sets.
+        For each world, metrics by name, and the sets of the known clients on their test samples (None where the test
+        samples are not scored). The list is empty where the scenario requests no sets.
     """
     rule = study.evaluation.conformal
     if rule is None:
@@ -220,7 +224,7 @@ def measure_all_sets(
 def _measure_world(
     study: Study, world: int, measured: Measured, rule: ConformalRule, found: Calibration, *, own: Mapping[str, Own]
 ) -> tuple[dict[str, Any], ClientSets | None]:
-    """Measures the same of one world; `own` is what clients with own models say by split, if there are any."""
+    """Measures the sets of one world; `own` holds, for each split, the numbers of clients with models of their own."""
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
@@ -242,7 +246,10 @@ def _measure_world(
 def _summarize(
     study: Study, sets: Sets, told: list[FloatArray], y: Any, sizes: IntArray
 ) -> tuple[dict[str, Any], ClientSets]:
-    """Metrics of the sets of some rows and of clients, of whom each withheld so many rows, `[N]`; and their sets."""
+    """Returns the metrics of the sets of some samples and of the clients, and the clients' sets.
+
+    `sizes` holds the number of samples that each client withheld, `[N]`.
+    """
     clients = ClientSets(*np.stack(told, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
     found: dict[str, Any] = {
@@ -265,12 +272,12 @@ def _summarize(
 
 
 def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:
-    """Adds the scores of clients' sets to their recorded scores, if there are both.
+    """Adds coverage and size of the clients' sets to the clients' recorded scores, if there are both.
 
     Args:
-        study: what was trained.
-        scores: of some clients, `[n]`; None: none are recorded.
-        sets: of all known clients, `[N]`; None: there are none.
+        study: The trained study.
+        scores: Recorded scores of some clients, `[n]`; None if none are recorded.
+        sets: Sets of all known clients, `[N]`; None if there are none.
     """
     if scores is None or sets is None:
         return scores
@@ -279,5 +286,5 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
 
 
 def name_size(study: Study) -> str:
-    """Names the size of a set in metrics: the number of labels, or the width of an interval."""
+    """Returns the name of a set's size in metrics: `size` (number of labels) or `width` (of an interval)."""
     return "size" if study.classes else "width"

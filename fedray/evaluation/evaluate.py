@@ -1,4 +1,4 @@
-"""From models to rows of metrics: every member and the ensemble, new clients and known ones.
+"""Evaluation of models: metrics of every member and of the ensemble, for new clients and for known ones.
 
 Example:
     >>> import fedray
@@ -87,17 +87,16 @@ from fedray.simulation.study import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every score of the answers that known clients get: over all of them, and tier by tier (`evaluate.by_tier`).
+# The scores of the predictions that known clients get: over all clients, and tier by tier (`evaluate.by_tier`).
 #
-# A client is scored on its own rows by the answer that it gets: everybody's, one with its own weights, that of its
-# tier, or that of models of its own. A score of several clients is that of the mean over them, each with the same
-# weight.
+# A client is scored on its own samples by the prediction that it gets: with the weights of everybody, of its tier or of
+# its own, or by models of its own. A score of several clients is the mean of their scores, each with the same weight.
 
 
 def measure_answers(
     study: Study, _world: int, of: RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns a `Measure`: the numbers of each row from which scores follow, `[m, n]`."""
+    """Returns the numbers of each sample from which its scores follow, `[m, n]`; this function is a `Measure`."""
     said = join_answers(study, of, rows, weights)
     if said.probs is None:
         return regression.row_scores(said.mean, said.sd**2, said.y)
@@ -105,18 +104,18 @@ def measure_answers(
 
 
 def inquire(study: Study, split: str) -> Inquiry:
-    """Returns what is asked for the scores of the rows of a split."""
+    """Returns the request for the scores of the samples of a split."""
     return Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
 def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, Own]:
-    """Returns what clients with models of their own say about the rows of each split; empty where there are none.
+    """Returns, for each split, the predictions of clients that have models of their own; empty if no client has.
 
     Args:
-        study: what was trained.
-        runtime: where the clients live.
-        state: the broadcast models.
-        test: whether the test rows are answered.
+        study: The trained study.
+        runtime: The runtime that holds the clients.
+        state: The state with the broadcast models.
+        test: Whether the test samples are predicted, too.
     """
     if not study.evaluation.by_tier or not study.method.phase.is_personal:
         return {}
@@ -127,14 +126,14 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
 def score_tiers(
     study: Study, world: int, measured: Measured, own: dict[str, Own], sets: ClientSets | None
 ) -> dict[str, float]:
-    """Returns the scores of a world's known clients, and of those of each tier where there are several.
+    """Returns the mean scores of a world's known clients, and those of each tier if there are several tiers.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        own: what clients with models of their own say by split (`ask_own_answers`).
-        sets: how the conformal sets of the clients' test rows do; None: there are none.
+        study: The trained study.
+        world: Number of the world.
+        measured: The predictions and losses that the runtime computed.
+        own: For each split, the predictions of clients with models of their own (`ask_own_answers`).
+        sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
     """
     client, tiers = np.arange(count_known(study)), study.clients.tiers
     tier = study.clients.tier_of(client)
@@ -166,17 +165,17 @@ def score_tiers(
 # From models to rows of metrics: every member and the ensemble, new clients and known ones.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The outputs, losses and residuals of the models that answer, which one evaluation asks the runtime for.
+# The outputs, losses and residuals of the models that predict, which one evaluation requests from the runtime.
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
-    """Asks the runtime for all that one evaluation needs.
+    """Asks the runtime for the outputs, losses and weights that one evaluation needs.
 
     Args:
-        study: what was trained.
-        runtime: where the models are evaluated.
-        state: the broadcast models.
-        test: whether the test rows are answered.
+        study: The trained study.
+        runtime: The runtime that evaluates the models.
+        state: The state with the broadcast models.
+        test: Whether the test samples are predicted, too.
     """
     answer = study.answer(state)
     refuse_own_rule(study, answer)
@@ -195,16 +194,17 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 def find_client_weights(
     study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
 ) -> dict[int, FloatArray]:
-    """Returns the weights of the known clients over the models that answer, `[N, K]` by world.
+    """Returns, by world, the weights of the known clients over the models that predict, `[N, K]`.
 
-    They are those that the clients keep (FedEM), those of their tiers, or follow from the losses on their rows. A
-    client with a model of its own gives it all weight, or if that one does not answer, has everybody's weights.
+    The weights are those that the clients keep (FedEM), those of the clients' tiers, or they follow from the losses on
+    the clients' samples. A client with a model of its own gives that model all weight. If that model does not predict,
+    the client has the weights of everybody.
 
     Args:
-        study: what was trained.
-        runtime: where the clients are.
-        answer: the models that answer.
-        worlds: only the first worlds; None: all.
+        study: The trained study.
+        runtime: The runtime that holds the clients.
+        answer: The models that predict.
+        worlds: Number of first worlds to compute; None means all.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -221,18 +221,20 @@ def find_client_weights(
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
-    """Returns the clients' mean training residual variance in each world, in standardised units.
+    """Returns, for each world, the variance of the residuals on training samples, as a mean over the clients.
 
-    Each client's is that of its own model or upload where those answer, else that of the broadcast models.
+    The variance is in squared units of the standardized target.
+
+    A client's residuals are those of its own model or upload where these predict, else those of the broadcast models.
 
     Args:
-        study: what was trained.
-        runtime: where the losses are computed.
-        state: the broadcast models.
-        answer: the models that answer.
+        study: The trained study.
+        runtime: The runtime that computes the losses.
+        state: The state with the broadcast models.
+        answer: The models that predict.
 
     Returns:
-        World -> variance; empty where the loss is no squared error.
+        The variance by number of the world; empty where the loss is no squared error.
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
@@ -264,20 +266,20 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How uncertain the answers to out-of-distribution inputs are, beside those to the rows of a split.
+# The uncertainty of the predictions for out-of-distribution inputs, compared with that for the samples of a split.
 
-DRAWN_BINS = 20  # of the entropy, in the report's picture
+DRAWN_BINS = 20  # number of bins of the entropy in the report's picture
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
-    """Scores how well a world's answers detect out-of-distribution inputs.
+    """Returns scores of how well a world's predictions detect out-of-distribution inputs.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        known: raw outputs of all models on the rows of a split, `[K, n, C]`.
-        unknown: the same on the out-of-distribution inputs, `[K, m, C]`.
-        answer: the models that answer.
+        study: The trained study.
+        world: Number of the world.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`.
+        unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
+        answer: The models that predict.
     """
     (inside, inside_knowledge), (outside, outside_knowledge) = (
         _measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown)
@@ -293,17 +295,17 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 
 
 def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, Any]:
-    """Returns arrays for the report's picture of the first world.
+    """Returns the arrays for the picture of the first world in the report.
 
     Args:
-        study: what was trained.
-        known: raw outputs of all models on the test rows, `[K, n, C]`.
-        unknown: the same on the out-of-distribution inputs, `[K, m, C]`.
-        answer: the models that answer.
+        study: The trained study.
+        known: Raw outputs of all models on the test samples, `[K, n, C]`.
+        unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
+        answer: The models that predict.
 
     Returns:
-        `ood_entropies`, `[bins, 3]`: the lower end of each bin of the entropy, and the shares of the test rows and of
-        the other inputs in it; and `ood_auroc`, `[1]`.
+        Two arrays. `ood_entropies`, `[bins, 3]`: the lower end of each bin of the entropy, the share of the test
+        samples in the bin, and the share of the out-of-distribution inputs in it. `ood_auroc`, `[1]`.
     """
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
@@ -317,10 +319,11 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 def _measure_uncertainty(
     study: Study, world: int, outputs: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Measures the uncertainty of the answers to some rows; a stack answers by its first row.
+    """Returns the uncertainty of the predictions for some samples; for a stack, that of its first output.
 
     Returns:
-        The entropy of each answer `[n]`, and the part of disagreement `[n]`, if there is one.
+        The entropy of each prediction `[n]`, and the part of it that disagreement explains, `[n]`; None instead of the
+        part where there is one member or a rule other than the mean.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = ensemble.entropies(mean)
@@ -331,21 +334,21 @@ def _measure_uncertainty(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Metrics of a user's own, beside fedray's: a number for each world and split.
+# A user's own metrics, beside those of fedray: a number for each world and split.
 
 
 def score_own_metrics(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
 ) -> dict[str, float]:
-    """Returns the values of the user's metrics by name; empty without any.
+    """Returns the values of the user's own metrics by name; empty if there are none.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer, on the whole split.
-        split: `test` or `hold_out`.
-        answer: the models that answer.
-        residual: mean training residual variance in standardised units, if known.
+        study: The trained study.
+        world: Number of the world.
+        outputs: Raw outputs of the models that predict, on the whole split.
+        split: The split, `test` or `hold_out`.
+        answer: The models that predict, with their weights and how they are combined.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     metrics = study.evaluation.metrics
     if not metrics:
@@ -374,13 +377,14 @@ KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores 
 def make_evaluator(
     study: Study, runtime: Runtime, test: bool = True, keep_clients: KeepClients | None = None
 ) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Makes a function: progress -> one row of metrics a world.
+    """Returns a function that takes the progress of a run and returns one row of metrics per world.
 
     Args:
-        study: what is trained.
-        runtime: where the models are evaluated.
-        test: whether the test rows are scored; sweeps leave them alone.
-        keep_clients: called with the scores of the clients of each world, where `evaluate.clients` asks for some.
+        study: The study that is trained.
+        runtime: The runtime that evaluates the models.
+        test: Whether the test samples are scored. Sweeps do not score them.
+        keep_clients: Function that takes the scores of each world's clients; called where `evaluate.clients` requests
+            some.
     """
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -439,16 +443,16 @@ def _score_world(
 
 
 def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[str, Tensor], split: str) -> FloatArray:
-    """Scores of the known clients on their rows of a split, `[N]`.
+    """Returns the score of each known client on its samples of a split, `[N]`.
 
-    Where all of them get everybody's answer, only those are scored whose scores are recorded.
+    Where every client has the same prediction, only the clients whose scores are recorded are scored.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        measured: what the runtime computed.
-        outputs: raw outputs of all models by split.
-        split: `test` or `hold_out`.
+        study: The trained study.
+        world: Number of the world.
+        measured: The predictions and losses that the runtime computed.
+        outputs: Raw outputs of all models, for each split.
+        split: The split, `test` or `hold_out`.
     """
     if measured.own:
         tested, held_out = split_own_scores(measured.own, world)
@@ -462,15 +466,16 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
 def score_answer(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
 ) -> dict[str, Any]:
-    """Returns all scores of a world's ensemble on a split, and of each member by itself.
+    """Returns all scores of a world's ensemble on a split, and the scores of each member alone.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of all models on the whole split, `[K, n, C]`.
-        split: `test` or `hold_out`.
-        answer: the models that answer.
-        residual: mean training residual variance in standardised units (regression), if known.
+        study: The trained study.
+        world: Number of the world.
+        outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
+        split: The split, `test` or `hold_out`.
+        answer: The models that predict.
+        residual: For regression, the variance of the residuals on training samples, in squared standardized units; None
+            if unknown.
     """
     _, y = study.split(split, world)
     if study.parts:
@@ -487,12 +492,12 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise of a toy whose test targets are E[y|x]: one dict a world.
+    """Returns bias, variance and noise of a toy data set whose test targets are E[y|x]: one dict per world.
 
     Args:
-        study: what was trained, with several replicates.
-        pieces: raw outputs on the test rows.
-        answer: the models that answer.
+        study: The study that was trained, with several replicates.
+        pieces: Raw outputs of the models on the test samples.
+        answer: The models that predict.
     """
     of = [
         read_members(study, world, drop_absent(join_pieces(pieces, world), answer, world), "test", answer)

@@ -1,4 +1,4 @@
-"""The weights over the models that clients keep to themselves (FedEM), as an evaluation reads them.
+"""The weights over the models that clients keep private (FedEM), and their use in an evaluation.
 
 Example:
     >>> private = {"mixture/keys": torch.tensor([[0, 1, 0], [0, 1, 1]]), "mixture/rows": torch.tensor([[0.2], [0.6]])}
@@ -20,13 +20,13 @@ from fedray.simulation.study import Host, Question, Runtime, Study
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
-    """Returns the weights of the first clients of a world, `[clients, K]`, NaN for a client that has none yet.
+    """Returns the weights of the first clients of a world, `[clients, K]`; NaN for a client that has no weights yet.
 
     Args:
-        private: The private vectors of clients, as a checkpoint has them.
-        world: The world.
-        clients: How many clients.
-        models: K.
+        private: The private vectors of the clients, as in a checkpoint.
+        world: Number of the world.
+        clients: Number of clients.
+        models: K, the number of models.
     """
     weights = np.full((clients, models), np.nan)
     keys, rows = (private.get(f"{MIXTURE}/{part}", torch.zeros(0, 3)).numpy() for part in ("keys", "rows"))
@@ -37,13 +37,13 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns the known clients' weights over the models, `[N, K]` by world; a client without any fits them.
+    """Returns, by world, the known clients' weights over the models, `[N, K]`; a client without weights fits them.
 
     Args:
-        study: What is trained.
-        runtime: Where the clients are.
-        state: The models.
-        worlds: How many worlds.
+        study: The study that is trained.
+        runtime: The runtime that holds the clients.
+        state: The state with the models.
+        worlds: Number of worlds.
     """
     number, models = min(study.clients.number, EVALUATED_CLIENTS), study.method.phase.models
     private = runtime.private((MIXTURE,))
@@ -56,26 +56,26 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Asks clients without weights to fit them, `[K, c]` by (world, first place).
+    """Returns the question that lets clients without weights fit them; the result is `[K, c]` by (world, first index).
 
     Args:
-        models: Models of each world, K.
-        clients: The clients of each world, `[n]` each.
+        models: K, the number of models of each world.
+        clients: Ids of the clients of each world, `[n]` each.
     """
     return Question(fit_mixtures, clients=clients, numbers=models)
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
-    """Fits weights of a world's models at clients without any: E steps on models that stay (FedEM).
+    """Fits weights over a world's models at clients without weights: E steps with unchanged models (FedEM).
 
     Args:
-        host: Computes.
-        state: Holds the models.
-        world: The world.
+        host: The host, which computes the outputs.
+        state: The state with the models.
+        world: Number of the world.
         client: Ids of the clients, `[c]`.
 
     Returns:
-        The weights, `[K, c]` float64; they sum to 1.
+        The weights, `[K, c]` float64; they sum to 1 over K.
     """
     models = host.study.method.phase.models
     each = [sample_losses(host, state, models, world, i).numpy() for i in client.tolist()]

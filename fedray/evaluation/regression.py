@@ -1,4 +1,4 @@
-"""Regression answers: from raw outputs to Gaussian predictions in the target's original units, and their scores."""
+"""Regression: from raw outputs to Gaussian predictions in the target's original unit, and the scores of these."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fedray.models.net import last_layer_inputs, split_gaussian
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models of a world that answer, and the weight of each.
+# The models of a world that predict, and the weight of each.
 
 
 def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """Drops the outputs (or losses) of a world's models without a weight.
+    """Returns the outputs (or losses) of a world's models without those of models of weight 0.
 
     Args:
-        outputs: one row a model, `[K, n, ...]`.
-        answer: the models that answer, with their weights.
-        world: number of the world.
+        outputs: Outputs of each model, `[K, n, ...]`.
+        answer: The models that predict, with their weights.
+        world: Number of the world.
 
     Example:
         >>> from fedray.core.types import State
@@ -39,7 +39,7 @@ def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
 
 def refuse_own_rule(study: Study, answer: Answer) -> None:
-    """Raises `BadInput` if a method's own rule cannot give the answers that the scenario asks for."""
+    """Raises `BadInput` if a method's own rule cannot give the predictions that the scenario requests."""
     asks = not study.classes or study.evaluation.gamma is not None or study.evaluation.average == "logits"
     if answer.combine is not None and asks:
         raise BadInput(
@@ -49,13 +49,13 @@ def refuse_own_rule(study: Study, answer: Answer) -> None:
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ensemble.ClassAnswer:
-    """Returns the answers of a world's models, and their joint answer: by the method's rule, or their mean.
+    """Returns the predictions of a world's models, and their joint prediction: by the method's rule, or the mean.
 
     Args:
-        outputs: logits of all models of the world, `[A, n, C]`.
-        kind: `predict.average` of the scenario.
-        answer: the models that answer.
-        world: number of the world.
+        outputs: Logits of all models of the world, `[A, n, C]`.
+        kind: What is averaged, the scenario key `predict.average`.
+        answer: The models that predict.
+        world: Number of the world.
     """
     present = drop_absent(outputs, answer, world).numpy()
     found = ensemble.answer_classes(present, kind, weigh_present(answer, world))
@@ -63,12 +63,12 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
 
 
 def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """Returns the outputs that are averaged: those of the models, or `[1, n, C]` of the method's rule as one model.
+    """Returns the outputs to average: those of the models, or `[1, n, C]` of the method's rule as if of one model.
 
     Args:
-        outputs: of all models of the world, `[A, n, C]`.
-        answer: the models that answer.
-        world: number of the world.
+        outputs: Outputs of all models of the world, `[A, n, C]`.
+        answer: The models that predict.
+        world: Number of the world.
     """
     if answer.combine is None:
         return drop_absent(outputs, answer, world)
@@ -80,8 +80,8 @@ def weigh_present(answer: Answer, world: int) -> FloatArray | None:
     """Returns the weights of the models that `drop_absent` keeps, `[K]`, which sum to 1; None if they are equal.
 
     Args:
-        answer: the models that answer, with their weights.
-        world: number of the world.
+        answer: The models that predict, with their weights.
+        world: Number of the world.
     """
     if answer.weights is None:
         return None
@@ -93,7 +93,7 @@ def weigh_present(answer: Answer, world: int) -> FloatArray | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Regression answers: from raw outputs to Gaussian predictions in the target's original units, and their scores.
+# Regression: from raw outputs to Gaussian predictions in the target's original unit, and the scores of these.
 
 MEMBER_TARGET_SCORES = (
     "rmse",
@@ -107,16 +107,16 @@ MEMBER_TARGET_SCORES = (
 
 
 class Members(NamedTuple):
-    """What the K models that answer predict for n targets, in original units.
+    """The predictions of K models for n targets, in the target's original unit.
 
     Attributes:
-        means: `[K, n]`.
-        variances: those that the models predict themselves, `[K, n]`; None where they predict none.
-        y: the targets, `[n]`.
-        noise: variance of the observation noise that is added, as `predict.noise` says.
-        residual: mean training residual variance; None: unknown.
-        floor: the smallest variance of an answer.
-        weights: of the models in the answer, `[K]`; None: equal ones.
+        means: Predicted mean of each model, `[K, n]`.
+        variances: Predicted variance of each model, `[K, n]`; None where the models predict no variance.
+        y: True targets, `[n]`.
+        noise: Variance of the observation noise that is added, as set by `predict.noise`.
+        residual: Variance of the residuals on training samples, in squared units of the target; None if unknown.
+        floor: Smallest variance of a prediction.
+        weights: Weight of each model in the ensemble, `[K]`; None means equal ones.
 
     Example:
         >>> members = Members(means=np.array([[1.0], [3.0]]), variances=None, y=np.array([2.0]), noise=0.5)
@@ -134,7 +134,7 @@ class Members(NamedTuple):
 
     @property
     def answer(self) -> ensemble.Moments:
-        """Mean and variance of the ensemble's prediction, `[n]` each."""
+        """Returns mean and variance of the ensemble's prediction, `[n]` each."""
         mean, variance = ensemble.mixture_moments(self.means, self.weights, self.variances)
         return ensemble.Moments(mean, np.maximum(variance + self.noise, self.floor))
 
@@ -149,16 +149,16 @@ def read_members(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> Members:
-    """Returns the members of a world on a split, or on some of its rows.
+    """Returns the predictions of a world's models for a split, or for some of its samples.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer, `[K, n, q]`.
-        split: `test` or `hold_out`.
-        answer: the models that answer.
-        rows: places in the split, `[n]`, where the outputs are those of some rows; None: all.
-        residual: mean training residual variance in standardised units, if known.
+        study: The trained study.
+        world: Number of the world.
+        outputs: Raw outputs of the models that predict, `[K, n, q]`.
+        split: The split, `test` or `hold_out`.
+        answer: The models that predict.
+        rows: Indices in the split of the samples that the outputs are for, `[n]`; None means all samples.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
     if rows is not None:
@@ -179,14 +179,14 @@ def read_members(
 
 
 def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residual: float | None) -> float:
-    """Returns the variance of the observation noise that is added to an answer's, in standardised units.
+    """Returns the variance of the observation noise to add, in squared units of the standardized target.
 
     Args:
-        study: what was trained; `predict.noise` says what is added.
-        world: number of the world.
-        answer: the models that answer.
-        alone: whether one model answers that predicts no variance.
-        residual: mean training residual variance in standardised units, if known.
+        study: The study that was trained; its setting `predict.noise` determines what is added.
+        world: Number of the world.
+        answer: The models that predict.
+        alone: Whether there is only one model, which predicts no variance.
+        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     if answer.noise is not None:
         return float(answer.noise[world])
@@ -197,9 +197,10 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 
 
 def score_regression(of: Members) -> dict[str, Any]:
-    """Returns all scores, and of each member by itself the scores `member_...`, `[K]` each.
+    """Returns all scores of the ensemble, and the scores `member_...` of each member alone, `[K]` each.
 
-    One model has no knowledge uncertainty: where none is predicted or added, its variance is that of its residuals.
+    A single model has no knowledge uncertainty. Where no variance is predicted or added, the variance of its residuals
+    is used.
     """
     score = partial(regression.regression_scores, y=of.y, floor=of.floor)
     found: dict[str, Any] = score(
@@ -216,7 +217,7 @@ def score_regression(of: Members) -> dict[str, Any]:
 
 
 def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Returns each member's mean in original units, `[K, n, q]`, from raw outputs `[K, n, outputs]`."""
+    """Returns each member's mean in the target's original unit, `[K, n, q]`, from raw outputs `[K, n, outputs]`."""
     head = split_gaussian(outputs).mean if study.net.objective == "gaussian_nll" else outputs
     means: FloatArray = study.unscale(head, world).numpy()
     return means
@@ -225,14 +226,14 @@ def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
 def predict_targets(
     study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Returns each member's mean, and its variance if it predicts one, in original units, `[K, n, q]` each.
+    """Returns each member's mean and predicted variance (None without one), in original units, `[K, n, q]` each.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        outputs: raw outputs of the models that answer, `[K, n, q]`.
-        x: the raw inputs they answer for, `[n, ...]`.
-        answer: the models that answer, with the spread of their weights where it is known in closed form.
+        study: The trained study.
+        world: Number of the world.
+        outputs: Raw outputs of the models that predict, `[K, n, q]`.
+        x: Raw inputs that the outputs are for, `[n, ...]`.
+        answer: The models that predict, with the spread of their weights where it is known in closed form.
     """
     scale = study.target_scale(world) ** 2
     means = predict_means(study, world, outputs)
@@ -259,13 +260,13 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
     """Decomposes `E|y - h|^2 = noise + bias^2 + variance` over the replicates (FE eq. 10).
 
     Args:
-        answers: the mean of each replicate, `[n]`.
+        answers: Predicted mean of each replicate, `[n]`.
         truth: E[y|x], `[n]`.
 
     Returns:
-        One dict a replicate. `variance` is its squared distance to the mean of all, times R / (R - 1): the mean over
-        the replicates is the variance, and their spread its error. `bias2` is the same number for all, without the part
-        that R replicates leave by chance (variance / R).
+        One dict per replicate. `variance` is the squared distance of the replicate to the mean of all, times R / (R -
+        1). The mean of these numbers over the replicates is the variance, and their spread shows its error. `bias2` is
+        the same number for all replicates, without the part that R replicates leave by chance (variance / R).
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

@@ -1,4 +1,4 @@
-"""The arrays behind the report's pictures of a finished run (its first world), in `pictures.npz`."""
+"""The arrays for the pictures of a finished run's first world in the report, in `pictures.npz`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from fedray.simulation.study import (
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Drift of known clients: how unsure the final ensemble is about the data of each, compared with the other clients.
+# Drift of known clients: how uncertain the final ensemble is about each client's data, compared with other clients.
 #
 # `metrics.drift` turns the uncertainties into z-scores and flags; `storage.drift` writes them; the report draws them.
 
@@ -57,12 +57,13 @@ MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not comp
 def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns total and knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
 
-    For classification they are in nats (`metrics.ensemble.uncertainty`). For regression they are variances in units of
-    the standardised targets, means over the targets: of the mixture of the members, and of the members' means.
+    For classification both are in nats (`metrics.ensemble.uncertainty`). For regression both are variances in squared
+    units of the standardized targets, as means over the targets. The total is the variance of the mixture of the
+    members, the knowledge uncertainty that of the members' means.
 
     Args:
-        objective: the loss that the models were trained with.
-        outputs: raw outputs of the models, `[K, n, C]`.
+        objective: Name of the loss that the models were trained with.
+        outputs: Raw outputs of the models, `[K, n, C]`.
 
     Example:
         >>> agreed, guessed = torch.tensor([[4.0, 0.0], [4.0, 0.0]]), torch.tensor([[4.0, 0.0], [0.0, 4.0]])
@@ -80,17 +81,17 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Returns the mean total and knowledge uncertainty of a world's ensemble on the training rows of some clients.
+    """Returns mean total and knowledge uncertainty of a world's ensemble on the training samples of some clients.
 
     Args:
-        host: computes.
-        state: holds the models.
-        world: the world.
-        client: ids of the clients, `[c]`.
-        models: models of each world, K.
+        host: The host, which computes the outputs.
+        state: The state with the models.
+        world: Number of the world.
+        client: Ids of the clients, `[c]`.
+        models: K, the number of models of each world.
 
     Returns:
-        The uncertainties as in `sample_uncertainty`, `[2, c]`, NaN for a client without rows.
+        The uncertainties as in `sample_uncertainty`, `[2, c]`; NaN for a client without samples.
     """
 
     def uncertainty(x: Tensor, _targets: Tensor) -> Tensor:
@@ -105,13 +106,13 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
     """Returns the drift scores of the known clients in each world.
 
     Args:
-        study: what was trained.
-        runtime: where the models are evaluated, on the training rows of the clients.
-        state: the final models.
+        study: The trained study.
+        runtime: The runtime that evaluates the models on the training samples of the clients.
+        state: The state with the final models.
 
     Returns:
-        One entry a world; None where the trained models do not answer themselves, where only one answers, and beyond
-        `MOST_COMPARED_CLIENTS` clients.
+        One entry per world. None where other models than the trained ones predict, where there is only one model, and
+        for more than `MOST_COMPARED_CLIENTS` clients.
     """
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:
@@ -131,10 +132,10 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
 # ---------------------------------------------------------------------------------------------------------------------
 # The loss on the plane through three models (FE Fig. 3): is there a valley between the members of an ensemble?
 
-PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points a side, training samples
+PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points per side of the grid, training samples
 PLANE_CLIENTS = 100  # clients that the samples come from
-MOST_CONV_PARAMETERS = 100_000  # of a convolutional network whose plane takes a few seconds
-PLANE_MARGIN = 0.25  # around the triangle of the members, as a share of its width
+MOST_CONV_PARAMETERS = 100_000  # more parameters of a convolutional network would take more than a few seconds
+PLANE_MARGIN = 0.25  # margin around the triangle of the members, as a share of its width
 MODELS_AT_ONCE = 64
 
 
@@ -142,10 +143,10 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
     """Returns an orthonormal basis of the plane through three models, by Gram-Schmidt on w1 - w0 and w2 - w0.
 
     Args:
-        models: one row a model, `[3, d]`.
+        models: The numbers of the three models, `[3, d]`.
 
     Returns:
-        The basis `[2, d]`, and where the three models lie on it, `[3, 2]`.
+        The basis `[2, d]`, and the coordinates of the three models in it, `[3, 2]`.
 
     Example:
         >>> _, points = find_plane_basis(torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]]))
@@ -162,12 +163,14 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 
 
 def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
-    """Measures the plane through members 0, 1 and 2 of the first world; nothing with fewer, or for a large network.
+    """Measures the loss on the plane through members 0, 1 and 2 of the first world.
+
+    The result is empty for fewer members, or for a large network.
 
     Returns:
-        `loss_plane`: log mean training loss on a grid of g points a side, `[g, g]`, rows upwards. `loss_plane_points`:
-        where the three members lie, `[3, 2]`. `loss_plane_extent`: left, right, bottom and top end of the grid, `[4]`,
-        in distance between weights.
+        `loss_plane`: log mean training loss on a grid of g points per side, `[g, g]`, from the lowest row to the
+        highest. `loss_plane_points`: coordinates of the three members, `[3, 2]`. `loss_plane_extent`: left, right,
+        bottom and top end of the grid, `[4]`, in distance between weights.
     """
     engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
@@ -199,19 +202,19 @@ def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The arrays behind the report's pictures of a finished run (its first world), in `pictures.npz`.
 
-MOST_COMPARED_MEMBERS = 2_000  # pair by pair, as many as the page draws
+MOST_COMPARED_MEMBERS = 2_000  # pair by pair; the report draws no more
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
 
 
 def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: Path, *, drift: Drift | None) -> None:
-    """Computes the arrays and writes them to one file.
+    """Computes the arrays of the report and writes them to one file.
 
     Args:
-        study: what was trained.
-        runtime: where the models are evaluated.
-        progress: the end of the run.
-        path: of the file.
-        drift: the drift scores of the first world's clients, if they were compared.
+        study: The trained study.
+        runtime: The runtime that evaluates the models.
+        progress: The progress at the end of the run.
+        path: Path of the file.
+        drift: The drift scores of the first world's clients; None if they were not compared.
     """
     answer = study.answer(progress.state)
     pieces = runtime.ask(outputs_on("test", answer.models, worlds=1), answer.state)
@@ -252,9 +255,9 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
 
 
 def compare_members(members: FloatArray) -> FloatArray:
-    """Returns the share of samples on which two members choose different classes, `[K, K]`, from `[K, n, C]`.
+    """Returns the share of samples on which two members predict different classes, `[K, K]`, from `[K, n, C]`.
 
-    It is empty where there are more members than the page draws.
+    The result is empty where there are more members than the report draws.
 
     Example:
         >>> compare_members(np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])).tolist()
@@ -268,10 +271,10 @@ def compare_members(members: FloatArray) -> FloatArray:
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
-    """Returns a row for each known client: losses of the models, weights over them, and its scores.
+    """Returns arrays with one row for each known client: losses of the models, weights over them, and scores.
 
-    With classes that is its accuracy, beside its label counts. In a regression it is its RMSE with its own weights or
-    models, and the RMSE of the answer that clients get whom nobody knows.
+    For classes, the scores are the accuracy, beside label counts. For a regression, they are the RMSE with the client's
+    own weights or models, and the RMSE of the prediction that new clients get.
     """
     answer = study.answer(state)
     pieces = runtime.ask(losses_of(answer.models, worlds=1), answer.state)
@@ -297,7 +300,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
 def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
-    """Returns coverage and size of the sets of known clients, and the share that may be outside."""
+    """Returns coverage and size of the sets of known clients, and the share alpha that may lie outside."""
     measured = Measured(
         answer,
         test=tested,
@@ -316,7 +319,7 @@ def _conformal_arrays(
 
 
 def _find_residual(study: Study, progress: Progress) -> float | None:
-    """Returns the clients' mean training residual variance, standardized, from the newest row of metrics."""
+    """Returns the variance of the residuals, in squared units of the standardized target, from the newest metrics."""
     found = progress.metrics[0].get("residual_sd") if progress.metrics else None
     return None if found is None else float(found / study.target_scale(0)) ** 2
 

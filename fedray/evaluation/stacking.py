@@ -1,4 +1,4 @@
-"""Scores and report data of a stack: its own answer, the plain average of its sub models, and each sub model's."""
+"""Scores and report data of a stack: of its own prediction, of the plain average of its sub models, and of each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedray.metrics import classification
 from fedray.simulation.stacking import is_trained, read_part
 from fedray.simulation.study import Part, Study
 
-MOST_REPORTED_FOLDS = 50  # up to which the accuracy of each fold is a metric of its own
+MOST_REPORTED_FOLDS = 50  # with more folds, the accuracy of each fold is no metric
 
 
 def find_bases(study: Study) -> list[Part]:
-    """Returns the parts that are bases."""
+    """Returns the parts of a stack that are bases, and not the meta model."""
     return [part for part in study.parts if not isinstance(part.study.shards, FeatureShards)]
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Splits the sub models' probabilities `[P, n, C]` into `[F, n, C]` a base, means over the models of a fold."""
+    """Returns for each base the mean probabilities of each fold's models, `[F, n, C]`, given those of all models."""
     found = []
     for part in find_bases(study):
         own = members[part.first : part.first + part.folds * part.models]
@@ -31,17 +31,17 @@ def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """Averages the bases, `[n, C]`, from their probabilities `[F, n, C]`; a stack should beat this."""
+    """Returns the average of the bases, `[n, C]`, from their probabilities `[F, n, C]`; a stack should beat this."""
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
 def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float]:
-    """Scores of a stack's answer, of the plain average of its bases, and of each base and fold.
+    """Returns the scores of a stack's prediction, of the plain average of its bases, and of each base and fold.
 
     Args:
-        study: the stack.
-        probs: probabilities of the stack and then of its sub models, `[1 + P, n, C]`.
-        y: labels, `[n]`.
+        study: The study of the stack.
+        probs: Probabilities of the stack, followed by those of its sub models, `[1 + P, n, C]`.
+        y: True labels, `[n]`.
     """
     bases = split_by_base(study, probs[1:])
     average = average_bases(bases)
@@ -58,17 +58,17 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
 
 
 def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntArray) -> dict[str, Any]:
-    """Returns arrays for the report of a stack.
+    """Returns the arrays for the report of a stack.
 
     Args:
-        study: the stack.
-        state: its models.
-        probs: probabilities of the stack and then of its sub models on the test rows, `[1 + P, n, C]`.
-        y: labels, `[n]`.
+        study: The study of the stack.
+        state: The state with the models of the stack.
+        probs: Probabilities on the test samples of the stack, followed by those of its sub models, `[1 + P, n, C]`.
+        y: True labels, `[n]`.
 
     Returns:
         Confusion of the plain average, accuracy by base and fold `[bases, F]`, names of the bases, and the weights of a
-        softmax meta model `[C, bases * C]`, where there is one.
+        softmax meta model `[C, bases * C]` if there is one.
     """
     bases = split_by_base(study, probs[1:])
     arrays = {"confusion_average": classification.confusion(average_bases(bases), y)}

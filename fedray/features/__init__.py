@@ -1,1 +1,1 @@
-"""What only some methods have in a client's job, one file each: pieces, which the rooms know by their verbs alone."""
+"""Pieces that only some methods add to a client's job; other packages use them only by the methods of `Piece`."""

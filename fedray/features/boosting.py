@@ -1,4 +1,4 @@
-"""Clients that fit decision trees in place of descending, and say on which rows which of them are wrong."""
+"""Clients that fit decision trees instead of training by gradients, and report on which samples each tree is wrong."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ from fedray.features.stacking import make_classifier
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A boosted ensemble as a network: its numbers are trees and their weights; it answers with shares of their votes.
+# A boosted ensemble as a network: its numbers are trees and their weights; it predicts shares of their votes.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Decision trees as plain numbers: three float32 for each node, which predict exactly what scikit-learn's tree does.
 #
 # A node is (kind, value, child):
 #
-# - an inner node has kind = feature + 1, value = threshold and child = its left child; the right one is the next
-# node. A row goes left where its feature is at most the threshold. - a leaf has kind = -1 and value = its class. -
-# zeros stand where there is no node; a tree whose root is zeros is *absent*.
+# - An inner node has kind = feature + 1, value = threshold and child = its left child; the right child is the next
+# node. A sample goes left where its feature is at most the threshold.
+# - A leaf has kind = -1 and value = its class.
+# - Zeros mean that there is no node; a tree whose root is zeros is *absent*.
 #
-# A tree of L leaves has 2 L - 1 nodes. scikit-learn compares float32 features with float64 thresholds. The threshold
-# is rounded down to float32 here: no float32 lies between the two, so every row goes the same way.
+# A tree of L leaves has 2 L - 1 nodes. scikit-learn compares float32 features with float64 thresholds. Here the
+# threshold is rounded down to float32. No float32 lies between the two, so every sample goes the same way.
 
-NUMBERS = 3  # of a node
+NUMBERS = 3  # numbers of a node
 LEAF = -1.0
 
 
 def tree_nodes(leaves: int) -> int:
-    """Nodes of a tree of some leaves."""
+    """Returns the number of nodes of a tree with a number of leaves."""
     return 2 * leaves - 1
 
 
 def write_tree(tree: Any, leaves: int) -> Tensor:
-    """Returns a fitted tree as numbers.
+    """Returns a fitted tree as an array of numbers.
 
     Args:
-        tree: A fitted `sklearn.tree.DecisionTreeClassifier` of at most so many leaves, on float32 inputs.
-        leaves: L; room for them is left.
+        tree: A fitted `sklearn.tree.DecisionTreeClassifier` with at most `leaves` leaves, on float32 inputs.
+        leaves: L, the number of leaves for which the array has room.
 
     Returns:
-        Its nodes, `[2 L - 1, 3]` float32. The class of a leaf is its most frequent one, the first of several.
+        The nodes of the tree, `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class, in a tie the
+        first.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -85,11 +87,11 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
     """Returns the classes that trees predict.
 
     Args:
-        trees: M trees, `[M, n, 3]`.
-        x: Inputs, `[B, f]`.
+        trees: The M trees, `[M, n, 3]`.
+        x: Inputs of B samples, `[B, f]`.
 
     Returns:
-        Classes `[B, M]`, int64; -1 for an absent tree.
+        Predicted classes `[B, M]`, int64; -1 for an absent tree.
     """
     number, n = trees.shape[:2]
     kind, value, child = trees.reshape(-1, NUMBERS).unbind(-1)
@@ -107,11 +109,11 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 
 
 def vote(classes: Tensor, number: int) -> Tensor:
-    """Returns the choice of committees: the class with the most votes, the first in a tie; -1 without votes.
+    """Returns the class with the most votes of a committee, the first in a tie; -1 without votes.
 
     Args:
-        classes: Of each member, `[..., S]`, -1 where it is absent.
-        number: C.
+        classes: The class that each of S members votes for, `[..., S]`; -1 for an absent member.
+        number: C, the number of classes.
 
     Example:
         >>> vote(torch.tensor([[2, 0, 2], [1, 0, -1], [-1, -1, -1]]), 3).tolist()
@@ -124,21 +126,21 @@ def vote(classes: Tensor, number: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# So the trees of a run are a row of the state like the weights of any model: checkpoints, hashes, exports, evaluation
-# and `Run.predict` need not know what they are, and nothing is ever unpickled.
+# So the trees of a run are a row of the state, like the weights of any model. Checkpoints, hashes, exports, evaluation
+# and `Run.predict` need not distinguish them, and nothing is ever unpickled.
 
 CHUNK = 256  # trees that classify together: [500 rows, 256 trees] int64 are 1 MB
 NO_VOTE = torch.finfo(torch.float32).eps  # stands for a share of 0: smaller ones add nothing to 1
 
 
 class Ensemble(NamedTuple):
-    """What a boosted ensemble has room for.
+    """The size of a boosted ensemble.
 
     Attributes:
-        rounds: T, rounds of boosting.
-        seats: S, the most learners that a round adds.
-        leaves: L, the most leaves of a tree.
-        classes: C.
+        rounds: T, the number of rounds of boosting.
+        seats: S, the largest number of learners that a round adds.
+        leaves: L, the largest number of leaves of a tree.
+        classes: C, the number of classes.
         committee: Whether the learners of a round have one vote together; otherwise each has its own.
     """
 
@@ -150,7 +152,7 @@ class Ensemble(NamedTuple):
 
     @property
     def tree_numbers(self) -> int:
-        """Numbers of one tree."""
+        """Returns the length of one tree as an array of numbers."""
         return NUMBERS * tree_nodes(self.leaves)
 
 
@@ -158,11 +160,11 @@ class BoostedTrees(nn.Module):
     """The module of a boosted ensemble.
 
     Attributes:
-        classes: C.
+        classes: C, the number of classes.
         committee: Whether the learners of a round have one vote together.
         alpha: Weight of each round's vote, `[T]`; 0 for a round that added nothing.
-        scale: Logarithm of the sum of all weights of rows before round t's are normalized, `[T]`.
-        trees: Learners of each round, `[T, S, n, 3]` (`fedray.features.boosting`).
+        scale: For each round, the logarithm of the sum of all sample weights before they are normalized, `[T]`.
+        trees: Learners of each round, `[T, S, n, 3]`.
     """
 
     alpha: Tensor
@@ -177,7 +179,7 @@ class BoostedTrees(nn.Module):
         self.register_buffer("trees", torch.zeros(size.rounds, size.seats, tree_nodes(size.leaves), NUMBERS))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logarithms of the shares of the votes, `[B, C]`, for inputs `[B, *input]`; all alike before round 1."""
+        """Returns the log shares of the votes, `[B, C]`, for inputs `[B, *input]`; equal shares before round 1."""
         inputs, votes = x.flatten(1), torch.zeros(len(x), self.classes, dtype=torch.float64)
         filled = torch.nonzero(self.alpha)[:, 0]
         for some in torch.split(filled, max(1, CHUNK // self.trees.shape[1])):
@@ -193,7 +195,7 @@ class BoostedTrees(nn.Module):
 
 
 def boosted_net(size: Ensemble) -> Net:
-    """Returns the network of a boosted ensemble; at first it is empty.
+    """Returns the network of a boosted ensemble, which is empty at first.
 
     Example:
         >>> net = boosted_net(Ensemble(rounds=2, seats=1, leaves=2, classes=3))
@@ -210,25 +212,24 @@ def boosted_net(size: Ensemble) -> Net:
 # Boosting's server: which learners of a round are asked about, which one joins the ensemble, and with what weight.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of a client's rows are no state: they follow from the ensemble and the rows, so a client that was away,
-# or an actor that is new, computes them again. `weigh_rows` says how; alpha and scale are the numbers of the
-# ensemble.
+# The weights of a client's samples are not part of the state, because they follow from the ensemble and the samples
+# (`weigh_rows`). A client that was away, or a new actor, computes them again.
 
 CANDIDATES = "broadcast/candidates"  # name of the extra tensor of the learners that clients are asked about
-SMOOTHING = 1e-10  # of the paper, so that an error of 0 has a finite weight
-_ERRORS, _STEP = "errors/", 16  # names of sums of weights in statistics; of exponents of powers of two
+SMOOTHING = 1e-10  # of the paper; it makes the weight of an error of 0 finite
+_ERRORS, _STEP = "errors/", 16  # first part of the names of sums of weights in statistics; step of the exponents of two
 CHOICE, ERROR = 8, 8  # bytes of a learner's number with its weight, and of a sum of weights
 Candidates = Callable[[Tensor], Tensor]  # learners of each client `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
 
 
 class Sizes(NamedTuple):
-    """How large a boosted ensemble is.
+    """The sizes of a boosted ensemble in all worlds.
 
     Attributes:
-        worlds: R.
-        seats: S, the most learners that a round adds.
-        classes: C.
-        layout: Of a row: alpha, scale, trees.
+        worlds: R, the number of worlds.
+        seats: S, the largest number of learners that a round adds.
+        classes: C, the number of classes.
+        layout: Layout of a row of the state: alpha, scale, trees.
     """
 
     worlds: int
@@ -238,11 +239,11 @@ class Sizes(NamedTuple):
 
 
 def samme(error: float, classes: int) -> float:
-    """Weight of a learner, `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to the float32 that is sent.
+    """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to the float32 that is sent.
 
     Args:
-        error: its weighted error, in [0, 1 - 1 / C).
-        classes: C, at least 2.
+        error: Weighted error e of the learner, in [0, 1 - 1 / C).
+        classes: C, the number of classes, at least 2.
 
     Example:
         >>> samme(error=0.2, classes=3)  # log(0.8 / 0.2) + log(2)
@@ -254,43 +255,44 @@ def samme(error: float, classes: int) -> float:
 
 
 def is_chance(error: float, classes: int) -> bool:
-    """Whether a learner is no better than guessing: its error is at least 1 - 1 / C."""
+    """Returns whether a learner is no better than guessing: its error is at least 1 - 1 / C."""
     return error >= 1.0 - 1.0 / classes
 
 
 def weigh_rows(wrong: Tensor, alpha: Tensor, scale: Tensor) -> Tensor:
-    """Logarithms of the factors by which the weights of rows have changed in some rounds.
+    """Returns the logarithms of the factors by which the weights of samples have changed in some rounds.
 
-    `D <- D exp(alpha [wrong]) / Z`, where log Z is `scale`: the weights of all clients' rows add up to 1 again.
+    A round changes the weights D by `D <- D exp(alpha [wrong]) / Z`, where log Z is `scale`. After it, the weights of
+    all clients' samples add up to 1 again.
 
     Args:
-        wrong: whether each round's learner was wrong on each row, `[n, t]`.
-        alpha: its weight, `[t]`.
-        scale: log Z, `[t]`.
+        wrong: Whether each round's learner was wrong on each sample, `[n, t]`.
+        alpha: Weight of each round's learner, `[t]`.
+        scale: log Z of each round, `[t]`.
 
     Returns:
-        `[n]` float64.
+        The logarithms, `[n]` float64.
     """
     return (wrong.double() * alpha.double() - scale.double()).sum(1)
 
 
 def each_alone(learners: Tensor) -> Tensor:
-    """Every learner of every client is a candidate: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
+    """Makes every learner of every client a candidate: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
     return learners.flatten(0, 1)[:, None]
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """All learners together are the only candidate: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
+    """Makes all learners together the only candidate: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
 def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
-    """Joins the candidates of a round in every world, `[R, M, S, n, 3]`, in the order of the clients; else zeros.
+    """Returns the candidates of a round in every world, `[R, M, S, n, 3]`, in the order of the clients; else zeros.
 
     Args:
-        worlds: R.
-        stats: holds the learners of each client.
-        candidates: what becomes of them.
+        worlds: R, the number of worlds.
+        stats: The statistics of the round, which hold the learners of each client.
+        candidates: Function that turns learners into candidates, such as `each_alone`.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
@@ -304,11 +306,13 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 
 
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
-    """Returns what the clients of a round are asked about: its learners, or nothing if they were asked already.
+    """Returns a function that adds a round's candidates, about which clients are asked, to the state.
+
+    The function returns None if the clients were asked already.
 
     Args:
-        worlds: R.
-        candidates: what becomes of the learners.
+        worlds: R, the number of worlds.
+        candidates: Function that turns learners into candidates, such as `each_alone`.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -320,14 +324,14 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
 
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
-    """Returns the weights of a client's rows, divided by a power of two if they are too large to be added.
+    """Returns the weights of a client's samples, divided by a power of two if they are too large to be added.
 
-    Where some clients are absent, the weights of all rows add up to more than 1: a learner that is never wrong on the
-    participants' rows has alpha = 23 and more, and log Z = 0.
+    Where some clients are absent, the weights of all samples may add up to more than 1. For example, a learner that is
+    never wrong on the participants' samples has alpha = 23 and more, and log Z = 0.
 
     Args:
-        log: Logarithms of the factors by which they have changed, `[n]`.
-        rows: Of all clients.
+        log: Logarithms of the factors by which the weights have changed, `[n]`.
+        rows: Number of samples of all clients.
 
     Returns:
         The weights `[n]`, and the exponent b of the power: a multiple of 16, at least 0.
@@ -347,23 +351,23 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns the weights of clients' rows `[J, 1 + M]`: of all rows, then of those on which each candidate is wrong.
+    """Returns the statistics of sums of sample weights: of all samples, and of those where each candidate is wrong.
 
     Args:
-        errors: These sums.
-        world: Of each client, `[J]`.
-        worlds: R.
-        shift: Exponent of the power of two by which they were divided.
+        errors: These sums for each client, `[J, 1 + M]`.
+        world: Number of the world of each client, `[J]`.
+        worlds: R, the number of worlds.
+        shift: Exponent of the power of two by which the sums were divided.
     """
     ones = torch.ones(len(errors), dtype=torch.int64)
     return {f"{_ERRORS}{shift}": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
 
 
 def join_errors(stats: Stats) -> Tensor:
-    """Adds `[R, 1 + M]` over all clients, divided in each world by the largest of its clients' powers of two.
+    """Returns the sums `[R, 1 + M]` over all clients, divided in each world by the largest power of two of its clients.
 
     Args:
-        stats: Those of `sum_errors`, added.
+        stats: The added statistics of `sum_errors`.
 
     Example:
         >>> both = [sum_errors(torch.tensor([[0.5, 0.25]]), np.array([0]), 1, shift) for shift in (32, 48)]
@@ -381,17 +385,19 @@ def join_errors(stats: Stats) -> Tensor:
 
 
 def keep_learners(learners: Tensor, client: int, world: int) -> Stats:
-    """Returns the learners `[F, n, 3]` of one client."""
+    """Returns the statistics that hold the learners `[F, n, 3]` of one client."""
     return {"learners": Kept({(world, 0, client): learners})}
 
 
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
-    """The candidate of the least error joins the ensemble with SAMME's weight; a world whose best one is chance stops.
+    """Returns a server that adds the candidate of least error to the ensemble, with SAMME's weight.
+
+    A world stops when its best candidate is no better than guessing.
 
     Args:
-        sizes: of the ensemble.
-        candidates: what becomes of the learners of a round.
-        keeps_pool: whether the candidates of the first round are those of all rounds.
+        sizes: The sizes of the ensemble.
+        candidates: Function that turns the learners of a round into candidates, such as `each_alone`.
+        keeps_pool: Whether the candidates of the first round are those of all rounds.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
@@ -422,7 +428,7 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
 
 
 def bagging_server(sizes: Sizes) -> Server:
-    """All learners of a round join the ensemble, each with a vote of its own."""
+    """Returns a server that adds all learners of a round to the ensemble, each with a vote of its own."""
 
     def step(state: State, stats: Stats, t: int) -> State:
         found, parts = join_learners(sizes.worlds, stats, as_committee), _copy_parts(state, sizes.layout)
@@ -449,7 +455,7 @@ def explain_stop(state: State) -> str:
 
 
 def _copy_parts(state: State, layout: Layout) -> dict[str, Tensor]:
-    """Copies of alpha, scale and trees of all worlds, `[R, ...]` each."""
+    """Returns copies of alpha, scale and trees of all worlds, `[R, ...]` each."""
     return {name: view.clone() for name, view in layout.views(state.models).items()}
 
 
@@ -460,19 +466,19 @@ def _join_parts(parts: dict[str, Tensor]) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # Bytes of boosting: learners, errors and choices as they would really be sent.
 #
-# A learner takes 4 bytes a number, a sum of weights 8, and a choice 8: the number of a learner and its weight. A
-# client that was away for some rounds also fetches the learners that were chosen meanwhile, from which its weights
+# A learner takes 4 bytes per number, and a sum of weights 8 bytes. A choice takes 8 bytes: the number of a learner and
+# its weight. A client that was away for some rounds also fetches the learners chosen meanwhile, from which its weights
 # follow.
 
 
 class Sent(NamedTuple):
-    """What the messages of a method hold.
+    """The sizes of the messages of a method.
 
     Attributes:
-        learner: Bytes of a learner.
-        series: F, learners that a client sends.
-        seats: S, learners that a round adds to the ensemble.
-        asked: Whether clients are asked about every learner; otherwise about all of them as one.
+        learner: Number of bytes of a learner.
+        series: F, the number of learners that a client sends.
+        seats: S, the number of learners that a round adds to the ensemble.
+        asked: Whether clients are asked about every learner alone; otherwise about all of them as one.
         pool: Whether learners are sent in the first round only.
     """
 
@@ -484,12 +490,12 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function: round -> the last round before it that each client was planned in, `[R * N]`; -1 for none.
+    """Returns a function from a round to the last earlier round of each client's jobs, `[R * N]`; -1 for none.
 
     Args:
-        schedule: plans without a state.
-        worlds: R.
-        clients: N.
+        schedule: A schedule that plans without a state.
+        worlds: R, the number of worlds.
+        clients: N, the number of clients.
 
     Example:
         >>> clients, everyone = 3, np.arange(3)
@@ -513,13 +519,13 @@ def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int],
 
 
 def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) -> Traffic:
-    """Bytes up and down of the jobs of a round.
+    """Returns a function that gives the bytes up and down of the jobs of a round.
 
     Args:
-        schedule: of the method, without a state.
-        worlds: R.
-        clients: N.
-        sent: what the messages hold.
+        schedule: The schedule of the method, which plans without a state.
+        worlds: R, the number of worlds.
+        clients: N, the number of clients.
+        sent: The sizes of the messages.
     """
     before = last_round(schedule, worlds, clients)
 
@@ -540,10 +546,10 @@ def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) 
 
 
 def bagging_traffic(learner: int) -> Traffic:
-    """A learner goes up, and nothing comes down: a client draws its rows without the others' learners.
+    """Returns the traffic of bagging: a client sends a learner, and receives nothing.
 
     Args:
-        learner: bytes of one.
+        learner: Number of bytes of a learner.
     """
 
     def traffic(_t: int, plan: Plan) -> tuple[IntArray, IntArray]:
@@ -553,14 +559,15 @@ def bagging_traffic(learner: int) -> Traffic:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of a client's rows follow from the ensemble and the rows. A process keeps them from round to round, as
-# long as the ensemble that it is sent is the one it knows; otherwise it computes them again, to the same bits.
+# The weights of a client's samples follow from the ensemble and the samples. A process keeps them from round to round,
+# as long as the ensemble that it receives continues the one it has. Otherwise it computes them again, with equal
+# results bit for bit.
 
 Draw = Literal["rows", "weights", "bootstrap"]
 
 
 class ClientRows(NamedTuple):
-    """The training rows of a client.
+    """The training samples of a client.
 
     Attributes:
         x: Inputs as a network would get them, `[n, f]` float32.
@@ -572,11 +579,11 @@ class ClientRows(NamedTuple):
 
 
 class KnownWeights(NamedTuple):
-    """The weights of a client's rows after some rounds.
+    """The weights of a client's samples after some rounds.
 
     Attributes:
-        rounds: How many rounds they are of.
-        log: Logarithms of the factors by which they have changed, `[n]`.
+        rounds: Number of these rounds.
+        log: Logarithms of the factors by which the weights have changed, `[n]`.
     """
 
     rounds: int
@@ -585,14 +592,14 @@ class KnownWeights(NamedTuple):
 
 @dataclass
 class Known:
-    """What a process knows of its clients between rounds.
+    """The memory of a process about its clients between rounds.
 
     Attributes:
-        row: The ensemble of each world, as it was sent last.
-        weights: Of each client's rows, by (world, client).
-        classes: What the learners of a pool say of a client's rows.
-        pool: That pool.
-        rows: Training rows of all clients of a world.
+        row: The ensemble of each world, as it was last sent.
+        weights: The weights of each client's samples, by (world, client).
+        classes: The classes that the learners of a pool predict for a client's samples.
+        pool: The pool of these learners.
+        rows: Number of training samples of all clients of a world.
     """
 
     row: dict[int, Tensor] = field(default_factory=dict)
@@ -603,7 +610,7 @@ class Known:
 
 
 class OneJob(NamedTuple):
-    """A client's job: where it is, what the process knows, the round, the state, and the client's rows."""
+    """A client's job: the site, the memory of the process, the round, the state, the client, and its samples."""
 
     site: Site
     known: Known
@@ -616,16 +623,16 @@ class OneJob(NamedTuple):
 
 @dataclass(frozen=True)
 class FitTrees(Work):
-    """What clients fit where they do not descend: learners of scikit-learn that travel as plain numbers.
+    """The work of clients that fit learners of scikit-learn, which are sent as arrays of numbers.
 
     Attributes:
-        options: Of the decision tree, by scikit-learn's names.
-        leaves: L, the most leaves of a tree.
-        classes: C.
-        draw: How a client's weights reach the learner: `rows` are drawn by them, they are given as `weights`, or
-            neither: the rows are a `bootstrap`.
-        series: F, learners that a client boosts one after another on its own rows; 1: one learner.
-        numbers: Numbers of one learner.
+        options: Options of the decision tree, by scikit-learn's names.
+        leaves: L, the largest number of leaves of a tree.
+        classes: C, the number of classes.
+        draw: How a client's weights are used. `rows`: samples are drawn with these weights. `weights`: the learner gets
+            them. `bootstrap`: they are not used, and samples are drawn with equal odds.
+        series: F, the number of learners that a client boosts one after another on its own samples; 1: one learner.
+        numbers: Length of one learner as an array of numbers.
     """
 
     options: Mapping[str, Any]
@@ -642,7 +649,7 @@ class FitTrees(Work):
         return "sklearn", f"every client fits decision trees of at most {self.leaves} leaves"
 
     def begin(self, site: Site, kept: dict[Any, Any], t: int, state: State) -> None:
-        """Drops what was computed from ensembles that are not the beginning of those that are sent now."""
+        """Drops results that were computed from ensembles other than the beginnings of those that are sent now."""
         known = _known(kept)
         pool = state.extra.get(CANDIDATES)
         if pool is not None and (known.pool is None or not torch.equal(pool, known.pool)):
@@ -658,11 +665,11 @@ class FitTrees(Work):
             known.row[world] = row.clone()
 
     def do(self, site: Site, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Fits the learners of round t, or counts the errors of those that the state asks about.
+        """Fits the learners of round t, or sums the weights of wrong samples for the candidates in the state.
 
         Returns:
-            Learners, or sums of weights. The loss is the learner's own weighted error on the client's rows, or the
-            least of the candidates' errors there.
+            The learners, or sums of weights; and the loss. The loss is the learner's own weighted error on the client's
+            samples, or the least of the candidates' errors there.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         work = self._fit if CANDIDATES not in state.extra else self._count_errors
@@ -670,7 +677,10 @@ class FitTrees(Work):
         return stats, torch.tensor([error])
 
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
-        """The learners of a client, `[F, n, 3]`: by the ensemble's weights, later ones by its own (local AdaBoost)."""
+        """Returns the learners of a client, `[F, n, 3]`.
+
+        The first one uses the ensemble's weights, each later one the weights after the one before (local AdaBoost).
+        """
         rows, weight = job.rows, self._weigh(job)[0]
         learners = torch.zeros(self.series, self.numbers // 3, 3)  # nodes, and the numbers of each
         classes, first = len(np.unique(rows.y)), 0.0
@@ -688,7 +698,7 @@ class FitTrees(Work):
         return keep_learners(learners, job.client, job.world), first
 
     def _fit_one(self, job: OneJob, weight: FloatArray, number: int) -> Tensor:
-        """One learner, `[n, 3]`, on rows that are drawn at an address, or with weights."""
+        """Returns one learner, `[n, 3]`, fitted on samples that are drawn from a random key, or with weights."""
         seed, address = int(job.site.seeds[job.world]), (job.t, job.client, number)
         x, y = job.rows.x.numpy(), job.rows.y.numpy()
         random_state = int(rng.keys(seed, "learner", *address) % np.uint64(2**32))
@@ -700,7 +710,7 @@ class FitTrees(Work):
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
-        """Sums of a client's weights: of all its rows, then of those on which each candidate is wrong."""
+        """Returns sums of a client's weights: over all its samples, and over those on which each candidate is wrong."""
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)
@@ -713,9 +723,9 @@ class FitTrees(Work):
         return stats, float(sums[1:].min() / sums[0])
 
     def _weigh(self, job: OneJob) -> tuple[FloatArray, int]:
-        """The weights of a client's rows before round t, as `bound_weights` has them.
+        """Returns the weights of a client's samples before round t, in the form of `bound_weights`.
 
-        Those of all clients add up to 1 where all have taken part.
+        The weights of all clients add up to 1 where all clients have taken part.
         """
         site, known, t, state, client, world, rows = job
         equal = KnownWeights(0, torch.zeros(len(rows.y), dtype=torch.float64))
@@ -735,13 +745,13 @@ class FitTrees(Work):
 
 
 def _known(kept: dict[Any, Any]) -> Known:
-    """What this process knows."""
+    """Returns the memory of this process."""
     found: Known = kept.setdefault("boosting", Known())
     return found
 
 
 def read_rows(site: Site, world: int, client: int) -> ClientRows:
-    """The training rows of a client."""
+    """Returns the training samples of a client."""
     fetched = site.shards.fetch(np.array([world]), np.array([client]))
     rows = fetched.rows[0, : int(fetched.size[0])]
     x = site.shards.normalize(fetched.x[rows][None], torch.tensor([world]))[0].flatten(1).float()
@@ -749,11 +759,11 @@ def read_rows(site: Site, world: int, client: int) -> ClientRows:
 
 
 def draw_rows(odds: FloatArray, numbers: FloatArray) -> IntArray:
-    """Rows that are drawn with replacement.
+    """Draws indices of samples with replacement.
 
     Args:
-        odds: Of each row, `[n]`, at least 0; their sum does not matter.
-        numbers: Uniform in [0, 1), one for each draw.
+        odds: Odds of each sample, `[n]`, at least 0; their sum does not matter.
+        numbers: Uniform numbers in [0, 1), one for each draw.
 
     Example:
         >>> draw_rows(np.array([1.0, 0.0, 3.0]), np.array([0.0, 0.2, 0.3, 0.99])).tolist()

@@ -21,9 +21,9 @@ class Vectors(Piece):
     """Vectors of a model's length that each job sends and receives beside its model.
 
     Attributes:
-        up: Those that a client sends.
-        down: Those that it receives.
-        model: Whether it receives a model at all.
+        up: Number of vectors that a client sends.
+        down: Number of vectors that a client receives.
+        model: Whether a client receives a model at all.
 
     Example:
         >>> Vectors(down=1).down_vectors, Vectors(model=False).down_vectors  # beside the model; not even the model
@@ -51,13 +51,15 @@ class Vectors(Piece):
 class Correction(Piece):
     """A private vector for each client and model that corrects the local gradient.
 
-    Its change is sent beside the delta, and counted, where the server broadcasts a vector of its own.
+    Where the server broadcasts a vector, too, the change of the private vector is sent beside the delta, and counted.
 
     Attributes:
-        name: Of the private vector.
-        offset: The term b of the local gradient (`Local`), `[W, d]`, from the private vectors and the shared, or None.
-        update: The private vectors after an update, from these two, the deltas, and steps x learning rate `[W, 1]`.
-        shared: Name of the server's vector that is broadcast with the models; None without one.
+        name: Name of the private vector.
+        offset: Function that makes the term b of the local gradient (`Local`), `[W, d]`, from the private vectors and
+            the server's vectors (or None).
+        update: Function that makes the private vectors after local training. It takes the private vectors, the server's
+            vectors (or None), the deltas, and steps x learning rate `[W, 1]`.
+        shared: Name of the server's vector that is broadcast with the models; None if there is none.
 
     Example:
         >>> dynamic = Correction("dynamic", lambda h, _shared: -h, lambda h, _shared, delta, _length: h - 0.1 * delta)
@@ -96,7 +98,7 @@ class Correction(Piece):
         return update.keep(**{self.name: after})._replace(beside=sent)
 
     def _shared(self, update: Update) -> Tensor | None:
-        """The server's vector for each lane, `[W, d]`."""
+        """Returns the server's vector for each lane, `[W, d]`."""
         if self.shared is None:
             return None
         device = update.broadcast.device

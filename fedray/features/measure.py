@@ -1,11 +1,11 @@
-"""What clients measure at the models that they have trained, over their own rows, and send beside them.
+"""Numbers that clients measure at their trained models, over their own samples, and send beside the models.
 
-What a client measures depends on its rows, its model and the address of its draw alone, so that no packing of clients
-shows in it.
+They depend only on the client's samples, its model and the random key of its draw. So they do not depend on which
+clients share a block.
 
 Example:
-    The rows of each class. The Fisher of a linear model's squared loss is the second moment of its inputs, whatever its
-    weights are.
+    The number of samples of each class. The Fisher of a linear model's squared loss is the second moment of its inputs,
+    whatever its weights are.
 
     >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
     >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()
@@ -35,11 +35,11 @@ from fedray.models.net import factor_fisher, per_sample
 from fedray.training.client_code import read_features, watching_features
 from fedray.training.update import Site, Update
 
-MAPPED_NUMBERS = 8 << 20  # of the gradients that are computed at a time: 32 MB of float32
+MAPPED_NUMBERS = 8 << 20  # numbers of the gradients that are computed at a time: 32 MB of float32
 
 
 class Measure(Piece):
-    """What is common to both: a client runs the module itself."""
+    """The common base of both measures: the client runs the module itself."""
 
     @property
     def calls_module(self) -> bool:
@@ -48,14 +48,14 @@ class Measure(Piece):
 
 @dataclass(frozen=True)
 class Curvature(Measure):
-    """The diagonal of the Fisher information, a vector of a model's length; 0 without rows.
+    """The diagonal of the Fisher information, a vector as long as a model; 0 without samples.
 
-    It is the mean over the client's rows of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]` (`model`), or of the
-    squares of the loss's gradient at the row's own label (`empirical`). The loss is the network's own.
+    For `model` it is the mean over the client's samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]`. For
+    `empirical` it is the mean square of the loss's gradient at the sample's own label. The loss is the network's own.
 
     Attributes:
-        kind: Which of the two.
-        rows: How many rows of a client are read, drawn anew in each round; None: all of them.
+        kind: `model` or `empirical`.
+        rows: Number of samples of a client that are used, drawn anew in each round; None means all of them.
     """
 
     kind: Literal["model", "empirical"] = "model"
@@ -77,7 +77,7 @@ class Curvature(Measure):
         return update._replace(beside=found)
 
     def _draw_rows(self, site: Site, t: int, client: int, world: int) -> IntArray:
-        """Which of a client's rows are read, by their places among these, rising."""
+        """Draws the samples of a client that are used, and returns their indices among the client's samples, rising."""
         size = int(site.shards.sizes(np.array([world]), np.array([client]))[0])
         if self.rows is None or self.rows >= size:
             return np.arange(size)
@@ -86,13 +86,13 @@ class Curvature(Measure):
 
 
 class SeenRows(NamedTuple):
-    """Some rows of a client, and what its trained model says of them in evaluation mode.
+    """Some samples of a client, and the outputs of its trained model for them in evaluation mode.
 
     Attributes:
-        inputs: What the network is given, `[n, ...]`.
-        features: The inputs of its last layer, `[n, f]`.
-        outputs: Its raw outputs, `[n, C]`.
-        targets: Classes `[n]`, or standardized targets `[n, q]`.
+        inputs: Inputs of the network, `[n, ...]`.
+        features: Inputs of the network's last layer, `[n, f]`.
+        outputs: Raw outputs of the network, `[n, C]`.
+        targets: True classes `[n]`, or standardized targets `[n, q]`.
     """
 
     inputs: Any
@@ -103,11 +103,11 @@ class SeenRows(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSums(Measure):
-    """Sums over a client's training rows: of each class the features, say (FedProto); 0 without rows.
+    """Sums over a client's training samples, such as the features by class (FedProto); 0 without samples.
 
     Attributes:
-        function: `SeenRows` of some of the rows -> their sum, `[numbers]`; the sums of all parts are added. What it
-            draws from the global generators begins at the job's address.
+        function: Function from the `SeenRows` of some samples to their sum, `[numbers]`. The sums of all parts are
+            added. Random numbers that it takes from the global generators begin at the job's random key.
         numbers: Length of the sum, which each job sends as float32.
     """
 
@@ -121,10 +121,10 @@ class ClientSums(Measure):
         return self.numbers
 
     def end(self, update: Update) -> Update:
-        """Adds up the sums of each job.
+        """Adds up the sums of each job and attaches them to the update.
 
         Raises:
-            BadInput: The function did not return the sums.
+            BadInput: The function did not return such sums.
         """
         site, net, plan, models = update.site, update.site.net, update.real.plan, update.models()
         total = torch.zeros(len(plan.client), self.numbers, dtype=torch.float64, device=models.device)
@@ -148,7 +148,7 @@ class ClientSums(Measure):
 
 
 def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator[tuple[Tensor, Tensor]]:
-    """Network inputs and targets of some of a client's rows, in pieces."""
+    """Yields network inputs and targets of some of a client's samples, piece by piece."""
     fetched, where = site.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
     rows = fetched.rows[0][torch.from_numpy(place)]
     for some in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
@@ -157,23 +157,23 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The diagonal of the Fisher information of a network at a client's rows, by gradients of one row at a time.
+# The diagonal of the Fisher information of a network at a client's samples, by gradients of one sample at a time.
 #
-# With J the Jacobian of the outputs of a row, and s_1, s_2, ... vectors whose outer products add up to the Fisher of
-# its outputs, the diagonal is the sum over j of `(J' s_j)^2`. Where the row's own label counts, the only vector is the
-# gradient of the loss. The gradients of many rows are mapped in one call; a module that cannot be mapped is
-# differentiated row by row. Networks answer in evaluation mode.
+# Let J be the Jacobian of the outputs of a sample, and s_1, s_2, ... vectors whose outer products add up to the Fisher
+# matrix of these outputs. The diagonal is the sum over j of `(J' s_j)^2`. For `empirical`, the only vector is the
+# gradient of the loss. The gradients of many samples are computed in one mapped call; a module that cannot be mapped is
+# differentiated sample by sample. Networks predict in evaluation mode.
 
 
 def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """The sum over some rows of the diagonal of the Fisher, `[d]` float64; float buffers of a network have none.
+    """Returns the sum over some samples of the Fisher diagonal, `[d]` float64; 0 for float buffers of a network.
 
     Args:
         net: The network.
-        row: The model, `[d]`.
-        x: Network inputs, `[n, ...]`.
-        y: Their targets, `[n]` or `[n, q]`; `model` does not read them.
-        kind: `model` or `empirical`, see `Curvature`.
+        row: The numbers of the model, `[d]`.
+        x: Inputs of the network, `[n, ...]`.
+        y: Targets of the samples, `[n]` or `[n, q]`; not used for `model`.
+        kind: `model` or `empirical`, as in `Curvature`.
     """
     net.module.eval()
     total = row.new_zeros(net.layout.d, dtype=torch.float64)
@@ -190,7 +190,7 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
 
 
 def count_gradients(net: Net, kind: str) -> int:
-    """How many gradients a row takes.
+    """Returns the number of gradients that are computed for one sample.
 
     Args:
         net: The network.
@@ -200,7 +200,7 @@ def count_gradients(net: Net, kind: str) -> int:
 
 
 def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
-    """The vectors s of one row, `[j, outputs]`, from its outputs `[outputs]`."""
+    """Returns the vectors s of one sample, `[j, outputs]`, from its outputs `[outputs]`."""
     if kind == "model":
         return factor_fisher(net.objective, out)
     slope: Tensor = grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)
@@ -208,7 +208,7 @@ def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """The sum over some rows, `[p]` float64, in one call."""
+    """Returns the sum over some samples, `[p]` float64, computed in one call."""
     views = net.layout.views(row.detach())
     names = net.layout.names[: net.layout.trainable_tensors]
     parameters = {name: views[name] for name in names}
@@ -224,7 +224,7 @@ def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def _differentiate_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """The same, row by row."""
+    """Returns the sum over some samples, `[p]` float64, computed sample by sample."""
     total = row.new_zeros(net.layout.trainable, dtype=torch.float64)
     with torch.enable_grad():
         leaf, k = row.detach().clone().requires_grad_(), net.layout.trainable_tensors

@@ -1,7 +1,7 @@
-"""Clients whose data are a mixture of what K models say: they weigh their samples before they train (FedEM).
+"""Clients whose data are a mixture of K models' distributions: they weigh their samples before they train (FedEM).
 
-The weights of samples multiply those of batches in `runtime/worker.py` (`deal_data`). `evaluation/mixture.py` asks for
-the weights of models when such clients answer.
+The weights of samples multiply those of batches in `runtime/worker.py` (`deal_data`). `evaluation/mixture.py` computes
+the weights of models with which such clients predict.
 
 Example:
     Of two samples the first is explained by model 0 and the second by neither more than by the other.
@@ -28,13 +28,13 @@ from fedray.models.net import per_sample
 from fedray.training.update import Site, Update
 
 MIXTURE = "mixture"  # name of the private number that a client gives to each model as its weight
-LEAST_SHARE = 1e-12  # no share is 0: rows of weight 0 are padding, and a model could never come back
-STEPS = 20  # E steps of a client whose weights nobody knows
+LEAST_SHARE = 1e-12  # no share is 0: samples of weight 0 are padding, and a model of share 0 would keep it
+STEPS = 20  # E steps of a client whose weights are not known yet
 
 
 @dataclass(frozen=True)
 class Mixture(Piece):
-    """Each client shares its samples out among all models (the E step), and trains each model on its shares."""
+    """Shares each client's samples out among all models (the E step), and trains each model on its shares."""
 
     @property
     def keeps(self) -> tuple[str, ...]:
@@ -59,17 +59,19 @@ class Mixture(Piece):
         return update.keep(**{MIXTURE: self._shares(update).weights(update.jobs.plan)})
 
     def _shares(self, update: Update) -> Shares:
-        """Those of the round, which all of its blocks read."""
+        """Returns the shares of the round, which are the same for all of its blocks."""
         found: Shares = update.memo.setdefault(MIXTURE, Shares(update.site, update.state, update.phase.models))
         return found
 
 
 def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
-    """The E step: `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`; its sum over the models is 1.
+    """Returns the shares of the E step, `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`.
+
+    The shares of a sample sum to 1 over the models.
 
     Args:
-        losses: Of each model on each sample, `[K, n]`: negative log likelihoods.
-        weights: Of the models, pi, `[K]`, at least 0.
+        losses: Loss of each model on each sample, a negative log-likelihood, `[K, n]`.
+        weights: Weight pi of each model, `[K]`, at least 0.
 
     Source: Marfoq et al. 2021, equation 11.
     """
@@ -81,10 +83,10 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 
 
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
-    """The weights of a client that meets models which stay as they are, `[K]`: E steps from equal weights.
+    """Returns the weights of a client over models that stay unchanged, `[K]`: E steps from equal weights.
 
     Args:
-        losses: Of each model on each of the client's samples, `[K, n]`; without samples the weights stay equal.
+        losses: Loss of each model on each of the client's samples, `[K, n]`; without samples the weights stay equal.
         steps: Number of E steps.
 
     Example:
@@ -99,36 +101,36 @@ def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
 
 
 class _Shared(NamedTuple):
-    """The E step of a client: shares of its samples, `[K, n]` float32, and its weights after it, `[K]`."""
+    """The result of a client's E step: shares of its samples, `[K, n]` float32, and its new weights, `[K]`."""
 
     share: Tensor
     weights: FloatArray
 
 
 class Shares:
-    """The shares of the samples of a round's clients, each computed when the first of its jobs asks.
+    """The shares of the samples of a round's clients, each computed when the first job of the client needs it.
 
-    A client's shares depend on its own rows, on the models of the round and on its private weights alone, so that no
-    packing of clients shows in them.
+    A client's shares depend only on its own samples, the models of the round and its private weights. So they do not
+    depend on which clients share a block.
     """
 
     def __init__(self, site: Site, state: State, models: int) -> None:
-        """Remembers the round.
+        """Stores the site, the state and the number of models of the round.
 
         Args:
-            site: Has the weights of the clients that took part before.
-            state: The models of the round.
-            models: K.
+            site: The site, with the weights of clients that took part before.
+            state: The state with the models of the round.
+            models: K, the number of models.
         """
         self._site, self._state, self._models = site, state, models
         self._known: dict[tuple[int, int], _Shared] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
-        """The share of each lane's model in each sample of its batches, `[S, W, B]`.
+        """Returns the share of each lane's model in each sample of its batches, `[S, W, B]`.
 
         Args:
             plan: The lanes, `[W]`.
-            place: Places of the samples among those of the lane's client, `[S, W, B]`.
+            place: Indices of the samples among those of the lane's client, `[S, W, B]`.
         """
         lanes = [
             self._of(world, client).share[model][place[:, lane]]
@@ -137,7 +139,7 @@ class Shares:
         return torch.stack(lanes, dim=1)
 
     def weights(self, plan: Plan) -> Tensor:
-        """What each job's client gives to the job's model after the E step, `[J, 1]` float64."""
+        """Returns the weight that each job's client gives to the job's model after the E step, `[J, 1]` float64."""
         rows = zip(*(column.tolist() for column in plan), strict=True)
         return torch.tensor([[self._of(world, client).weights[model]] for client, model, world in rows])
 
@@ -154,14 +156,14 @@ class Shares:
 
 
 def sample_losses(site: Site, state: State, models: int, world: int, client: int) -> Tensor:
-    """The loss of each model of a world on each training row of a client, `[K, n]` float64.
+    """Returns the loss of each model of a world on each training sample of a client, `[K, n]` float64.
 
     Args:
-        site: The worker; its network's own loss is a negative log likelihood.
-        state: The models.
-        models: K.
-        world: The world.
-        client: The client's id.
+        site: The site of the worker; the network's own loss is a negative log-likelihood.
+        state: The state with the models.
+        models: K, the number of models.
+        world: Number of the world.
+        client: Id of the client.
     """
     k, where = models, torch.tensor([world])
     fetched = site.shards.fetch(np.array([world]), np.array([client]))

@@ -1,6 +1,6 @@
 """Clients whose K models move together, as particles of one distribution, and the particles that they keep (DSVGD).
 
-The lanes of a client lie side by side in its block (`runtime/exchange.py`), so that a step has all of them at hand.
+The lanes of a client are neighbors in its block (`runtime/exchange.py`), so a step has all of them at hand.
 
 Example:
     Particles that share the mean of their gradients.
@@ -37,22 +37,24 @@ from fedray.training.block import Couple, make_optimizer
 from fedray.training.update import Update
 
 PARTICLES = "particles"  # name of the private vectors that are a client's own particles, one for each model
-_FUDGE = 1e-6  # under the root of a running mean of squares
+_FUDGE = 1e-6  # added to the root of a running mean of squares
 
 
 @dataclass(frozen=True)
 class Particles(Piece):
     """The K models of a client are particles of one distribution: they move together (DSVGD).
 
-    Beside them a client keeps K particles of its own, its factor of the distribution. They are the first models where
-    it was never trained, and learn what the training has changed. The functions are of one client: all tensors are
-    `[K, p]`, and where parts are several they come as (received, now or trained, the client's own).
+    A client also keeps K particles of its own, its factor of the distribution. Before its first training these are the
+    first models; afterwards they learn what each training has changed. The functions take the tensors of one client,
+    `[K, p]` each.
 
     Attributes:
-        models: K.
-        move: (gradients of the loss, particles as received, now, own; the client's rows) -> what a step descends by.
-        learn: (own particles as they are now; particles as received, as trained, own before) -> the same for these.
-        steps: Steps of the client's own particles behind its training.
+        models: K, the number of models.
+        move: Function that gives the direction by which a step descends. It takes the gradients of the loss; the
+            particles as received, as they are now, and the client's own; and the number of the client's samples.
+        learn: Function that gives the direction for the client's own particles. It takes them as they are now; the
+            particles as received and as trained; and the own particles before.
+        steps: Number of steps of the client's own particles after its training.
     """
 
     models: int
@@ -80,7 +82,8 @@ class Particles(Piece):
     def end(self, update: Update) -> Update:
         """Lets the clients' own particles learn what the training has changed.
 
-        They begin where they were, and take steps with the optimizer of the training, which starts without memory.
+        The particles begin where they were, and make steps with the optimizer of the training, whose memory is empty at
+        first.
         """
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final
@@ -90,7 +93,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: now})
 
     def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
-        """How the gradients of a client's lanes depend on each other: K of a client side by side, with equal steps."""
+        """Returns how the gradients of a client's K lanes, which are neighbors, depend on each other."""
 
         def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
             return self.move(g, received, now, own, size[0])
@@ -102,7 +105,7 @@ class Particles(Piece):
         return couple
 
     def _read(self, update: Update) -> Tensor:
-        """The clients' own particles, `[W, d]`; where there are none the first models, drawn as the server has."""
+        """Returns the clients' own particles, `[W, d]`; before the first training these are the first models."""
         site, plan, like = update.site, update.jobs.plan, update.start
         rows = site.private.read(PARTICLES, plan).to(like)
         for job in np.flatnonzero(~np.array(site.private.has(PARTICLES, plan))):
@@ -112,18 +115,18 @@ class Particles(Piece):
 
 
 def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor) -> Tensor:
-    """What a function of one client's lanes makes of those of all clients, `[W, p]`.
+    """Applies a function of one client's lanes to those of all clients, `[W, p]`.
 
     Args:
-        models: K, the lanes of a client.
-        function: Of one client: tensors `[K, ...]` -> `[K, p]`.
-        lanes: Of all clients, `[W, ...]` each, W a multiple of K.
+        models: K, the number of lanes of a client.
+        function: Function of one client: tensors `[K, ...]` -> `[K, p]`.
+        lanes: Tensors of all clients, `[W, ...]` each, W a multiple of K.
     """
     return torch.cat([function(*parts) for parts in zip(*(torch.split(each, models) for each in lanes), strict=True)])
 
 
 def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, int], None]:
-    """A function (parameters `[W, p]`, what they descend by, step) that makes a step in place, without data."""
+    """Returns a function (parameters `[W, p]`, direction, step) that makes a step in place, without data."""
     rule = local.step
     if not isinstance(rule, Transform):
         optimize = make_optimizer(local, lr, [], [])
@@ -144,22 +147,22 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Stands where a rule would find the client's rows; a client's own particles learn from particles alone."""
+    """Raises an error in place of a rule's use of data, because a client's own particles learn without samples."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stein variational gradient descent of particles, and of the factor of a posterior that a client keeps as particles. A
-# density is known by its particles alone: that of a Gaussian kernel at each of them, with the bandwidth lambda.
+# Stein variational gradient descent of particles, and of the factor of a posterior that a client keeps as particles.
+# The density of particles is the sum of Gaussian kernels at each of them, with the bandwidth lambda.
 
 
 class Target(NamedTuple):
-    """What the particles shall be a sample of: `p_0(w) exp(-sum of all rows' losses / temperature)`.
+    """The density that the particles should be samples of: `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
         temperature: alpha, above 0.
-        precision: of the prior p_0, `N(0, 1 / precision)` in each number; 0: it is flat.
-        bandwidth: lambda of the kernels by which particles become a density.
+        precision: Precision of the prior p_0, `N(0, 1 / precision)` in each number; 0 means a flat prior.
+        bandwidth: lambda, the width of the kernels by which particles become a density.
     """
 
     temperature: float
@@ -168,14 +171,14 @@ class Target(NamedTuple):
 
 
 def find_direction(score: Tensor, particles: Tensor) -> Tensor:
-    """Where particles go to become a sample of a density: `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`, `[K, p]`.
+    """Returns the direction in which particles become a sample of a density, `[K, p]`.
 
-    The kernel is `exp(-|v - w|^2 / (2 h))` with `h = m / (2 log(K + 1))`, where m is the median of all K x K squared
-    distances. One particle goes where its own score says.
+    It is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. The kernel k is `exp(-|v - w|^2 / (2 h))` with `h = m / (2
+    log(K + 1))`, where m is the median of all K x K squared distances. A single particle moves along its own score.
 
     Args:
-        score: gradients of the density's logarithm at the particles, `[K, p]`.
-        particles: `[K, p]`.
+        score: Gradients of the density's logarithm at the particles, `[K, p]`.
+        particles: The particles, `[K, p]`.
     """
     k = len(particles)
     squares = _square_distances(particles, particles)
@@ -189,13 +192,13 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
 
 
 def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
-    """Means of particles, weighed by their Gaussian kernels at some places, `[n, p]`.
+    """Returns means of particles, weighted by their Gaussian kernels at some points, `[n, p]`.
 
-    The gradient of the logarithm of the density that they stand for is `(mean - place) / bandwidth^2`.
+    The particles describe a density. The gradient of its logarithm is `(mean - point) / bandwidth^2`.
 
     Args:
-        at: the places, `[n, p]`.
-        particles: of the density, `[K, p]`.
+        at: The points, `[n, p]`.
+        particles: The particles of the density, `[K, p]`.
         bandwidth: lambda, above 0.
     """
     weight = torch.softmax(_square_distances(at, particles) / (-2.0 * bandwidth**2), dim=1)
@@ -203,16 +206,16 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Particles that approach a posterior client by client, and each client's factor of it.
+    """Returns particles that approach a posterior client by client, together with each client's factor of it.
 
-    The factor t_k is kept times the prior, as particles whose density is t: so it begins as the first particles, which
-    are those of the prior, and `t_k = 1`. A client's particles go to `q / t p_0 exp(-losses / temperature)` with the
-    density q that it received; then its own go to `q_new / q t`.
+    Client k's factor t_k, times the prior, is kept as particles whose density is t. At first these are the first
+    particles, which are drawn from the prior, and `t_k = 1`. A client's particles move to `q / t p_0 exp(-losses /
+    temperature)` with the density q that the client received. Then its own particles move to `q_new / q t`.
 
     Args:
-        target: what the product of all factors is.
-        models: K, the particles.
-        steps: of a client's own particles, in each of its rounds.
+        target: The density that is the product of all factors.
+        models: K, the number of particles.
+        steps: Number of steps of a client's own particles in each of its rounds.
     """
     scale = 1.0 / target.bandwidth**2
 
@@ -229,10 +232,10 @@ def approach(target: Target, models: int, steps: int) -> Particles:
 
 
 def divide_by_root(decay: float) -> Transform:
-    """Steps divided by the root of a running mean of their squares, which begins with those of the first step.
+    """Returns steps divided by the root of a running mean of their squares, which starts at those of the first step.
 
     Args:
-        decay: share of the earlier squares, in [0, 1).
+        decay: Share of the earlier squares, in [0, 1).
     """
 
     def update(g: Tensor, mean: Tensor, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
@@ -243,6 +246,9 @@ def divide_by_root(decay: float) -> Transform:
 
 
 def _square_distances(one: Tensor, other: Tensor) -> Tensor:
-    """`|v - w|^2` of all pairs, `[n, m]`: by a product of matrices, seen from the first w (they may be far from 0)."""
+    """Returns `|v - w|^2` of all pairs, `[n, m]`.
+
+    They follow from a product of matrices relative to the first w, because the points may be far from 0.
+    """
     v, w = one - other[:1], other - other[:1]
     return (v.square().sum(1)[:, None] + w.square().sum(1) - 2.0 * v @ w.T).clamp(min=0.0)

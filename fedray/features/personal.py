@@ -1,4 +1,4 @@
-"""What is a client's alone: layers that it never sends (FedPer, FedBN), and personal models (Ditto)."""
+"""Layers that a client never sends (FedPer, FedBN), and personal models beside the received one (Ditto)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fedray.core.types import Layout, Plan
 from fedray.training.update import Site, Update
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Layers that stay with the clients, who start from their own ones (LG-FedAvg), and the upload of the rest.
+# Layers that stay with the clients, which start from their own copies of them (LG-FedAvg), and the upload of the rest.
 #
-# A layer is a module that owns tensors of a row. What is private is neither sent nor counted, its float buffers
-# included.
+# A layer is a module that owns tensors of the model. Private layers, including their float buffers, are neither sent
+# nor counted.
 
 LAYERS = "layers"  # name of the private vector that holds a client's own layers
 
 
 @dataclass(frozen=True)
 class PrivateLayers(Piece):
-    """Layers that stay with the client, who starts from its own ones and answers with them.
+    """Keeps some layers with the client, which trains and predicts with its own copy of them.
 
-    A client that was never trained has those of the broadcast model.
+    A client that has not trained yet uses these layers of the broadcast model.
 
     Attributes:
-        layers: Their names.
-        memory: Those of them that a model trains with, and does not answer with (PVI).
+        layers: The names of the private layers.
+        memory: The names of those private layers that are used in training only, and not to predict (PVI).
     """
 
     layers: tuple[str, ...]
@@ -69,7 +69,7 @@ class PrivateLayers(Piece):
         return "private", f"layers {', '.join(self.layers)[:200]} stay with the clients"
 
     def _own_rows(self, site: Site, plan: Plan, rows: Tensor) -> Tensor:
-        """Rows `[J, d]` with the clients' own layers in them."""
+        """Returns the models `[J, d]` with the clients' own layers in place of the given ones."""
         return torch.where(self._mask(site.net.layout, rows), site.private.rows_or(LAYERS, plan, rows), rows)
 
     def _mask(self, layout: Layout, like: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class PrivateLayers(Piece):
 
 
 def trained_layers(layout: Layout) -> tuple[str, ...]:
-    """The modules that own trainable tensors, in the order of the row.
+    """Returns the names of the modules that own trainable tensors, in the order of the model's numbers.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -89,7 +89,7 @@ def trained_layers(layout: Layout) -> tuple[str, ...]:
 
 
 def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
-    """The layout of what is left when some layers are taken out."""
+    """Returns the layout of a model without some of its layers."""
     stay = [(n, s) for n, s in zip(layout.names, layout.shapes, strict=True) if n.rpartition(".")[0] not in layers]
     trainable = int((~layout.mask(layers))[: layout.trainable].sum())
     counters = tuple(name for name in layout.counters if name.rpartition(".")[0] not in layers)
@@ -97,12 +97,12 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """A compression of all but the private layers, which are sent as 0.
+    """Returns a compression of all layers but the private ones, which are sent as 0.
 
     Args:
-        make: makes the compression for a layout.
-        layout: of the whole row.
-        private: layers that stay with the client; without any this is `make(layout)`.
+        make: Function that makes the compression for a layout.
+        layout: The layout of the whole model.
+        private: Names of the layers that stay with the client; if there are none, the result is `make(layout)`.
     """
     if not private:
         return make(layout)
@@ -111,19 +111,22 @@ def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: t
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Further local trainings of each job: a personal model each, which is pulled towards the received one (Ditto).
+# Further local trainings of each job, one per personal model, which is pulled towards the received model (Ditto).
 
 PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
 
 
 @dataclass(frozen=True)
 class PersonalPasses(Piece):
-    """Trainings behind that of the received model, on batches of their own; known clients answer with their models.
+    """Trains further models of each client, its personal models, after the received model.
 
-    Where a client has several, it answers with the one that is best on its withheld rows.
+    The batches of a personal model are drawn separately.
+
+    A known client predicts with its personal model. Of several it uses the one that is best on its withheld samples.
 
     Attributes:
-        each: How it trains in each of them; it begins where its last training of the pass has ended.
+        each: The settings of local training of each personal model. A personal model continues from the client's last
+            training of that same model.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))

@@ -1,4 +1,4 @@
-"""Slices of a network: what the clients of each tier train, their uploads, and the mean entry by entry (HeteroFL)."""
+"""Slices of a network that the clients of each tier train, their uploads, and the mean of each number (HeteroFL)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from fedray.training.choice import Engine
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Slices of a network: the same layers with fewer hidden channels, and where their numbers lie in the whole row.
+# Slices of a network: the same layers with fewer hidden channels, and the positions of their numbers in the whole
+# model.
 #
-# A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; inputs and outputs stay whole. Behind
-# a flattening, a channel of a convolution is all its places.
+# A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; inputs and outputs stay whole. After a
+# flattening, a channel of a convolution means all its positions.
 
 First = Callable[[int], int]  # channels c of a hidden layer -> the first channel of the slice; the others follow, mod c
 _UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that treat every number alike
@@ -35,12 +36,12 @@ _CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # l
 
 
 class Scaler(nn.Module):
-    """Divides by r: the sums over a slice's channels become as large as those over all channels.
+    """Divides by r, so that sums over a slice's channels become as large as sums over all channels.
 
-    It stays when the slice answers, because the layers behind it were trained with it.
+    The division also happens when the slice predicts, because the next layers were trained with it.
 
     Attributes:
-        width: r.
+        width: r, the width of the slice.
     """
 
     def __init__(self, width: float) -> None:
@@ -48,18 +49,18 @@ class Scaler(nn.Module):
         self.width = width
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x / r`."""
+        """Returns `x / r`."""
         return x / self.width
 
 
 class SlicedLayer(NamedTuple):
-    """A layer with weights.
+    """A layer with weights, in a network that is sliced.
 
     Attributes:
-        shape: Of its weights, `(out, in, ...)`.
-        bias: Whether it has biases, which follow its weights in a row.
-        reads: Channels of the hidden layer that it reads; 0: it reads the inputs, which stay whole.
-        last: Whether it gives the outputs, which stay whole.
+        shape: Shape of the weights, `(out, in, ...)`.
+        bias: Whether the layer has biases, which follow the weights in a model's numbers.
+        reads: Number of channels of the hidden layer before this one; 0 if it takes the inputs, which stay whole.
+        last: Whether the layer gives the outputs, which stay whole.
     """
 
     shape: tuple[int, ...]
@@ -72,11 +73,11 @@ class TierNet(NamedTuple):
     """The network of a tier of clients.
 
     Attributes:
-        width: r, in (0, 1].
-        net: The slice; the whole network itself where r is 1.
+        width: r, the width of the slice, in (0, 1].
+        net: The network of the slice; the whole network itself where r is 1.
         layers: The layers of the whole network.
-        work: Its arithmetic as a share of the whole network's.
-        scaler: Whether it has a `Scaler` behind each hidden layer.
+        work: Arithmetic of the slice as a share of the whole network's.
+        scaler: Whether the slice has a `Scaler` after each hidden layer.
     """
 
     width: float
@@ -91,13 +92,13 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
 
     Args:
         net: The whole network.
-        widths: r of each tier.
-        row: A network input, `[1, ...]`.
-        scaler: Whether slices have a `Scaler` behind each hidden layer.
-        who: What slices the network, for messages.
+        widths: r, the width of each tier's slice.
+        row: One input of the network, `[1, ...]`.
+        scaler: Whether slices have a `Scaler` after each hidden layer.
+        who: Name of what slices the network, for messages.
 
     Raises:
-        BadInput: A network is to be sliced that is not made of plain layers.
+        BadInput: A network that should be sliced is not made of plain layers.
     """
     if all(width == 1 for width in widths):
         return tuple(TierNet(1.0, net, (), 1.0) for _ in widths)
@@ -108,7 +109,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
 
 
 def keep_channels(width: float, channels: int) -> int:
-    """`ceil(r c)`, at least 1; what rounding adds to `r c` does not count.
+    """Returns the number of channels of a slice: `ceil(r c)`, at least 1, without rounding errors of `r c`.
 
     Example:
         >>> keep_channels(0.1, 30), keep_channels(0.1, 31)
@@ -118,14 +119,14 @@ def keep_channels(width: float, channels: int) -> int:
 
 
 def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
-    """Returns the layers with weights of a network, in their order.
+    """Returns the layers of a network that have weights, in their order.
 
     Args:
         net: The network.
-        who: What slices it, for messages.
+        who: Name of what slices the network, for messages.
 
     Raises:
-        BadInput: It has other layers than those whose channels can be cut.
+        BadInput: The network has layers whose channels cannot be cut.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -170,12 +171,12 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
 
 
 def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:
-    """Places of a slice's numbers in the whole row, `[s]`, rising.
+    """Returns the indices of a slice's numbers in the whole model, `[s]`, rising.
 
     Args:
-        layers: Of the whole network.
-        width: r.
-        first: The first channel of the slice in a hidden layer.
+        layers: The layers of the whole network.
+        width: r, the width of the slice.
+        first: Function that gives the first channel of the slice in a hidden layer.
     """
     begin, places = 0, []
     for (out, read, *kernel), bias, reads, last in layers:
@@ -193,11 +194,11 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 
 
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
-    """Returns a factor for each number of a whole row, as `Scaler` has it: 1 / r, and 1 in the last layer, `[d]`.
+    """Returns the factor of `Scaler` for each number of a whole model, `[d]`: 1 / r, but 1 in the last layer.
 
     Args:
-        layers: Of the whole network.
-        width: r.
+        layers: The layers of the whole network.
+        width: r, the width of the slice.
     """
     sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
     each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])
@@ -210,11 +211,11 @@ def _channels(channels: int, width: float, first: First) -> IntArray:
 
 
 def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
-    """Returns the network of a slice; where r is 1 the network itself.
+    """Returns the network of a slice, or the network itself where r is 1.
 
     Args:
         net: The whole network, of layers that can be cut.
-        width: r, in (0, 1].
+        width: r, the width of the slice, in (0, 1].
         scaler: Whether hidden layers are divided by r.
     """
     if width == 1:
@@ -237,7 +238,7 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
 
 
 def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
-    """Returns a layer of a slice, which reads that of a hidden layer of so many channels, or the inputs (0)."""
+    """Returns a layer of a slice; `reads` is the number of channels of the hidden layer before it (0: the inputs)."""
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]
@@ -250,16 +251,16 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training a slice of a network: its lanes are lanes of a smaller network, between rows of the whole one.
+# Training a slice of a network: lanes of the whole network are cut to lanes of a smaller one, and put back.
 
 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
-    """Returns the engine of a slice for rows of the whole network; the other numbers stay as they are.
+    """Returns the engine of a slice for models of the whole network; the other numbers stay unchanged.
 
     Args:
-        engine: What trains the slice.
+        engine: The engine that trains the slice.
         net: The network of the slice.
-        columns: Places of its numbers in a row of the whole network, `[s]`.
+        columns: Indices of the slice's numbers in a model of the whole network, `[s]`.
     """
 
     def train(_whole: Net, block: Block) -> Trained:
@@ -276,7 +277,7 @@ def cut_block(block: Block, columns: Tensor) -> Block:
 
     Args:
         block: The lanes, `[W, d]`.
-        columns: Places of the slice's numbers in a row, `[s]`.
+        columns: Indices of the slice's numbers in a whole model, `[s]`.
     """
 
     def cut(rows: Tensor | None) -> Tensor | None:
@@ -298,23 +299,23 @@ def cut_block(block: Block, columns: Tensor) -> Block:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Slices of a network: what the clients of each tier train, their uploads, and the mean entry by entry (HeteroFL).
+# Slices of a network that the clients of each tier train, their uploads, and the mean of each number (HeteroFL).
 
 Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
-_KEPT = 64  # rounds and tiers whose places are remembered
+_KEPT = 64  # pairs of round and tier whose indices are remembered
 
 
 @dataclass(frozen=True)
 class Slices(Piece):
-    """What each of T tiers trains of one network.
+    """The slice of one network that each of T tiers trains.
 
     Attributes:
-        tier_nets: The network of each tier; a tier that trains everything has the whole network itself.
-        places: A function (round, tier) -> places of the numbers of that network in the whole row, `[s]`, rising.
-        share: Arithmetic of each network as a share of the whole one's, `[T]`, in (0, 1].
-        answers: Whether known clients answer with their tier's slice, which then is the same in every round.
-        factors: What each tier multiplies the numbers of the whole row by when its slice answers, `[d]` each, where the
-            layers of its network divide by its width; None: nothing.
+        tier_nets: The network of each tier; a tier that trains everything has the whole network.
+        places: Function from round and tier to the indices of the slice's numbers in the whole model, `[s]`, rising.
+        share: Arithmetic of each tier's network as a share of the whole one's, `[T]`, in (0, 1].
+        answers: Whether known clients predict with their tier's slice, which then is the same in every round.
+        factors: For each tier, the factors of the whole model's numbers when the tier's slice predicts, `[d]` each;
+            used where its layers divide by the width. None means no factors.
     """
 
     tier_nets: tuple[Net, ...]
@@ -335,23 +336,23 @@ class Slices(Piece):
         return found
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """The whole rows with 0 outside of the tier's slice of the first round, which answer as the slice does."""
+        """Returns whole models that are 0 outside of the tier's slice of round 0; they predict as the slice does."""
         columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
         kept = torch.zeros_like(broadcast).index_copy_(1, columns, broadcast[:, columns])
         return kept if factor is None else kept * factor.to(kept)
 
 
 def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:
-    """Which part of a network each tier trains.
+    """Returns the slice of a network that each tier trains.
 
     Args:
         nets: The network of each tier.
-        window: Where the slices begin.
-        answers: Whether known clients answer with their tier's slice, where one is narrow; the window then is the same
-            in every round.
+        window: Function that gives the first channel of the slices in a layer.
+        answers: Whether known clients predict with their tier's slice, if one is narrow; the window then is the same in
+            every round.
 
     Raises:
-        BadInput: Nothing says what the tiers' networks are.
+        BadInput: The networks of the tiers are missing.
     """
     if not nets:
         raise BadInput(
@@ -372,11 +373,11 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
-    """A function: round -> which numbers each tier trains, `[T, d]` float64 of 0 and 1.
+    """Returns a function from the round to the numbers that each tier trains, `[T, d]` float64 of 0 and 1.
 
     Args:
-        slices: What the tiers train.
-        d: Numbers of the whole network.
+        slices: The slices of the tiers.
+        d: Length of the whole model.
     """
 
     def marks(t: int) -> Tensor:
@@ -389,12 +390,12 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 
 
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
-    """Each number becomes its mean over the uploads whose slice has it; what no slice has stays.
+    """Returns a server that averages each number over the uploads whose slice holds it; other numbers stay.
 
     Args:
-        rows: the rows of the state.
-        weighting: of the uploads.
-        held: round -> which numbers each of T tiers trains, `[T, d]` float64 of 0 and 1.
+        rows: The order of the models in the state.
+        weighting: How the uploads are weighted.
+        held: Function from the round to the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1.
 
     Example:
         Two clients, of which the second has trained the first number alone.
@@ -421,12 +422,12 @@ def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tenso
 
 
 def compress_slices(each: Sequence[Compress]) -> Compress:
-    """A compression of each tier's slice as one of the whole row; other numbers are sent as 0.
+    """Returns the compression of whole models that compresses each tier's slice; other numbers are sent as 0.
 
-    What error feedback keeps of a number waits until the number is in the client's slice again.
+    The part of a number that error feedback has kept waits until the number is in the client's slice again.
 
     Args:
-        each: of each tier's row, `[s]`.
+        each: The compression of each tier's slice, `[s]`.
     """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:

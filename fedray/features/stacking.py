@@ -1,4 +1,4 @@
-"""Stacks of models: the rows that train base models and the second level, and the networks of the second level."""
+"""Stacks of models: the samples for base models and for the second level, and the networks of the second level."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from fedray.models.net import layout_of, net_of
 # The two views of a federation's data that stacking trains on.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A base network is trained once for each fold, without that fold's rows: `LeaveOutShards` leaves them out. The meta
-# model is trained on what the bases predict for rows that they were not trained on: `FeatureShards` shows these
-# predictions as the clients' inputs. Both wrap other shards, and both are shards themselves.
+# A base network is trained once for each fold, without the samples of that fold (`LeaveOutShards`). The meta model is
+# trained on the bases' predictions for samples that they were not trained on. `FeatureShards` gives these predictions
+# as the clients' inputs. Both classes wrap other shards, and both are shards themselves.
 
-Compute = Callable[[int, int], Tensor]  # (world, client) -> features of its training rows, `[n, F]` float32
+Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the client's training samples, `[n, F]` float32
 
 
 class FeatureShards:
-    """Shards whose training inputs are computed when they are read; test and withheld rows stay raw."""
+    """Shards whose training inputs are computed when they are fetched; test and withheld samples stay raw."""
 
     def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
         """Wraps other shards.
 
         Args:
-            whole: Gives the labels, and all rows that are not trained on.
-            width: Number of features, F.
-            compute: Gives the features of a client's rows.
-            pooled: Whether client 0 stands for a server that has the features of all clients, and nobody else has any.
+            whole: The shards that give the labels, and all samples that are not used for training.
+            width: F, the number of features.
+            compute: Function that gives the features of a client's samples.
+            pooled: Whether client 0 stands for a server that has the features of all clients, while all others have
+                none.
         """
         self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
@@ -53,11 +54,11 @@ class FeatureShards:
 
     @property
     def at_server(self) -> bool:
-        """Whether client 0 stands for a server, which alone has rows."""
+        """Returns whether client 0 stands for a server, which alone has samples."""
         return self.pooled or isinstance(self.whole, ServerShards)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Those of the whole; all rows at client 0 where they are pooled."""
+        """Returns the sizes of the wrapped shards; if pooled, all samples are at client 0."""
         if not self.pooled:
             return self.whole.sizes(world, client)
         everyone = np.arange(self.number)
@@ -65,7 +66,7 @@ class FeatureShards:
         return np.where(client == 0, each.sum(axis=1), 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Features that are computed for this call, with the labels of the whole."""
+        """Returns features that are computed in this call, with the labels of the wrapped shards."""
         if not self.pooled:
             return self._fetch(world, client)
         each = self._fetch(np.repeat(world, self.number), np.tile(np.arange(self.number), len(world)))
@@ -87,16 +88,16 @@ class FeatureShards:
         return Fetched(torch.cat(x), y, torch.from_numpy(rows), raw.size)
 
     def normalize(self, x: Tensor, _world: Tensor) -> Tensor:
-        """Features as they are."""
+        """Returns the features unchanged."""
         return x
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Features are used as they are; targets as in the whole."""
+        """Returns the standardization of the targets; features are not standardized."""
         return self.whole.standardization(world)._replace(shift=None, scale=None)
 
 
 def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
-    """Returns some of the rows of each job: those where its mask `[n]` is true."""
+    """Returns the samples of each job for which its mask `[n]` is true."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
@@ -106,7 +107,7 @@ def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
 
 
 class LeaveOutShards:
-    """Shards with a world for each world of the whole and each fold; world `w * folds + f` lacks the rows of fold f.
+    """Shards with one world for each pair of a world and a fold; world `w * folds + f` lacks the samples of fold f.
 
     Example:
         >>> from fedray.data.catalogue import load_data
@@ -121,14 +122,14 @@ class LeaveOutShards:
         """Wraps other shards.
 
         Args:
-            whole: The shards with all rows.
-            seeds: One for each world of the whole.
+            whole: The shards with all samples.
+            seeds: The seed of each world of the wrapped shards.
             folds: Number of folds.
-            within: Whether fold f is a part of every client's rows; otherwise it is all rows of client f.
+            within: Whether fold f is a part of every client's samples; otherwise it is all samples of client f.
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
-        # all else is as in the whole, in the world that a fold is of
+        # everything else is as in the wrapped shards, in the world that the fold belongs to
         self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
         self.targets = lambda y, world: whole.targets(y, world // folds)
         self.standardization = lambda world: whole.standardization(world // folds)
@@ -142,12 +143,12 @@ class LeaveOutShards:
         self.label_counts = lambda world: whole.label_counts(world // folds)
 
     def fold_of(self, world: int, client: int, size: int) -> IntArray:
-        """Returns the fold of each row of a client, `[n]`.
+        """Returns the fold of each sample of a client, `[n]`.
 
         Args:
-            world: World of the whole.
-            client: The client.
-            size: Number of its rows, n.
+            world: Number of the world in the wrapped shards.
+            client: Id of the client.
+            size: n, the number of samples of the client.
         """
         if not self.within:
             return np.full(size, client)
@@ -155,14 +156,14 @@ class LeaveOutShards:
         return np.asarray(order % self.folds, dtype=np.int64)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Number of rows without those of the fold, `[J]`."""
+        """Returns the number of samples without those of the fold, `[J]`."""
         size, fold = self.whole.sizes(world // self.folds, client), world % self.folds
         if not self.within:
             return np.where(client == fold, 0, size)
         return np.asarray(size - (size - fold + self.folds - 1) // self.folds)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the rows of the whole without those of the fold."""
+        """Returns the samples of the wrapped shards without those of the fold."""
         fetched, masks = self.whole.fetch(world // self.folds, client), []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
             masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
@@ -170,11 +171,11 @@ class LeaveOutShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows that every client keeps back for a second training: one view of a federation without them, one with them alone.
+# Samples that every client keeps back for a second training: shards without them, and shards with them alone.
 
 
 class ProxyShards:
-    """Shards of which a client's training rows are shown in part; everything else is the whole's.
+    """Shards that show a part of each client's training samples; everything else is as in the wrapped shards.
 
     Example:
         >>> from fedray.data.catalogue import load_data
@@ -189,10 +190,10 @@ class ProxyShards:
         """Wraps other shards.
 
         Args:
-            whole: The shards with all rows.
-            seeds: One for each world.
-            share: Share of a client's rows that are proxy rows, rounded down.
-            shows: Whether these are shown; otherwise all others are.
+            whole: The shards with all samples.
+            seeds: The seed of each world.
+            share: Share of a client's samples that are proxy samples, rounded down.
+            shows: Whether the proxy samples are shown; otherwise all others are.
         """
         self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
@@ -202,34 +203,34 @@ class ProxyShards:
         self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Number of rows that are shown, `[J]`."""
+        """Returns the number of shown samples, `[J]`."""
         size = self.whole.sizes(world, client)
         proxy = count_withheld(size, self._share)
         return proxy if self._shows else size - proxy
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the rows that are shown."""
+        """Returns the shown samples."""
         fetched = self.whole.fetch(world, client)
         jobs = zip(world.tolist(), client.tolist(), fetched.size.tolist(), strict=True)
         return mask_rows(fetched, [self._mask(*job) for job in jobs])
 
     def _mask(self, world: int, client: int, size: int) -> NDArray[np.bool_]:
-        """Returns which of a client's rows are shown, `[n]`."""
+        """Returns which of a client's samples are shown, `[n]`."""
         place = rng.stream(self._seeds[world], "proxy", client).permutation(size)
         is_proxy: NDArray[np.bool_] = place < count_withheld(np.array(size), self._share)
         return is_proxy if self._shows else ~is_proxy
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stacks: an ensemble of base networks of several architectures, and a meta model that reads their probabilities.
+# Stacks: an ensemble of base networks of several architectures, and a meta model whose inputs are their probabilities.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the answers of N clients' networks make one: without training, or as a small network on their logits.
+# Ways to combine the predictions of N clients' networks: without training, or by a small network on their logits.
 #
-# `combine_outputs` knows `mean`, `label_shares` and `voting`. `build_aggregator` makes what is trained:
-# `client_weights` (one weight a client), `class_weights` (one a client and class) and `neural` (`W2 relu(W1 z)`,
-# hidden width N * d). The first two start as the plain mean of the logits. `build_interpolation` makes the one number
-# of β-Predictive Bayes.
+# `combine_outputs` computes `mean`, `label_shares` and `voting`. `build_aggregator` makes the trained ones:
+# `client_weights` (one weight per client), `class_weights` (one per client and class) and `neural` (`W2 relu(W1 z)`,
+# hidden width N * d). The first two start as the plain mean of the logits. `build_interpolation` makes β-Predictive
+# Bayes, which has one number.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024, section 3.
 
@@ -240,7 +241,7 @@ class WeightedLogits(nn.Module):
     """A weighted sum of the clients' logits.
 
     Attributes:
-        weight: Of each client, `[N, 1]`, or of each client and class, `[N, C]`.
+        weight: Weight of each client, `[N, 1]`, or of each client and class, `[N, C]`.
     """
 
     def __init__(self, clients: int, classes: int, *, by_class: bool) -> None:
@@ -249,18 +250,18 @@ class WeightedLogits(nn.Module):
         self.weight = nn.Parameter(torch.full((clients, classes if by_class else 1), 1.0 / clients))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Logits `[B, C]` of the clients' logits side by side, `[B, N * C]`."""
+        """Returns the weighted logits `[B, C]` of the clients' logits side by side, `[B, N * C]`."""
         return (z.reshape(z.shape[0], -1, self.classes) * self.weight).sum(1)
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """Returns a network that reads the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network whose inputs are the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
-        kind: neural, client_weights or class_weights.
-        clients: N.
-        classes: C.
-        width: Hidden units for each client, d; only `neural` has them.
+        kind: `neural`, `client_weights` or `class_weights`.
+        clients: N, the number of clients.
+        classes: C, the number of classes.
+        width: d, the number of hidden units for each client; used by `neural` only.
 
     Example:
         >>> net = build_aggregator("client_weights", clients=3, classes=2, width=2)
@@ -282,10 +283,11 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
     """Returns the logarithm of joint probabilities, `[n, C]` float64.
 
     Args:
-        kind: mean, of the probabilities; label_shares, where the probability of each class weighs by who has its rows;
-            or voting, the share of the clients whose largest logit it is.
+        kind: `mean`: the mean of the probabilities. `label_shares`: each class's probability is weighted by the
+            clients' shares of the samples of the class. `voting`: the share of the clients whose largest logit is that
+            of the class.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
-        shares: Of `label_shares`: each client's share of the rows of a class, `[N, C]`.
+        shares: For `label_shares`: each client's share of the samples of a class, `[N, C]`.
 
     Example:
         >>> outputs = torch.tensor([[[0.0, 9.0]], [[1.0, 0.0]], [[1.0, 0.0]]])
@@ -310,10 +312,10 @@ def side_by_side(outputs: Tensor) -> Tensor:
 
 
 class ProductAndMixture(nn.Module):
-    """What lies between the product and the mixture of the clients' answers (`interpolate_answers`).
+    """A network between the product and the mixture of the clients' predictions (`interpolate_answers`).
 
     Attributes:
-        beta: 1 is the product, 0 the mixture, `[1]`.
+        beta: The position between the two: 1 is the product, 0 the mixture, `[1]`.
     """
 
     def __init__(self, classes: int, beta: float) -> None:
@@ -322,32 +324,33 @@ class ProductAndMixture(nn.Module):
         self.beta = nn.Parameter(torch.full((1,), beta))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Log-probabilities `[B, C]` of the clients' logits side by side, `[B, N * C]`."""
+        """Returns log-probabilities `[B, C]` from the clients' logits side by side, `[B, N * C]`."""
         return interpolate_answers(z.reshape(z.shape[0], -1, self.classes).transpose(0, 1), self.beta)
 
 
 def build_interpolation(classes: int, beta: float) -> Net:
-    """Returns the network of one number that reads the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network of one number, whose inputs are the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
-        classes: C.
-        beta: Its first value.
+        classes: C, the number of classes.
+        beta: Initial value of that number.
     """
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
 
 
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
-    """`log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`, `[n, C]`, where neither share is below 0.
+    """Returns the logarithm of probabilities between the product and the mixture of the clients' ones, `[n, C]`.
 
-    P is the product of the clients' probabilities, made to sum to 1 (a Bayesian committee machine whose prior of the
-    classes is uniform), Q their mean.
+    It is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`, where negative factors count as 0. P is the
+    product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a uniform prior of the
+    classes). Q is their mean.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
 
     Args:
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
-        beta: `[1]`.
+        beta: The position between mixture (0) and product (1), `[1]`.
 
     Example:
         >>> outputs = torch.tensor([[[0.8, 0.2]], [[0.8, 0.2]]]).log()
@@ -360,18 +363,18 @@ def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `Stack` describes one, and `stacked_net` makes it a network of its own, which runs like any other. The scenario of a
-# stack becomes a `Stack` in `fedray.assembly.features`; its training is in `fedray.simulation.stacking`.
+# `Stack` describes a stack, and `stacked_net` makes it one network, which runs like any other.
+# `fedray.assembly.features` makes a `Stack` from a scenario; its training is in `fedray.simulation.stacking`.
 
-SIDE_BY_SIDE = "side_by_side"  # features that are the answers of all sub models, none averaged
+SIDE_BY_SIDE = "side_by_side"  # features that are the predictions of all sub models, without averaging
 
 
 class Voter(NamedTuple):
-    """A scikit-learn classifier that every client fits on its own rows.
+    """A scikit-learn classifier that every client fits on its own samples.
 
     Attributes:
-        name: As in the scenario, such as `sklearn/decision_tree`.
-        options: Of the classifier, by scikit-learn's names.
+        name: Name as in the scenario, such as `sklearn/decision_tree`.
+        options: Options of the classifier, by scikit-learn's names.
     """
 
     name: str
@@ -382,11 +385,11 @@ class Base(NamedTuple):
     """One architecture of a stack.
 
     Attributes:
-        net: Its network.
-        models: How many models of it an ensemble has.
-        voter: A classifier instead of a trained network; `net` is then a `voting_net`. None for a network.
-        members: The clients that have this architecture; None: all of them.
-        answers: Whether it has a part in the mean that answers where there is no meta model.
+        net: The network of this architecture.
+        models: Number of models of this architecture in an ensemble.
+        voter: A classifier in place of a trained network; `net` is then a `voting_net`. None for a network.
+        members: The clients that have this architecture; None means all of them.
+        answers: Whether this base counts in the mean that predicts where there is no meta model.
     """
 
     net: Net
@@ -397,28 +400,30 @@ class Base(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Several bases, each trained once for each fold without that fold's data, and the meta model on top.
+    """Several bases and a meta model; each base is trained once for each fold, without the samples of that fold.
 
     Attributes:
-        bases: The architectures, n of them.
-        meta: Network that reads the n * C probabilities of the bases; None averages them.
-        folds: Number of folds, F; 1: nothing is left out.
-        within: Whether fold f is a part of every client's rows; otherwise it is all data of client f.
-        rounds: Rounds of the training of the bases.
-        meta_rounds: Rounds of the training of the meta model.
+        bases: The n architectures.
+        meta: The meta model, whose inputs are the n * C probabilities of the bases; None averages the bases.
+        folds: F, the number of folds; 1 means that no samples are left out.
+        within: Whether fold f is a part of every client's samples; otherwise it is all samples of client f.
+        rounds: Number of rounds in which the bases are trained.
+        meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
-        combine: None for stacking. Else the one base has a model for each client, which is that client's own; the meta
-            model reads the logits of all of them, and without one they are joined in this way
-            (`fedray.features.stacking`).
-        proxy: Share of each client's rows that the meta model is trained on, where each client has a model of its own.
-            0: they train on all of them.
-        features: What the meta model learns from: answers of sub models that have not seen the row (out_of_fold), the
-            mean over all sub models of a base, as for a new row (all), or all sub models' answers side by side.
-        pooled: Whether the clients upload these answers and their labels, and the server trains the meta model on them.
-        at_server: Whether the server trains the meta model, on rows of its own.
-        answers_at_once: Whether the meta model answers as it is drawn, before it was trained.
-        name: What messages call the network.
+        combine: None for stacking. Otherwise the one base has a model of its own for each client. The inputs of the
+            meta model are the logits of all of them. Without a meta model they are combined by this rule
+            (`combine_outputs`).
+        proxy: Share of each client's samples on which the meta model is trained, where each client has a model of its
+            own. With 0 both trainings use all samples.
+        features: What the meta model learns from. `out_of_fold`: predictions of sub models that were not trained on the
+            sample. `all`: the mean over all sub models of a base, as for a new sample. `side_by_side`: the predictions
+            of all sub models.
+        pooled: Whether the clients upload these predictions and their labels, and the server trains the meta model on
+            them.
+        at_server: Whether the server trains the meta model on samples of its own.
+        answers_at_once: Whether the meta model predicts before it was trained, with its initial weights.
+        name: Name of the network in messages.
     """
 
     bases: tuple[Base, ...]
@@ -438,7 +443,7 @@ class Stack(NamedTuple):
     name: str = "stacking"
 
     def count_features(self, classes: int) -> int:
-        """Numbers that the meta model reads of each row."""
+        """Returns the number of inputs of the meta model for each sample."""
         if self.combine is not None:
             return classes * sum(base.models for base in self.bases)
         if self.features == SIDE_BY_SIDE:
@@ -446,19 +451,19 @@ class Stack(NamedTuple):
         return classes * len(self.bases)
 
     def models_of(self, base: int) -> int:
-        """Number of trained models of a base, over all folds."""
+        """Returns the number of trained models of a base, over all folds."""
         return self.folds * self.bases[base].models
 
 
 class StackModule(nn.Module):
-    """The module of a stack: the meta model reads the mean probabilities of each base, side by side.
+    """The module of a stack; the inputs of its meta model are the mean probabilities of each base, side by side.
 
-    Until the meta model has been trained, and without one, the bases that answer are averaged.
+    Without a meta model, or until it has been trained, the bases whose `answers` is true are averaged.
 
     Attributes:
-        trained: Rounds in which the meta model was trained; a counter.
+        trained: Number of rounds in which the meta model was trained; a counter.
         bases: The models of each base.
-        meta: The meta model, or None.
+        meta: The meta model; None if there is none.
     """
 
     trained: Tensor
@@ -479,7 +484,7 @@ class StackModule(nn.Module):
         self.meta = meta
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[B, C]` of inputs `[B, *input]`."""
+        """Returns logits `[B, C]` of inputs `[B, *input]`."""
         if self.combine is not None:
             return self._join_clients(x, self.combine)
         answers = [[model(x).softmax(-1) for model in models] for models in self._models()]  # [B, C] each
@@ -491,7 +496,7 @@ class StackModule(nn.Module):
         return logits
 
     def _join_clients(self, x: Tensor, combine: str) -> Tensor:
-        """Returns the answer of models that are clients' own."""
+        """Returns the joint logits of the clients' own models."""
         outputs = torch.stack([model(x) for models in self._models() for model in models])
         if self.meta is not None and bool(self.trained):
             logits: Tensor = self.meta(side_by_side(outputs))
@@ -507,15 +512,15 @@ class StackModule(nn.Module):
 
 
 class VotingModule(nn.Module):
-    """Takes the place of classifiers that clients fit: it has no parameters and cannot predict by itself."""
+    """Stands for classifiers that clients fit: it has no parameters and cannot predict by itself."""
 
     def forward(self, _x: Tensor) -> Tensor:
-        """Raises an error: only the clients' classifiers can predict."""
+        """Raises an error, because only the clients' classifiers can predict."""
         raise FedrayError("a stack's module has only networks, and no classifiers: use Run.predict")
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """Returns a network without parameters, instead of a base whose classifiers vote.
+    """Returns a network without parameters, which stands for a base whose classifiers vote.
 
     Example:
         >>> net = voting_net("sklearn/decision_tree", classes=10)
@@ -528,7 +533,7 @@ def voting_net(name: str, classes: int) -> Net:
 def stacked_net(stack: Stack) -> Net:
     """Returns the network of a stack.
 
-    Its `init` gives zeros, because `fedray.simulation.stacking` draws the first models of each part by themselves.
+    The network's `init` gives zeros, because `fedray.simulation.stacking` draws the first models of each part.
     """
     with torch.no_grad():
         bases = [
@@ -545,9 +550,9 @@ def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
     """Returns a classifier of scikit-learn that is not fitted yet.
 
     Args:
-        name: As in the scenario, such as `sklearn/decision_tree`.
-        options: By scikit-learn's names.
-        seed: Seed of its random numbers, below 2^32.
+        name: Name as in the scenario, such as `sklearn/decision_tree`.
+        options: Options of the classifier, by scikit-learn's names.
+        seed: Seed of the classifier's random numbers, below 2^32.
     """
     from sklearn import ensemble, linear_model, naive_bayes, tree
 

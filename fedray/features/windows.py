@@ -1,8 +1,8 @@
-"""Local training that is sampled: means of its iterates over windows of steps, and what a client makes of them.
+"""Local training that is sampled: means of its models over windows of steps, and a client's upload made of them.
 
-Every step is a training of its own for the engine, which starts where the last one ended, on the batch that the step
-has anyway. So all engines can be sampled, and without windows their bits are what they were. SGD remembers nothing but
-its velocity, which is kept here.
+For the engine, every step is a training of its own. It starts where the last one ended, on the batch that the step has
+anyway. So all engines can be sampled, and trainings without windows are unchanged bit for bit. The only memory of SGD
+is its velocity, which is kept here.
 
 Example:
     Ten steps with a fifth of them before the first of three windows, and two steps.
@@ -32,21 +32,22 @@ from fedray.training.choice import Engine
 from fedray.training.update import Update
 
 Read = Callable[[int, int], tuple[Tensor, Tensor]]
-_STEP = -4  # the part of an address that what a step draws has, where each step is a training of its own
+_STEP = -4  # the part of a random key for the draws of a step, where each step is a training of its own
 
 
 @dataclass(frozen=True)
 class Windows(Piece):
-    """Local training whose upload is made of means over its iterates, and not of the last one (FedPA).
+    """Makes the upload of local training from means over its models, and not from the last model (FedPA).
 
-    The steps after the first ones are cut into windows of equal length, and the iterates of each are averaged. Clients
-    train with SGD, and with no code of a user but a loss.
+    The steps after the first ones are cut into windows of equal length, and the models after the steps of each window
+    are averaged. Clients train with SGD; of a user's own code, only a loss is allowed.
 
     Attributes:
-        combine: (parameters at the start `[p]`, means of the windows `[l, p]`), float64 -> their change `[p]`.
-        number: l, the windows; a client to whom fewer steps remain has a window for each of them.
+        combine: Function from the parameters at the start `[p]` and the means of the windows `[l, p]`, both float64, to
+            the change of the parameters `[p]`.
+        number: l, the number of windows; a client with fewer remaining steps has one window for each of them.
         mixing: Share of the steps of a local training before its first window, in [0, 1).
-        burn_in: Rounds before the first one in which there are windows.
+        burn_in: Number of first rounds without windows.
     """
 
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -62,7 +63,7 @@ class Windows(Piece):
         return self.samples(t)
 
     def samples(self, t: int) -> bool:
-        """Whether the clients' iterates are averaged over windows in round t."""
+        """Returns whether the clients' models are averaged over windows in round t."""
         return t >= self.burn_in
 
     def begin(self, update: Update) -> Update:
@@ -75,7 +76,7 @@ class Windows(Piece):
         return "training", f"sampled in {self.number:,} windows"
 
     def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
-        """Trains every lane of a block, and samples it."""
+        """Trains every lane of a block, and makes each lane's result from the means of its windows."""
         means, trained = _sample(engine, net, block, self)
         p = net.layout.trainable
         change = trained.final - block.start  # of float buffers, behind p
@@ -86,11 +87,11 @@ class Windows(Piece):
 
 @dataclass(frozen=True)
 class Finish(Piece):
-    """What a client sends and keeps in place of the model that it has trained.
+    """Replaces the model that a client has trained by another one, which the client sends and keeps.
 
     Attributes:
-        finish: (models `[W, d]` before and behind all steps) -> what takes the place of the latter, `[W, d]`, where a
-            client has made steps.
+        finish: Function from the models `[W, d]` before and after all steps to the models that replace the latter, `[W,
+            d]`. It applies to clients that have made steps.
     """
 
     takes: ClassVar[Mapping[str, str]] = {"finish": "start, final"}
@@ -111,11 +112,11 @@ class Finish(Piece):
 
 
 def check_windows(phase: Phase, method: str) -> None:
-    """Refuses windows of a training that remembers more than a velocity.
+    """Checks that a training with windows remembers nothing but a velocity.
 
     Args:
-        phase: How the clients train.
-        method: What messages call the method.
+        phase: The phase, with the settings of the clients' training.
+        method: Name of the method in messages.
 
     Raises:
         BadInput: The clients do not train with SGD, or there is a transformation of the gradient, a correction, or a
@@ -132,11 +133,11 @@ def check_windows(phase: Phase, method: str) -> None:
 
 
 def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
-    """The window of each step of each lane, `[S, W]`; -1 before the first one, and behind the last step.
+    """Returns the window of each step of each lane, `[S, W]`; -1 before the first window and after the last step.
 
     Args:
-        steps: Optimizer steps of each lane, `[W]`, at least 1.
-        windows: How many there are, and where the first one begins.
+        steps: Number of optimizer steps of each lane, `[W]`, at least 1.
+        windows: The number of windows, and the share of steps before them.
     """
     step = np.arange(int(steps.max()))[:, None]  # [S, 1]
     inside = steps_in_windows(steps, windows)
@@ -146,22 +147,22 @@ def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
 
 
 def steps_in_windows(steps: IntArray, windows: Windows) -> IntArray:
-    """How many steps of each lane are in its windows, `[W]`: those behind its first ones, and at least the last.
+    """Returns the number of each lane's steps that are in windows, `[W]`: all after the first ones, at least the last.
 
     Args:
-        steps: Optimizer steps of each lane, `[W]`; a lane without any has none.
-        windows: How many there are, and where the first one begins.
+        steps: Number of optimizer steps of each lane, `[W]`; a lane without steps has none in windows.
+        windows: The number of windows, and the share of steps before them.
     """
     return steps - np.maximum(np.minimum((windows.mixing * steps + 1e-9).astype(np.int64), steps - 1), 0)
 
 
 class _Sampled(NamedTuple):
-    """The lanes between two steps.
+    """The lanes of a block between two steps.
 
     Attributes:
         rows: The models, `[W, d]`.
-        counters: Their integer buffers, `[W, c]`.
-        velocity: Of SGD with momentum, times the learning rate, `[W, p]`.
+        counters: Integer buffers of the models, `[W, c]`.
+        velocity: Velocity of SGD with momentum, times the learning rate, `[W, p]`.
         loss: Sum of the losses, `[W]`.
     """
 
@@ -172,7 +173,7 @@ class _Sampled(NamedTuple):
 
 
 def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[list[Tensor], Trained]:
-    """The means of each lane's windows, `[l, p]` float64, and what training leaves."""
+    """Returns the means of each lane's windows, `[l, p]` float64, and the trained lanes."""
     p, w, place = net.layout.trainable, len(block.start), assign_windows(block.steps, windows)
     sums = block.start.new_zeros(int(place.max()) + 1, w, p, dtype=torch.float64)
     velocity = block.start.new_zeros(w, p if block.local.momentum else 0)
@@ -190,7 +191,7 @@ def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[l
 
 
 def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
-    """The step `one` of the first `real` lanes, in place."""
+    """Makes the step `one` of the first `real` lanes, in place."""
     trained = engine.train(net, one._replace(start=now.rows, counters=now.counters))
     before, after, p = now.rows[:real], trained.final[:real], net.layout.trainable
     if momentum:
@@ -202,7 +203,7 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 
 
 def _cut_steps(block: Block) -> Iterator[Block]:
-    """Each step of a block as a block of one step of plain SGD; its models are those of the first step."""
+    """Yields each step of a block as a block of one step of plain SGD; its models are those of the first step."""
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor
     steps = np.arange(int(block.steps.max()))
@@ -218,5 +219,5 @@ def _cut_steps(block: Block) -> Iterator[Block]:
 
 
 def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
-    """`Block.read` of a block of one step."""
+    """Serves as `Block.read` of a block of one step."""
     return read(step, step + 1)

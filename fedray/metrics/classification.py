@@ -18,7 +18,7 @@ BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 
 
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
-    """Share of the samples whose most probable class is the label; in a tie, the first class counts.
+    """Returns the share of the samples whose most probable class is the label; in a tie, the first class counts.
 
     Example:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
@@ -28,17 +28,17 @@ def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 def nll(probs: ArrayLike, y: ArrayLike) -> float:
-    """Mean of `-log p(label)` in nats; probabilities below 2.2e-16 count as 2.2e-16, so that it is finite."""
+    """Returns the mean of `-log p(label)` in nats; a probability below 2.2e-16 counts as 2.2e-16."""
     return float(-_log_likelihoods(to_floats(probs), to_labels(y)).mean())
 
 
 def _log_likelihoods(probs: FloatArray, y: IntArray) -> FloatArray:
-    """`log p(label)` of each sample, `[n]`."""
+    """Returns `log p(label)` of each sample, `[n]`."""
     return np.asarray(np.log(np.clip(probs[np.arange(len(probs)), y], np.finfo(np.float64).eps, 1.0)))
 
 
 def brier(probs: ArrayLike, y: ArrayLike) -> float:
-    """Mean of `sum_c (p_c - 1[c = label])^2`, 0 to 2 (Brier 1950).
+    """Returns the mean of `sum_c (p_c - 1[c = label])^2`, 0 to 2 (Brier 1950).
 
     Example:
         >>> brier([[0.0, 1.0]], [0])
@@ -60,9 +60,9 @@ class Calibration(NamedTuple):
     Attributes:
         lower: Lower end of the bin, `[bins]`.
         upper: Upper end of the bin, `[bins]`.
-        samples: Samples in the bin, `[bins]`.
-        confidence: Their mean confidence, `[bins]`; NaN in an empty bin.
-        accuracy: Their accuracy, `[bins]`; NaN in an empty bin.
+        samples: Number of samples in the bin, `[bins]`.
+        confidence: Mean confidence of the samples in the bin, `[bins]`; NaN in an empty bin.
+        accuracy: Accuracy of the samples in the bin, `[bins]`; NaN in an empty bin.
     """
 
     lower: FloatArray
@@ -73,7 +73,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration:
-    """Accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2).
+    """Returns the accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2).
 
     Args:
         probs: Probabilities, `[n, C]`.
@@ -90,7 +90,7 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 
 
 def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Returns the confidence of each sample, whether it is right, and the number of its bin, `[n]` each."""
+    """Returns for each sample the confidence, whether the prediction is right, and the number of the bin."""
     given = probs.argmax(axis=-1)
     confidence, right = probs[np.arange(len(probs)), given], (given == y).astype(np.float64)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
@@ -98,9 +98,9 @@ def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[Float
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
-    """Expected calibration error: the mean over the samples of |accuracy - confidence| of their bins.
+    """Returns the expected calibration error: the mean over the samples of |accuracy - confidence| of their bins.
 
-    It is NaN where an answer is.
+    The error is NaN if a prediction holds NaN.
 
     Args:
         probs: Probabilities, `[n, C]`.
@@ -117,15 +117,17 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
 
 
 def entropy(probs: ArrayLike) -> float:
-    """Mean entropy in nats; for the averaged distribution of an ensemble it is FE's "avg entropy"."""
+    """Returns the mean entropy in nats; for the averaged distribution of an ensemble, the "avg entropy" of FE."""
     return float(entropies(probs).mean())
 
 
 def disagreement(members: ArrayLike) -> float:
-    """Share of all pairs of members and samples whose most probable classes differ; 0 for one member, NaN for NaN.
+    """Returns the share of all pairs of members, over all samples, whose most probable classes differ.
+
+    The share is 0 for a single member, and NaN if a probability is NaN.
 
     Args:
-        members: Each member's probabilities, `[K, n, C]`.
+        members: Probabilities of each member, `[K, n, C]`.
     """
     rows = to_floats(members)
     models, classes = rows.shape[0], rows.shape[-1]
@@ -140,7 +142,7 @@ def disagreement(members: ArrayLike) -> float:
 
 
 def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
-    """Returns how many samples of each class (row) were given to each class (column), `[C, C]`.
+    """Returns the number of samples of each label (row) for which each class (column) was predicted, `[C, C]`.
 
     Example:
         >>> confusion([[0.9, 0.1], [0.8, 0.2]], [0, 1]).tolist()
@@ -153,11 +155,11 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
 
 
 def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
-    """Means over the classes of F1 = 2 hits / (given + true).
+    """Returns two means over the classes of F1 = 2 hits / (predicted + true).
 
     Returns:
-        `f1_weighted`: weighted by how often a class is the label. `f1_macro`: all alike, of the classes that are a
-        label or an answer.
+        `f1_weighted`: the mean weighted by how often each class is the label. `f1_macro`: the plain mean over the
+        classes that occur as a label or as a prediction.
 
     Example:
         >>> f1_scores([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.2, 0.8]], [0, 0, 1, 1])
@@ -170,16 +172,16 @@ def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
 
 
 def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
-    """All scores of an ensemble of classifiers.
+    """Returns all scores of an ensemble of classifiers.
 
     Args:
-        members: Each model's probabilities, `[K, n, C]`.
+        members: Probabilities of each model, `[K, n, C]`.
         y: Labels, `[n]`.
-        answer: What the ensemble answers, `[n, C]`; None means the mean of the members' probabilities.
+        answer: The ensemble's probabilities, `[n, C]`; None means the mean of the members' probabilities.
 
     Returns:
-        Of the answer: accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy. Of the members: disagreement,
-        accuracy_min, accuracy_mean and accuracy_max.
+        Scores of the ensemble: accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy. Scores over its members:
+        disagreement, accuracy_min, accuracy_mean and accuracy_max.
     """
     rows = to_floats(members)
     whole = to_floats(rows.mean(axis=0) if answer is None else answer)
@@ -189,10 +191,11 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
 
 
 def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Numbers of each sample, whose (weighted) means `scores_of_means` reads, `[3 + BINS, n]`.
+    """Returns numbers of each sample, from whose (weighted) means `scores_of_means` computes scores, `[3 + BINS, n]`.
 
-    They are whether it is right, its negative log likelihood, its Brier score, and for each bin of the confidence
-    its confidence less whether it is right, 0 in all bins but its own.
+    The numbers are: 1 if the prediction is right, else 0; the negative log-likelihood; the Brier score; and one number
+    for each bin of the confidence. In the sample's own bin that number is its confidence minus the first number; in all
+    other bins it is 0.
 
     Args:
         probs: Probabilities, `[n, C]`.
@@ -206,7 +209,7 @@ def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
 
 
 def scores_of_means(means: FloatArray) -> dict[str, float]:
-    """Accuracy, nll, brier and ece from means `[3 + BINS]` of what `row_scores` finds.
+    """Returns accuracy, nll, brier and ece from the means `[3 + BINS]` of the numbers of `row_scores`.
 
     Example:
         >>> rows = row_scores([[0.8, 0.2], [0.8, 0.2]], [0, 1])
@@ -218,10 +221,10 @@ def scores_of_means(means: FloatArray) -> dict[str, float]:
 
 
 def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
-    """Scores of each member of an ensemble by itself, `[K]` each: accuracy, nll, brier, ece and entropy.
+    """Returns the scores of each member of an ensemble alone, `[K]` each: accuracy, nll, brier, ece and entropy.
 
     Args:
-        members: Each model's probabilities, `[K, n, C]`.
+        members: Probabilities of each model, `[K, n, C]`.
         y: Labels, `[n]`.
 
     Example:
@@ -238,13 +241,15 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 
 
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
-    """Returns the adjusted Rand index of the models that clients weigh most, and of their true clusters.
+    """Returns the adjusted Rand index of two groupings of clients: by the model of largest weight, and by true cluster.
 
-    1: the same clusters, whatever their numbers; 0: as by chance. Source: Hubert and Arabie 1985, by scikit-learn.
+    It is 1 for the same clusters, whatever their numbers, and about 0 by chance. Source: Hubert and Arabie 1985,
+    computed by scikit-learn.
 
     Args:
-        true: The true cluster of each client, `[N]`; clients behind those with weights are left out.
-        weights: Of the models, `[n, K]`, of the first n clients; of equal ones the first counts.
+        true: The true cluster of each client, `[N]`; only the first n clients count.
+        weights: The weights that each of the first n clients gives to the models, `[n, K]`; of equal ones the first
+            counts.
 
     Example:
         >>> compare_clusters(np.array([0, 0, 1, 1]), np.array([[0.1, 0.9], [0.0, 1.0], [0.8, 0.2], [1.0, 0.0]]))

@@ -1,4 +1,4 @@
-"""Conformal prediction sets: scores of answers, the threshold that clients find together, and how sets do."""
+"""Conformal prediction sets: scores of labels, the threshold that the clients find together, and the sets' coverage."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
 
 # ---------------------------------------------------------------------------------------------------------------------
-# FedCP-QQ: a conformal threshold from one number a client, a quantile of quantiles.
+# FedCP-QQ: a conformal threshold from one number per client, a quantile of quantiles.
 #
 # Client j sends the k_j-th smallest of its n_j scores, and the server takes the r-th smallest of the K numbers. If
 # all scores come from one distribution, a new score lies at or below it with probability
 #
 #     M = integral over t from 0 to 1 of P(at most r - 1 of the numbers lie below t),
 #
-# where number j lies below t with probability `I_t(k_j, n_j - k_j + 1)` (I: regularized incomplete beta function).
-# With n rows each, the number of clients is binomial; otherwise it is Poisson-binomial. The pair with the least M
-# that is still 1 - alpha or more is taken.
+# where number j lies below t with probability `I_t(k_j, n_j - k_j + 1)` (I: regularized incomplete beta function). If
+# all clients have n samples, the count of numbers below t is binomial; otherwise it is Poisson-binomial. The pair (k,
+# r) with the least M that is at least 1 - alpha is taken.
 #
 # Source: Humbert, Le Bars, Bellet, Arlot, *One-Shot Federated Conformal Prediction*, ICML 2023.
 #
-# Deviations: 1. Clients may hold different numbers of rows: client j then sends the score of rank `ceil(k (n_j + 1) /
-# (n + 1))` (its largest one at most), where n is the largest n_j. M is exact for these ranks. 2. Of more than 64
-# ranks k, 64 are tried, evenly spread (16 where the numbers of rows differ).
+# Deviations: 1. Clients may hold different numbers of samples. Client j then sends the score of rank `ceil(k (n_j + 1)
+# / (n + 1))` (at most its largest score), where n is the largest n_j. M is exact for these ranks. 2. Of more than 64
+# ranks k, 64 are tried, evenly spread (16 where the numbers of samples differ).
 
 MOST_LEVELS, MOST_UNEQUAL_LEVELS = 64, 16  # ranks k that are tried
-MOST_UNEQUAL = 300  # clients with different numbers of rows
+MOST_UNEQUAL = 300  # most clients with different numbers of samples
 _GRID, _TAIL, _REACH = (
     256,
     1e-13,
@@ -41,12 +41,13 @@ _GRID, _TAIL, _REACH = (
 
 
 class Ranks(NamedTuple):
-    """Which scores are sent, and which of them counts.
+    """The ranks of the scores that FedCP-QQ uses: at the clients, and at the server.
 
     Attributes:
-        k: rank that a client with the most rows sends, from 1.
-        r: rank of the server among the numbers, from 1; K + 1 where no pair is enough: the threshold is then infinite.
-        coverage: M of the pair; 1 where no pair is enough.
+        k: Rank, from 1, of the score that a client with the most samples sends.
+        r: Rank, from 1, of the received number that the server takes. It is K + 1 where no pair is enough; the
+            threshold is then infinite.
+        coverage: M of the pair (k, r), the probability of coverage; 1 where no pair is enough.
     """
 
     k: int
@@ -58,8 +59,8 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
     """Returns the rank of the score that each client sends, `[K]`.
 
     Args:
-        sizes: rows of each client, `[K]`, at least 1.
-        k: the rank of a client with the most rows.
+        sizes: Number of samples of each client, `[K]`, at least 1.
+        k: Rank of the score that a client with the most samples sends.
 
     Example:
         >>> list_ranks((20, 10, 1), 19).tolist()
@@ -75,11 +76,11 @@ def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
     """Returns the pair (k, r) with the least M that is 1 - alpha or more.
 
     Args:
-        sizes: rows of each client, `[K]`, at least 1.
-        alpha: share of the answers that may be outside of their sets, 0 to 1.
+        sizes: Number of samples of each client, `[K]`, at least 1.
+        alpha: Share of the labels that may lie outside of their sets, 0 to 1.
 
     Raises:
-        BadInput: too many clients have different numbers of rows.
+        BadInput: Too many clients have different numbers of samples.
 
     Example:
         >>> choose_ranks((20,) * 10, alpha=0.1)
@@ -106,12 +107,12 @@ def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
 
 
 def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
-    """M of a pair of ranks: the probability that a new score lies at or below the threshold.
+    """Returns M of a pair of ranks: the probability that a new score lies at or below the threshold.
 
     Args:
-        sizes: rows of each client, `[K]`, at least 1.
-        k: the rank of a client with the most rows.
-        r: the rank of the server, 1 to K.
+        sizes: Number of samples of each client, `[K]`, at least 1.
+        k: Rank of the score that a client with the most samples sends.
+        r: Rank of the received number that the server takes, 1 to K.
 
     Example:
         >>> round(compute_coverage((9,), k=9, r=1), 6)  # one client: k / (n + 1)
@@ -133,27 +134,30 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
 @lru_cache(maxsize=2)
 def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
-    """Places and weights of Gauss and Legendre's rule with 24 nodes in each of the equal pieces of 0 to 1."""
+    """Returns nodes and weights of the Gauss-Legendre rule, with 24 nodes in each of the equal pieces of 0 to 1."""
     x, w = roots_legendre(24)
     places = [(i + (x + 1) / 2) / pieces for i in range(pieces)]
     return np.concatenate(places), np.tile(w / (2 * pieces), pieces)
 
 
 def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Probability that a client's number lies below t, by number of rows `[groups, T]`, and clients of each group."""
+    """Returns the probability that a client's number lies below t, and the number of clients in each group.
+
+    A group holds the clients with one number of samples; the probabilities are `[groups, T]`.
+    """
     n, number = np.unique(np.array(sizes), return_counts=True)
     rank = list_ranks(tuple(n.tolist()), k)
     return betainc(rank[:, None], (n - rank + 1)[:, None], t), number
 
 
 def _moments(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of how many numbers lie below t, `[T]` each."""
+    """Returns mean and variance of the count of numbers below t, `[T]` each."""
     share, number = _shares(sizes, k, t)
     return number @ share, number @ (share * (1.0 - share))
 
 
 def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatArray:
-    """Probability that at most r - 1 of the numbers lie below t, `[T]`."""
+    """Returns the probability that at most r - 1 of the numbers lie below t, `[T]`."""
     share, number = _shares(sizes, k, t)
     if len(number) == 1:  # P(Bin(K, p) <= r - 1) = I_(1 - p)(K - r + 1, r)
         result: FloatArray = betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
@@ -169,11 +173,11 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A score says how badly a label (or a target) fits an answer. The set of a row holds every label whose score is at
-# most the threshold, a quantile of the scores of rows that clients withhold from training. With the pooled quantile,
-# a test row that belongs to client k with probability (n_k + 1) / (N + K) is inside its set with a probability
-# between 1 - alpha and 1 - alpha + K / (N + K), whatever the models answer (no ties among scores; N withheld rows of
-# K clients, n_k of client k).
+# A score measures how badly a label (or a target) fits a prediction. The set of a sample holds every label whose score
+# is at most the threshold. The threshold is a quantile of the scores of samples that clients withhold from training.
+# Take a test sample that belongs to client k with probability (n_k + 1) / (N + K), for N withheld samples of K clients,
+# n_k of client k. With the pooled quantile, its label is inside its set with a probability between 1 - alpha and 1 -
+# alpha + K / (N + K). This holds for any model, if no scores are equal.
 #
 # | score | of a label y, given probabilities p |
 # | --- | --- |
@@ -186,18 +190,18 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
 # Quantification*, ICML 2023 (FCP); scores: Sadinle et al. 2019 (LAC), Romano et al. 2020 (APS), Angelopoulos et al.
 # 2021 (RAPS), Lei et al. 2018 (regression). FedCP-QQ, below, has one number a client.
 
-NUMBER_BYTES = 8  # of a score that a client sends
+NUMBER_BYTES = 8  # bytes of a score that a client sends
 
 
 class ConformalRule(NamedTuple):
-    """How sets are made.
+    """The rule by which conformal sets are made.
 
     Attributes:
-        alpha: share of the answers that may be outside of their sets, between 0 and 1.
-        score: how badly a label fits an answer.
-        quantile: how the clients find the threshold: from all scores, or from one number each.
-        penalty: of `raps`, for each rank beyond `k_reg` (lambda of its paper).
-        k_reg: of `raps`, the ranks without penalty.
+        alpha: Share of the labels that may lie outside of their sets, between 0 and 1.
+        score: Name of the score, which measures how badly a label fits a prediction.
+        quantile: How the threshold is found: from all scores of the clients, or from one number per client (`qq`).
+        penalty: For `raps`: what each rank beyond `k_reg` adds to the score (lambda in the paper).
+        k_reg: For `raps`: the number of first ranks without a penalty.
 
     Example:
         >>> rule = ConformalRule(alpha=0.5, score="lac")
@@ -217,11 +221,12 @@ class ConformalRule(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The largest score inside of a set.
+    """The largest score of a label inside a set.
 
     Attributes:
-        value: infinity where the withheld rows are too few for alpha: every label is in every set.
-        bytes: what the clients send for it, all together.
+        value: The threshold. It is infinite, and every label is in every set, where the withheld samples are too few
+            for alpha.
+        bytes: Number of bytes that all clients together send for the threshold.
     """
 
     value: float
@@ -229,11 +234,11 @@ class Threshold(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """What the sets of n rows hold.
+    """Coverage and size of the sets of n samples.
 
     Attributes:
-        covered: 1 where the right answer is inside, else 0, `[n]`.
-        size: labels in the set, or width of the interval in target units, `[n]`.
+        covered: 1 where the true label or target is inside the set, else 0, `[n]`.
+        size: Number of labels in the set, or width of the interval in the target's unit, `[n]`.
     """
 
     covered: FloatArray
@@ -241,12 +246,12 @@ class Sets(NamedTuple):
 
 
 def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> FloatArray:
-    """Returns the score of each label of each row, `[n, C]`.
+    """Returns the score of each label for each sample, `[n, C]`.
 
     Args:
-        probs: probabilities of the answer, `[n, C]`.
-        u: uniform numbers from 0 to 1, one a row, `[n]`; `lac` needs none.
-        rule: which score.
+        probs: Predicted probabilities, `[n, C]`.
+        u: Uniform random numbers from 0 to 1, one per sample, `[n]`; `lac` does not use them.
+        rule: The rule, which names the score.
     """
     if rule.score == "lac":
         plain: FloatArray = 1.0 - probs
@@ -267,11 +272,12 @@ def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> Float
 
 
 def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Threshold:
-    """Returns the threshold of some clients' scores.
+    """Returns the threshold that follows from the scores of some clients.
 
     Args:
-        scores: of each client's withheld rows, `[n_k]`; clients without rows send nothing and do not count.
-        rule: which share, and what the clients send.
+        scores: The scores of each client's withheld samples, `[n_k]`; a client without samples sends nothing and does
+            not count.
+        rule: The rule, with alpha and with the kind of quantile.
     """
     each = [one for one in scores if len(one)]
     if not each:
@@ -287,12 +293,12 @@ def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Thresho
 
 
 def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
-    """Returns which of the pooled scores is the threshold, from the smallest, 1: `ceil((1 - alpha) (N + K))`.
+    """Returns the rank, from 1, of the pooled score that is the threshold: `ceil((1 - alpha) (N + K))`.
 
     Args:
-        alpha: share of the answers that may be outside of their sets.
-        rows: N, withheld rows of all clients.
-        clients: K, clients that have some.
+        alpha: Share of the labels that may lie outside of their sets.
+        rows: N, the number of withheld samples of all clients.
+        clients: K, the number of clients that withhold samples.
 
     Example:
         >>> find_pooled_rank(0.1, rows=90, clients=10)
@@ -302,7 +308,7 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:
-    """Returns the score of a rank from 1; infinity beyond the last one. NaN is above all others."""
+    """Returns the score of a rank, from 1; infinity beyond the last rank. NaN is sorted above all other scores."""
     if rank > len(scores):
         return math.inf
     found = float(np.partition(scores, rank - 1)[rank - 1])
@@ -310,34 +316,34 @@ def _pick_rank(scores: FloatArray, rank: int) -> float:
 
 
 def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
-    """Returns which sets hold the label, and how many labels they hold.
+    """Returns which sets hold the true label, and how many labels each set holds.
 
     Args:
-        scores: of each label, `[n, C]`.
-        y: labels, `[n]`.
-        threshold: the largest score inside of a set.
+        scores: Score of each label, `[n, C]`.
+        y: True labels, `[n]`.
+        threshold: The largest score of a label inside a set.
     """
     inside = ~(scores > threshold)  # answers of a diverged model are NaN: everything is possible
     return Sets(inside[np.arange(len(y)), y].astype(np.float64), inside.sum(axis=1).astype(np.float64))
 
 
 def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: float) -> Sets:
-    """Returns which intervals `mean +- threshold * sd` hold the target, and how wide they are.
+    """Returns which intervals `mean +- threshold * sd` hold the target, and the width of each interval.
 
     Args:
-        mean: of the answer, `[n]`.
-        sd: its standard deviation, above 0, `[n]`.
-        y: targets, `[n]`.
-        threshold: half the width of an interval, in standard deviations.
+        mean: Predicted mean, `[n]`.
+        sd: Predicted standard deviation, above 0, `[n]`.
+        y: Targets, `[n]`.
+        threshold: Half the width of an interval, in standard deviations.
     """
     return Sets((np.abs(y - mean) / sd <= threshold).astype(np.float64), 2.0 * threshold * sd)
 
 
 def weigh_clients(sizes: IntArray) -> FloatArray:
-    """Returns each client's share in the mixture that the bound on the coverage is about, `[K]`: (n_k + 1) / (N + K).
+    """Returns each client's share (n_k + 1) / (N + K) in the mixture that the bound on the coverage is about, `[K]`.
 
     Args:
-        sizes: withheld rows of each client, `[K]`; a client without any has no share.
+        sizes: Number of withheld samples of each client, `[K]`; a client without any has no share.
     """
     parts = np.where(sizes > 0, sizes + 1.0, 0.0)
     shares: FloatArray = parts / max(float(parts.sum()), 1.0)
@@ -345,12 +351,12 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
 
 
 def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:
-    """Coverage of each class, `[C]`; NaN for a class without rows.
+    """Returns the coverage of each class, `[C]`; NaN for a class without samples.
 
     Args:
-        covered: as in `Sets`, `[n]`.
-        y: labels, `[n]`.
-        classes: C.
+        covered: 1 where the set holds the label, else 0, as in `Sets`, `[n]`.
+        y: True labels, `[n]`.
+        classes: C, the number of classes.
 
     Example:
         >>> summarize_classes(np.array([1.0, 0.0, 1.0]), np.array([0, 0, 2]), 3).tolist()

@@ -1,4 +1,4 @@
-"""How an ensemble answers, and how certain it is."""
+"""How the predictions of models become one, and how uncertain the result is."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, FloatArray, IntArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Arrays as the metrics take them, and the range of a score over the members of an ensemble.
+# Conversions of arrays for the metrics, and the range of a score over the members of an ensemble.
 
 
 def score_range(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Minimum, mean and maximum of a score.
+    """Returns minimum, mean and maximum of a score under the names `<name>_min`, `<name>_mean` and `<name>_max`.
 
     Example:
         >>> score_range("rmse", [1.0, 3.0])
@@ -27,12 +27,12 @@ def score_range(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def to_floats(values: ArrayLike) -> FloatArray:
-    """Returns the values as float64; CPU tensors are read, too."""
+    """Returns the values as a float64 array; CPU tensors are allowed, too."""
     return np.asarray(values, dtype=np.float64)
 
 
 def to_labels(values: ArrayLike) -> IntArray:
-    """Returns the values as int64; CPU tensors are read, too."""
+    """Returns the values as an int64 array; CPU tensors are allowed, too."""
     return np.asarray(values, dtype=np.int64)
 
 
@@ -58,13 +58,14 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the answer of an ensemble (FE eq. 2; eq. 3 with weights).
+    """Returns the prediction of an ensemble, the mean of its models (FE eq. 2; eq. 3 with weights).
 
     Args:
-        outputs: The models' raw outputs, `[K, n, C]` (logits, for classification).
-        kind: `probabilities` averages the softmax of each model, `logits` takes the softmax of the averaged logits,
-            `outputs` averages the raw outputs (for regression; the last axes may be any).
-        weights: Of the models, `[K]`, or for each sample `[K, n]`; they sum to 1 over K. None means 1/K.
+        outputs: Raw outputs of each model, `[K, n, C]` (logits, for classification).
+        kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits.
+            `outputs` averages the raw outputs (for regression; the axes after K and n may be any).
+        weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. They sum to 1 over K; None
+            means 1/K.
 
     Returns:
         The average, `[n, C]`.
@@ -78,14 +79,14 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns what each model contributes to the average; the largest entry of their mean is the ensemble's class.
+    """Returns what each model adds to the average; the class of the ensemble is the largest entry of their mean.
 
     Args:
-        outputs: The models' raw outputs, `[K, n, C]`.
-        kind: As in `average`.
+        outputs: Raw outputs of each model, `[K, n, C]`.
+        kind: What is averaged, as in `average`.
 
     Returns:
-        Probabilities in float64, or the raw outputs as they are, `[K, n, C]`.
+        Probabilities in float64, or the raw outputs unchanged, `[K, n, C]`.
 
     Raises:
         BadInput: The kind is unknown.
@@ -98,7 +99,7 @@ def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
 
 
 class ClassAnswer(NamedTuple):
-    """What an ensemble of classifiers answers.
+    """The prediction of an ensemble of classifiers, and those of its members.
 
     Attributes:
         members: Probabilities of each model, `[K, n, C]`.
@@ -112,12 +113,12 @@ class ClassAnswer(NamedTuple):
 def answer_classes(
     outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
 ) -> ClassAnswer:
-    """Returns the answer of an ensemble of classifiers, and those of its members.
+    """Returns the probabilities that an ensemble of classifiers predicts, and those of its members.
 
     Args:
-        outputs: The models' logits, `[K, n, C]`.
-        kind: `predict.average` of the scenario, as in `average`.
-        weights: `[K]` or `[K, n]`, as in `average`.
+        outputs: Logits of each model, `[K, n, C]`.
+        kind: What is averaged, as in `average`; the scenario key `predict.average`.
+        weights: Weights of the models, `[K]` or `[K, n]`, as in `average`.
 
     Example:
         >>> answer = answer_classes([[[0.0, 0.0]], [[50.0, 0.0]]], "logits")
@@ -131,11 +132,11 @@ def answer_classes(
 
 
 class Moments(NamedTuple):
-    """Mean and variance of an ensemble's answer.
+    """Mean and variance of an ensemble's prediction.
 
     Attributes:
-        mean: `[n, ...]`.
-        variance: `[n, ...]`.
+        mean: The predicted mean, `[n, ...]`.
+        variance: The predicted variance, `[n, ...]`.
     """
 
     mean: FloatArray
@@ -145,16 +146,16 @@ class Moments(NamedTuple):
 def mixture_moments(
     outputs: ArrayLike, weights: ArrayLike | None = None, variances: ArrayLike | None = None
 ) -> Moments:
-    """Mean and variance over the models.
+    """Returns mean and variance over the models.
 
     The variance over the models is their knowledge uncertainty (FE section V-B; FedAG eqs. 4-5). Where the models
     predict variances of their own, the result is the variance of the mixture (deep ensembles: Lakshminarayanan et al.
     2017, section 2.4).
 
     Args:
-        outputs: Each model's mean, `[K, n, ...]`.
-        weights: `[K]` or `[K, n]`, as in `average`.
-        variances: Each model's own predicted variance, `[K, n, ...]`; None if they predict none.
+        outputs: Predicted mean of each model, `[K, n, ...]`.
+        weights: Weights of the models, `[K]` or `[K, n]`, as in `average`.
+        variances: Predicted variance of each model, `[K, n, ...]`; None if the models predict no variance.
 
     Example:
         >>> mixture_moments([[1.0], [3.0]])
@@ -169,13 +170,15 @@ def mixture_moments(
 def weigh_votes(
     weights: FloatArray, votes: NDArray[np.floating[Any]], rows: IntArray, *, finite: bool = True
 ) -> NDArray[np.floating[Any]]:
-    """Returns the weighted votes of the members on some rows, `[n, C]`; one that has all the weight is read alone.
+    """Returns the weighted mean of the members' votes on some samples, `[n, C]`.
+
+    The votes of a member that has all weight are returned unchanged.
 
     Args:
-        weights: Of the members, `[K]`.
-        votes: Of each member on all rows, `[K, N, C]`.
-        rows: Places of some rows, `[n]`.
-        finite: Whether all votes are: NaN of a member without weight makes the answer NaN.
+        weights: Weight of each member, `[K]`.
+        votes: Votes of each member on all samples, `[K, N, C]`.
+        rows: Indices of the requested samples, `[n]`.
+        finite: Whether all votes are finite. If not, NaN of a member of weight 0 makes the result NaN.
 
     Example:
         >>> weigh_votes(np.array([0.0, 1.0]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
@@ -188,15 +191,15 @@ def weigh_votes(
 
 
 def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
-    """Each client's weights over the models: `softmax(-loss / gamma)` (FE eqs. 3-4).
+    """Returns each client's weights over the models: `softmax(-loss / gamma)` (FE eqs. 3-4).
 
-    Client i answers with `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with its weights. With gamma = 0 the
+    Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. With gamma = 0 the
     model of lowest loss has all weight, and ties share it equally; with gamma = inf the weights are equal. A model
     whose loss is infinite or NaN at a client has weight 0 there for any finite gamma. A client without any finite loss
-    (it has no data) has equal weights, as a new client.
+    (one that has no data) has equal weights, like a new client.
 
-    Deviation: the closed form that the paper prints, exp(-gamma * loss), contradicts its text, by which the weights
-    tend to equal ones for large gamma. The form with a temperature agrees with the text.
+    Deviation: the paper prints exp(-gamma * loss). This contradicts the paper's text, by which the weights become equal
+    for large gamma. The form with a temperature agrees with the text.
 
     Args:
         losses: Mean loss of model k on the training data of client i, `[..., N, K]`.
@@ -230,7 +233,7 @@ class Uncertainty(NamedTuple):
 
     Attributes:
         total: Entropy of the averaged distribution, `[n]`.
-        knowledge: The part that the members' disagreement explains, `[n]`; the rest is in the data.
+        knowledge: The part of `total` that the members' disagreement explains, `[n]`; the rest lies in the data.
     """
 
     total: FloatArray
@@ -238,13 +241,13 @@ class Uncertainty(NamedTuple):
 
 
 def uncertainty(probs: ArrayLike) -> Uncertainty:
-    """Returns how uncertain an ensemble is about each sample, and the part that its members' disagreement explains.
+    """Returns how uncertain an ensemble is about each sample, and the part that the members' disagreement explains.
 
     The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. It is 0
     for one model. Source: Depeweg et al. 2018, section 3.
 
     Args:
-        probs: Each model's probabilities, `[K, n, C]`.
+        probs: Probabilities of each model, `[K, n, C]`.
 
     Example:
         >>> uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]]).knowledge.round(4).tolist()
@@ -256,7 +259,7 @@ def uncertainty(probs: ArrayLike) -> Uncertainty:
 
 
 def entropies(probs: ArrayLike) -> FloatArray:
-    """Entropy of distributions `[..., C]` in nats, `[...]`; 0 log 0 is 0."""
+    """Returns the entropy of distributions `[..., C]` in nats, `[...]`; 0 log 0 is 0."""
     p = to_floats(probs)
     logs = np.log(np.where(p > 0, p, 1.0))
     result: FloatArray = np.maximum(-(p * logs).sum(axis=-1), 0.0)
@@ -264,7 +267,7 @@ def entropies(probs: ArrayLike) -> FloatArray:
 
 
 def _mean(rows: FloatArray, weights: FloatArray | None) -> FloatArray:
-    """Mean of rows `[K, n, ...]` over the models, with weights `[K]` or `[K, n]`. Rows of weight 0 may be NaN."""
+    """Returns the mean of `[K, n, ...]` over the models, with weights `[K]` or `[K, n]`; at weight 0, NaN counts 0."""
     if weights is None:
         result: FloatArray = rows.mean(axis=0)
         return result

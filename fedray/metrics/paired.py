@@ -1,4 +1,4 @@
-"""Is one run better than another? Differences over the seeds that both share, with an interval."""
+"""Compares two runs: differences of their scores over the seeds that both have, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Two runs with the same seed deal the same rows to the same clients and begin with the same models, so that much of
-# what chance does to one it does to the other: the difference of their scores varies less than either score. A seed
-# counts once: with folds, its difference is the mean over the folds that both runs have. Where a single seed is
-# shared, its folds are the pairs; they share most of their training rows, so that their interval is too narrow rather
-# than too wide.
+# Two runs with the same seed give the same samples to the same clients and begin with the same models. So chance has
+# similar effects on both, and the difference of their scores varies less than either score. A seed counts once: with
+# folds, its difference is the mean over the folds that both runs have. If the runs share a single seed, its folds are
+# the pairs. Folds share most of their training samples, which makes their interval too narrow rather than too wide.
 
 WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
 LEVEL = 0.95
-ROUNDING = 1e-12  # of two scores: a smaller difference is one of rounding
+ROUNDING = 1e-12  # relative to the scores: a smaller difference comes from rounding
 
 
 class PairedDifference(NamedTuple):
-    """The mean difference of two runs over the pairs that they share.
+    """The mean difference of the scores of two runs, over the pairs that both have.
 
     Attributes:
-        mean: of the differences, first minus second, in the score's unit; infinite, or NaN, where one of them is.
-        low: lower end of the interval; NaN for a single pair, or infinite scores, which have none.
-        high: upper end.
-        n: how many pairs there are.
-        over: what a pair is: `seeds`, or `folds` of the only seed that both runs share.
-        level: of the interval: the share of such intervals that contain the true mean difference.
+        mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN where a
+            difference is.
+        low: Lower end of the confidence interval; NaN where there is none: for a single pair, or for infinite scores.
+        high: Upper end of the confidence interval.
+        n: Number of pairs.
+        over: What makes a pair: `seeds`, or `folds` of the only seed that both runs have.
+        level: Confidence level: the share of such intervals that contain the true mean difference.
     """
 
     mean: float
@@ -43,29 +43,29 @@ class PairedDifference(NamedTuple):
 
     @property
     def missing_interval(self) -> str:
-        """Why there is no interval, in two words; empty where there is one."""
+        """Returns the reason why there is no interval, in two words; empty where there is one."""
         if self.n == 1:
             return "one pair"
         return "infinite scores" if math.isnan(self.low) else ""
 
     @property
     def differs(self) -> bool:
-        """Whether the interval leaves zero out; a single pair never says so."""
+        """Returns whether the interval excludes zero; False for a single pair."""
         return self.low > 0 or self.high < 0
 
 
 def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
     """Returns the mean of the paired differences d_i, with Student's interval: mean +- t(n - 1) * sd / sqrt(n).
 
-    A difference of at most 1e-12 of the scores is one of rounding, and counts as 0.
+    A difference of at most 1e-12 times the larger score counts as 0, because it comes from rounding.
 
     Args:
-        first: scores of one run; a score that is NaN is left out. With an infinite one there is no interval.
-        second: scores of the other run.
-        level: of the interval, above 0 and below 1.
+        first: Scores of the first run. A NaN score is left out; with an infinite score there is no interval.
+        second: Scores of the second run.
+        level: Confidence level of the interval, above 0 and below 1.
 
     Returns:
-        The difference, first minus second; None where the runs share no seed and fold.
+        The difference, first minus second; None where the runs have no world (seed and fold) in common.
 
     Source: Student, "The probable error of a mean", Biometrika 6 (1908).
 
@@ -109,17 +109,17 @@ def score_worlds(
     at: ArrayLike | None = None,
     last: float = math.inf,
 ) -> dict[tuple[int, int], float]:
-    """Returns the score of each replicate and fold at its last evaluated round: what `compare_paired` takes.
+    """Returns the score of each replicate and fold at its last evaluated round, as `compare_paired` takes it.
 
     Args:
-        seed: of the scenario; replicate r has the seed `seed + r`.
-        replicate: of each row of `rounds.parquet`, `[n]`.
-        fold: of each row, `[n]`.
-        values: the score of each row, `[n]`; a row without one (NaN) does not count.
-        round: of each row, `[n]`; a server step, where a run has no rounds.
-        at: what `last` limits, such as virtual seconds, `[n]`; of rows at one moment, the one of the latest round
-            counts. None means the round.
-        last: later rows do not count, so that runs of different lengths can be compared at the same round or moment.
+        seed: Seed of the scenario; replicate r has the seed `seed + r`.
+        replicate: Replicate of each row of `rounds.parquet`, `[n]`.
+        fold: Fold of each row of the table, `[n]`.
+        values: Score in each row of the table, `[n]`; a row whose score is NaN does not count.
+        round: Round of each row of the table, `[n]`; the server step, where a run has no rounds.
+        at: The quantity that `last` limits, such as virtual seconds, `[n]`; None means the round. Of rows with the same
+            value, the one of the latest round counts.
+        last: Rows of the table with a larger `at` do not count. This makes runs of different lengths comparable.
 
     Example:
         The second line is a run of which two server steps share a moment.
@@ -139,24 +139,24 @@ def score_worlds(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The score of a course at a budget: on the line between the evaluations around it, if they are near enough.
+# The score of a run at a budget, interpolated between the evaluations around it if they are near enough.
 #
-# A budget is of bytes, of seconds or of rounds. Evaluations far apart say little about what lies between them, so a
-# score is read between two only where the later one cost at most twice the earlier one. Else the earlier one counts
-# if it had used 90 % of the budget, and if it had not, there is no score.
+# A budget is a number of bytes, seconds or rounds. Evaluations far apart say little about what lies between them. So a
+# score is interpolated between two of them only where the later one cost at most twice the earlier one. Otherwise the
+# earlier one counts if it had used 90 % of the budget; if not, there is no score.
 
-LEAST_USED = 0.9  # of a budget, by an evaluation that stands for it alone
-MOST_APART = 2.0  # how many times the cost of the earlier evaluation the later one may have
+LEAST_USED = 0.9  # share of a budget that an evaluation must have used to count alone
+MOST_APART = 2.0  # largest cost of the later evaluation, in multiples of that of the earlier one
 
 
 class BudgetScore(NamedTuple):
-    """A score at a budget.
+    """A run's score when a budget is used up.
 
     Attributes:
         value: the score.
-        used: share of the budget at the evaluation inside it, in (0, 1].
-        after: that at the next evaluation, between which and the one inside the score was read; `used` where it is that
-            of the evaluation inside.
+        used: Share of the budget that the last evaluation within the budget had used, in (0, 1].
+        after: Share of the budget that the next evaluation had used, if the score is interpolated between the two; else
+            `used`.
     """
 
     value: float
@@ -165,12 +165,12 @@ class BudgetScore(NamedTuple):
 
 
 def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float) -> BudgetScore | None:
-    """Returns the score of one course at a budget, or None if no evaluation is near enough.
+    """Returns the score of one run at a budget, or None if no evaluation is near enough.
 
     Args:
-        cost: of each evaluation of trained models, rising, `[n]`; of several at one cost the last counts.
-        score: of each, `[n]`.
-        budget: at least 0; infinite: the last evaluation counts.
+        cost: Cost up to each evaluation of trained models, rising, `[n]`; of several at one cost the last counts.
+        score: Score of each evaluation, `[n]`.
+        budget: The budget, at least 0; infinite means that the last evaluation counts.
 
     Example:
         A course that ended inside the budget is read at its end only where that is near it.

@@ -1,7 +1,7 @@
 """Scores of probabilistic regression.
 
-Mean and variance of a Gaussian prediction, and the targets y, have one shape, `[n]` or any other; the scores are means
-over all numbers. They are NumPy arrays or CPU tensors, and everything is computed in float64.
+Mean and variance of a Gaussian prediction and the targets y have the same shape, `[n]` or any other. The scores are
+means over all numbers. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ INTERVAL_LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is reporte
 
 
 def rmse(mean: ArrayLike, y: ArrayLike) -> float:
-    """Root mean squared error, in the target's units."""
+    """Returns the root mean squared error, in the target's unit."""
     return float(np.sqrt(((to_floats(mean) - to_floats(y)) ** 2).mean()))
 
 
 def gaussian_nll(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
-    """Mean of `(log(2 pi v) + (y - m)^2 / v) / 2`, the negative log-likelihood in nats.
+    """Returns the mean of `(log(2 pi v) + (y - m)^2 / v) / 2`, the negative log-likelihood in nats.
 
     Args:
-        mean: m.
-        variance: v, above 0.
+        mean: m, the predicted mean.
+        variance: v, the predicted variance, above 0.
         y: Targets.
 
     Example:
@@ -45,14 +45,16 @@ def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArr
 
 
 def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Numbers of each target, `[4, n]`, whose (weighted) means are scores; the root of the first one is the RMSE.
+    """Returns numbers of each target, `[4, n]`, whose (weighted) means are scores.
 
-    They are its squared error, its negative log likelihood, whether it is inside the central 95 % interval, and the
-    width of that interval.
+    The RMSE is the root of the first mean.
+
+    The numbers are: the squared error, the negative log-likelihood, 1 if the target is inside the central 95 % interval
+    (else 0), and the width of that interval.
 
     Args:
-        mean: Of the Gaussian prediction, `[n]`.
-        variance: Of the Gaussian prediction, `[n]`.
+        mean: Predicted mean, `[n]`.
+        variance: Predicted variance, `[n]`.
         y: Targets, `[n]`.
 
     Example:
@@ -65,14 +67,14 @@ def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray
 
 
 def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
-    """Mean continuous ranked probability score of a Gaussian; it tends to |y - m| as the variance goes to 0.
+    """Returns the mean continuous ranked probability score of a Gaussian.
 
-    It is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd.
-    Source: Gneiting et al. 2005, eq. 5.
+    It is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd, which tends to |y - m| as sd goes to
+    0.
 
     Args:
-        mean: m.
-        variance: Square of sd, above 0.
+        mean: m, the predicted mean.
+        variance: Square of sd, the predicted variance, above 0.
         y: Targets.
 
     Returns:
@@ -85,15 +87,15 @@ def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
 
 
 def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -> float:
-    """Share of the targets inside the central interval of a level; of calibrated predictions it is the level.
+    """Returns the share of the targets inside the central interval of a level; about the level if well calibrated.
 
-    It is NaN where an answer is.
+    The share is NaN if a prediction holds NaN.
 
     Args:
-        mean: Of the Gaussian prediction.
-        variance: Of the Gaussian prediction.
+        mean: Predicted mean.
+        variance: Predicted variance.
         y: Targets.
-        level: 0 to 1.
+        level: Probability of the interval, 0 to 1.
     """
     half = _quantile(level) * np.sqrt(to_floats(variance))
     error = np.abs(to_floats(y) - to_floats(mean))
@@ -101,7 +103,7 @@ def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -
 
 
 def width(variance: ArrayLike, level: float = 0.95) -> float:
-    """Mean width of the central interval of a level, in the target's units.
+    """Returns the mean width of the central interval of a level, in the target's unit.
 
     Example:
         >>> round(width([1.0, 1.0]), 3)
@@ -111,13 +113,13 @@ def width(variance: ArrayLike, level: float = 0.95) -> float:
 
 
 def sharpness(variance: ArrayLike) -> float:
-    """Determinant sharpness, the mean of `det(Sigma)^(1 / 2d)` over the predictions (FedAG section 4, DS).
+    """Returns the determinant sharpness, the mean of `det(Sigma)^(1 / 2d)` over the predictions (FedAG section 4, DS).
 
-    Sigma is the covariance of one prediction and d the dimension of the target, so for scalar targets it is the mean
-    standard deviation, in the target's units.
+    Sigma is the covariance of one prediction and d the dimension of the target. For scalar targets the sharpness is the
+    mean standard deviation, in the target's unit.
 
     Args:
-        variance: Of each prediction, `[n]` or any other shape.
+        variance: Variance of each prediction, `[n]` or any other shape.
 
     Example:
         >>> sharpness([1.0, 16.0])
@@ -127,13 +129,13 @@ def sharpness(variance: ArrayLike) -> float:
 
 
 def sharpness_geometric(variance: ArrayLike) -> float:
-    """Geometric mean of the standard deviations, in the target's units; at most `sharpness`.
+    """Returns the geometric mean of the standard deviations, in the target's unit; at most `sharpness`.
 
-    It is the determinant sharpness of all predictions taken as one vector, and what the NLL depends on: of a Gaussian
-    it is `log(2 pi) / 2 + log(sharpness_geometric)` plus half the mean squared standardised error.
+    This is the determinant sharpness of all predictions taken as one vector. The NLL of a Gaussian depends on it: the
+    NLL is `log(2 pi) / 2 + log(sharpness_geometric)` plus half the mean squared standardized error.
 
     Args:
-        variance: Of each prediction, `[n]` or any other shape.
+        variance: Variance of each prediction, `[n]` or any other shape.
 
     Example:
         >>> round(sharpness_geometric([1.0, 16.0]), 6)
@@ -143,16 +145,16 @@ def sharpness_geometric(variance: ArrayLike) -> float:
 
 
 def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Histogram of the probability integral transform `Phi((y - m) / sd)`.
+    """Returns the histogram of the probability integral transform `Phi((y - m) / sd)`.
 
     Args:
-        mean: m.
-        variance: Square of sd.
+        mean: m, the predicted mean.
+        variance: Square of sd, the predicted variance.
         y: Targets.
 
     Returns:
-        Share of the targets in each of ten bins of the same width, `[10]`; all are about equal if the predictions are
-        calibrated.
+        Share of the targets in each of ten bins of equal width, `[10]`; the shares are about equal if the predictions
+        are calibrated.
     """
     values = _normal_cdf((to_floats(y) - to_floats(mean)) / np.sqrt(to_floats(variance)))
     counts, _ = np.histogram(values, bins=10, range=(0.0, 1.0))
@@ -170,21 +172,23 @@ def regression_scores(
     residual: float | None = None,
     floor: float = VARIANCE_FLOOR,
 ) -> dict[str, float]:
-    """All scores of an ensemble of regressors, in the units of `y`.
+    """Returns all scores of an ensemble of regressors, in the unit of `y`.
 
     Args:
-        members: Each model's mean, `[K, n]`, in the units of `y`.
+        members: Predicted mean of each model, `[K, n]`, in the unit of `y`.
         y: Targets, `[n]`.
-        weights: Of the models in the answer, `[K]`, which sum to 1; None means 1/K.
-        variances: The models' own predicted variances, `[K, n]`; None if they predict none.
+        weights: Weight of each model in the ensemble, `[K]`, which sum to 1; None means 1/K.
+        variances: Predicted variance of each model, `[K, n]`; None if the models predict no variance.
         noise: Variance of the observation noise, which is added to the variance over the models.
-        residual: The clients' mean training residual variance; None if it is not known.
-        floor: Smallest variance of the answer: `VARIANCE_FLOOR` times the square of the target's scale.
+        residual: Variance of the residuals on the clients' training samples, as a mean over the clients; None if
+            unknown.
+        floor: Smallest variance of the prediction: `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:
-        Of the answer: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
-        sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max.
-        Where `residual` is given: the nll with no noise, nll_none, and with that noise, nll_residual.
+        Scores of the ensemble: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
+        sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where
+        `residual` is given, also two values of the nll: nll_none without noise, and nll_residual with `residual` as the
+        noise.
     """
     rows = to_floats(members)
     mean, spread = mixture_moments(rows, weights, variances)
@@ -199,7 +203,7 @@ def regression_scores(
 
 
 def _normal_cdf(z: FloatArray) -> FloatArray:
-    """Standard normal distribution function."""
+    """Returns the standard normal distribution function at z."""
     result: FloatArray = torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy()
     return result
 

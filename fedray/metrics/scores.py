@@ -1,4 +1,4 @@
-"""The scores of fedray by name: which task has them, their units, and what a metric of one's own is computed from."""
+"""The names of fedray's scores, the tasks and units that they belong to, and the input of a user's own metric."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the name of a score says: which task has it, and whether lower values are better.
+# The meaning of a score's name: which task has the score, and whether lower values are better.
 
 
 def fits_task(name: str, classes: int) -> bool:
-    """Whether a task can have a score: a regression has no accuracy, and a classification has no rmse.
+    """Returns whether a task can have a score: a regression has no accuracy, and a classification has no rmse.
 
     Args:
-        name: Of the score, with or without `hold_out_`.
+        name: Name of the score, with or without `hold_out_`.
         classes: Number of classes; 0 for a regression.
 
     Example:
@@ -38,9 +38,9 @@ def fits_task(name: str, classes: int) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """Whether lower values of a score are better; the score may be of the answer, of members, or on held-out rows.
+    """Returns whether lower values of a score are better; the score may also be of members, or of held-out samples.
 
-    Of a user's own metrics lower values are better where the name ends with `_error` or `_loss`.
+    For a user's own metric, lower values are better if its name ends with `_error` or `_loss`.
 
     Example:
         >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
@@ -51,7 +51,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Whether one way of a score is better: more entropy is neither better nor worse, and nor is more coverage.
+    """Returns whether a score has a better direction: more entropy is neither better nor worse, nor is more coverage.
 
     Example:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
@@ -62,12 +62,12 @@ def has_direction(name: str) -> bool:
 
 
 def reaches_target(name: str, value: float, target: float) -> bool:
-    """Whether the value of a score is at least as good as a target.
+    """Returns whether the value of a score is at least as good as a target.
 
     Args:
-        name: of the score; it says which way is better.
-        value: what was measured.
-        target: what was wanted.
+        name: Name of the score, which determines whether lower values are better.
+        value: The measured value.
+        target: The required value.
 
     Example:
         >>> reaches_target("accuracy", 0.9, target=0.8), reaches_target("nll", 0.4, target=0.3)
@@ -80,7 +80,7 @@ def reaches_target(name: str, value: float, target: float) -> bool:
 # The scores in `rounds.parquet` and `summary.json`, with their units.
 
 PREFIXES = ("hold_out_", "member_", "tier_")  # beginnings of names that fedray writes itself
-_COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # of a summary
+_COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # scores of a summary
 _LISTS = ("conformal_coverage_class",)
 SCORES: Mapping[str, Column] = {
     name: Column("numbers" if name in _LISTS else "number", one.unit, one.text) for name, one in scores.SCORES.items()
@@ -88,11 +88,11 @@ SCORES: Mapping[str, Column] = {
 
 
 def describe_score(name: str) -> Column | None:
-    """Unit and meaning of a score; None where no evaluation of fedray makes it.
+    """Returns unit and meaning of a score; None where no evaluation of fedray makes a score of this name.
 
     Args:
-        name: as in `rounds.parquet`: with `hold_out_` before it on held-out rows, with `member_` as a list of the
-            members' scores, with `_min`, `_mean` or `_max` behind it over the members.
+        name: Name of the score in `rounds.parquet`. It begins with `hold_out_` for held-out samples and with `member_`
+            for a list over the members; it ends with `_min`, `_mean` or `_max` for a summary over the members.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]
@@ -111,7 +111,7 @@ def describe_score(name: str) -> Column | None:
 
 
 def is_fedrays(name: str) -> bool:
-    """Whether a name in `rounds.parquet` or `summary.json` is fedray's own: no metric of a user's may have it.
+    """Returns whether a name in `rounds.parquet` or `summary.json` is fedray's own; no user's metric may have it.
 
     Example:
         >>> [is_fedrays(name) for name in ("round", "nll", "rounds_to_target", "hold_out_margin", "margin")]
@@ -122,23 +122,24 @@ def is_fedrays(name: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a metric of a user's own is computed from: the answers of an ensemble on the rows of a split.
+# The input of a user's own metric: the predictions of an ensemble for the samples of a split.
 
 
 class Scored(NamedTuple):
-    """The answers of the models of one world on the rows of a split.
+    """The predictions of the models of one world for the samples of a split.
 
     Attributes:
-        prediction: Of the ensemble: probabilities `[n, C]`, or the mean of the target `[n]` in its own unit.
-        targets: Classes `[n]`, or targets `[n]` in their own unit.
-        members: Of each model that answers: probabilities `[K, n, C]`, or means `[K, n]`. Models of weight 0 are left
-            out; of a stack they are its sub models.
-        inputs: As the data set stores them, `[n, ...]`.
-        split: `test` or `hold_out`.
-        replicate: From 0.
-        fold: From 0.
-        variance: Of the ensemble's answer to each row of a regression, `[n]`, in the target's unit squared: that of
-            the score `nll`, with its noise. None for classes.
+        prediction: Prediction of the ensemble: probabilities `[n, C]`, or the mean of the target `[n]` in the target's
+            unit.
+        targets: True classes `[n]`, or true targets `[n]` in the target's unit.
+        members: Predictions of each model: probabilities `[K, n, C]`, or means `[K, n]`. Models of weight 0 are left
+            out; of a stack the members are its sub models.
+        inputs: Inputs of the samples as the data set stores them, `[n, ...]`.
+        split: The split, `test` or `hold_out`.
+        replicate: Number of the replicate, from 0.
+        fold: Number of the fold, from 0.
+        variance: For regression: variance of the ensemble's prediction, `[n]`, in the target's unit squared. It is the
+            one that the score `nll` uses, with its noise. None for classes.
 
     Example:
         >>> import numpy as np
@@ -161,22 +162,22 @@ class Scored(NamedTuple):
 
 
 def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) -> float:
-    """Returns the value of a user's metric.
+    """Returns the value of a user's own metric.
 
     Args:
-        name: Its column in `rounds.parquet`.
-        function: Computes it.
-        scored: From what.
+        name: Name of the metric's column in `rounds.parquet`.
+        function: The user's function, which computes the metric.
+        scored: The predictions and targets that the function takes.
 
     Raises:
-        FedrayError: It raises.
-        BadInput: It returns no number.
+        FedrayError: The function raises an error.
+        BadInput: The function returns no number.
     """
     return float(contract(f"metric {name}", function, _check_number)(scored))
 
 
 def _check_number(found: Any, _scored: Scored) -> str | None:
-    """Returns what is wrong with the value of a metric."""
+    """Returns a description of what is wrong with the value of a metric; None if it is a number."""
     try:
         float(found)
     except (TypeError, ValueError):

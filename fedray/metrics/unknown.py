@@ -1,4 +1,4 @@
-"""How well an uncertainty tells unknown inputs and drifting clients from the others."""
+"""How well an uncertainty separates unknown inputs from known ones, and drifting clients from the others."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from fedray.core.types import FloatArray
 from fedray.metrics.ensemble import to_floats
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How well an uncertainty tells unknown inputs from known ones: out-of-distribution detection.
+# How well an uncertainty separates unknown inputs from known ones: out-of-distribution detection.
 #
 # Source: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural
 # Networks", ICLR 2017.
 
-MISSED = 20  # a detector may miss one unknown input of so many, in `fpr95`
+MISSED = 20  # in `fpr95`, a detector may miss one of so many unknown inputs
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Area under the ROC curve: the probability that an unknown input is more uncertain than a known one.
+    """Returns the area under the ROC curve: the probability that an unknown input is more uncertain than a known one.
 
-    A tie counts as a half. NaN where an uncertainty is no number, or where there are no inputs of one kind.
+    A tie counts as a half. The area is NaN where an uncertainty is not finite, or where there are no inputs of one
+    kind.
 
     Args:
         unknown: Uncertainties of the unknown inputs, `[m]`.
@@ -40,7 +41,7 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
 
 
 def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Share of the known inputs that are taken for unknown where at least 95 % of the unknown ones are found.
+    """Returns the share of the known inputs taken for unknown where at least 95 % of the unknown ones are found.
 
     Args:
         unknown: Uncertainties of the unknown inputs, `[m]`.
@@ -75,11 +76,12 @@ class Drift(NamedTuple):
     """The drift scores of the clients of one world.
 
     Attributes:
-        total: mean total uncertainty of the ensemble on each client's data, `[N]`; NaN for a client without data.
-        knowledge: mean knowledge uncertainty, the part that the models' disagreement explains, `[N]`; NaN likewise.
-        z_total: z-scores of `total` over the clients, `[N]`.
-        z_knowledge: z-scores of `knowledge` over the clients, `[N]`: the drift score.
-        anomaly: whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.
+        total: Mean total uncertainty of the ensemble on each client's data, `[N]`; NaN for a client without data.
+        knowledge: Mean knowledge uncertainty, the part that the models' disagreement explains, `[N]`; NaN for a client
+            without data.
+        z_total: The z-scores of `total` over the clients, `[N]`.
+        z_knowledge: The z-scores of `knowledge` over the clients, `[N]`: the drift score.
+        anomaly: Whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.
     """
 
     total: FloatArray
@@ -90,11 +92,11 @@ class Drift(NamedTuple):
 
 
 def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
-    """Compares the clients of one world with each other.
+    """Computes the drift scores of the clients of one world from their uncertainties.
 
     Args:
-        total: mean total uncertainty on each client's data, `[N]`, in nats (or squared target units); NaN without data.
-        knowledge: mean knowledge uncertainty, `[N]`, in the same unit.
+        total: Mean total uncertainty on each client's data, `[N]`, in nats (or squared target units); NaN without data.
+        knowledge: Mean knowledge uncertainty, `[N]`, in the same unit.
 
     Example:
         >>> drift = score_drift(total=[0.5] * 20, knowledge=[0.1] * 19 + [0.9])
@@ -109,7 +111,9 @@ def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
 
 
 def z_scores(values: ArrayLike) -> FloatArray:
-    """`(v - mean) / sd` over the finite entries of `[N]`; 0 where all are equal up to rounding, NaN for other entries.
+    """Returns `(v - mean) / sd` over the finite entries of `[N]`; 0 where all are equal up to rounding.
+
+    The z-score of an entry that is not finite is NaN.
 
     Example:
         >>> z_scores([1.0, 3.0, np.nan]).tolist()
