@@ -1,4 +1,4 @@
-"""`fedray check`: what a scenario resolves to, before anything runs."""
+"""`fedray check`: the facts about a resolved scenario, before anything runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_NAMED = 12  # columns that are named
 
 
 def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Rows of the clients, what the inputs are, and what is to be predicted, as pairs (name, text)."""
+    """Lists facts on the samples of the clients, the inputs and the targets, as pairs (name, text)."""
     number, data = study.clients.number, study.shards.data
     client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
     rows = study.shards.sizes(np.zeros_like(client), client)
@@ -63,13 +63,13 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
 
 
 def _name_some(names: tuple[str, ...]) -> str:
-    """Returns the first names, and how many more there are."""
+    """Returns the first names and the number of further names, as text."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Who takes part, how clients train, and how uploads are weighed, as pairs (name, text).
+    """Lists facts on participation, local training and the weights of uploads, as pairs (name, text).
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -117,8 +117,8 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     """Returns how a client trains, in words.
 
     Args:
-        local: Its optimizer and steps.
-        grid: Learning rates of which each world takes the best one; empty or None where there is one rate.
+        local: The settings of local training, such as optimizer and steps.
+        grid: The candidates for the learning rate, of which each world takes the best; empty or None for a single rate.
 
     Example:
         >>> describe_local(Local(lr=0.1, lr_decay=0.99, momentum=0.9))
@@ -141,28 +141,29 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
 
 def _describe_course(rule: RateSchedule) -> str:
-    """Returns how the learning rate follows the rounds, in words."""
+    """Returns the course of the learning rate over the rounds, in words."""
     falls = "again every" if rule.restart else "over"
     text = f"{rule.kind} schedule" + f" {falls} {rule.rounds:,} rounds" * (rule.kind in ("cosine", "linear"))
     return text + f", {rule.warmup} rounds of warm-up" * bool(rule.warmup)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `fedray check`: what a scenario resolves to, before anything runs.
+# `fedray check`: the facts about a resolved scenario, before anything runs.
 
 ACTOR_BYTES = 1e9 * ACTOR_GB
 
 
 def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
-    """Returns the resolved plan as text: clients, tiers, actors, memory, bytes a round.
+    """Returns the facts about a resolved scenario as text: clients, tiers, actors, memory, bytes per round.
 
     Args:
         scenario: The scenario.
-        address: A Ray cluster on which it will run, which is asked what it has; None means this machine.
-        plot: Where the picture of the partition goes, a PNG; None: nowhere.
+        address: The address of the Ray cluster on which the scenario will run, whose resources are looked up. None
+            means this machine.
+        plot: The path of a PNG for a picture of the partition; None: no picture.
 
     Raises:
-        BadInput: The scenario cannot be run there; one line with the remedy.
+        BadInput: The scenario cannot run on this machine or cluster; one line with the remedy.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -182,12 +183,12 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 
 
 def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
-    """Draws who has how many rows of each class in the first world, and the sizes of all clients, as a PNG.
+    """Draws, as a PNG, the samples per client and class in the first world, and the sizes of all clients.
 
     Args:
-        scenario: The study's.
-        study: Has the partition.
-        path: Where the picture goes.
+        scenario: The scenario of the study.
+        study: The study, which holds the partition.
+        path: The path of the picture.
 
     Raises:
         BadInput: The path is not that of a PNG, or cannot be written.
@@ -208,7 +209,7 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
 
 
 def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -> list[tuple[str, str]]:
-    """Returns what a scenario resolves to, as pairs (name, text); `address`: of the cluster, where it is another's."""
+    """Returns the facts about a resolved scenario, as pairs (name, text); `address`: that of a cluster, or None."""
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
@@ -238,7 +239,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
 
 
 def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """The networks that are trained, the engines that train them, and classifiers of a stack, as pairs (name, text)."""
+    """Lists the networks, the engines that train them, and the classifiers of a stack, as pairs (name, text)."""
     has_gpus = {bool(tier.num_gpus) and scenario.clients.device == "auto" for tier in study.clients.tiers}
     devices = ["cuda" if has else "cpu" for has in sorted(has_gpus)]
     for one in study.trained:
@@ -258,7 +259,7 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
 
 
 def _describe_tier(tier: Tier, models: int) -> str:
-    """A tier of clients; `models` is how many each of its clients trains a round, unless the tier says otherwise."""
+    """Describes a tier; `models` is the default number of models that each client trains per round."""
     models = models if tier.models_per_round is None else tier.models_per_round
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
     links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
@@ -270,7 +271,7 @@ def _describe_tier(tier: Tier, models: int) -> str:
 
 
 def describe_compression(scenario: Scenario) -> str:
-    """Returns the compression of uploads."""
+    """Returns a description of the compression of uploads."""
     keys = scenario.compress
     if keys.kind in ("topk", "randomk"):
         return f"{keys.kind}, ratio {keys.ratio:g}"
@@ -278,7 +279,7 @@ def describe_compression(scenario: Scenario) -> str:
 
 
 def describe_models(study: Study) -> str:
-    """Returns how many models there are, and of a stack how its rounds are spent."""
+    """Returns the number of models in words, and for a stack the use of the rounds."""
     if not study.parts:
         return f"{study.method.phase.models} models"
     bases = [part for part in study.parts if part.trained_before is None]
@@ -288,7 +289,7 @@ def describe_models(study: Study) -> str:
 
 
 def describe_schedule(scenario: Scenario, study: Study) -> str:
-    """Who says which model a client trains: the scenario's schedule, the method, or the clients."""
+    """Returns what decides which model a client trains: the schedule of the scenario, the method, or the clients."""
     name, kind = scenario.method.name, scenario.schedule.kind
     if study.method.phase.choose is not None:
         return "clients choose their models"
@@ -300,7 +301,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 
 
 def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:
-    """Returns where it runs, and why, with the client actors on Ray."""
+    """Returns where the scenario runs and why, with the number of client actors on Ray."""
     chosen = choose_runtime(scenario, study, address)
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
@@ -310,7 +311,7 @@ def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> 
 
 
 def count_actors(scenario: Scenario, study: Study, address: str | None) -> int:
-    """Client actors on Ray: on this machine, or on the cluster at an address, which is asked what it has now."""
+    """Counts the client actors on Ray: on this machine, or on the cluster at an address with its present resources."""
     from fedray.runtime.placement import Node, plan_actors
 
     if address is not None:
@@ -322,10 +323,10 @@ def count_actors(scenario: Scenario, study: Study, address: str | None) -> int:
 
 
 def ask_cluster(address: str) -> list[Node]:
-    """Returns the nodes that a cluster has now.
+    """Returns the present nodes of a cluster.
 
     Raises:
-        BadInput: It cannot be reached.
+        BadInput: The cluster cannot be reached.
     """
     from fedray.runtime.ray.cluster import read_cluster
     from fedray.runtime.ray.connection import open_ray
@@ -335,6 +336,6 @@ def ask_cluster(address: str) -> list[Node]:
 
 
 def _count_gpus_here(scenario: Scenario, study: Study) -> int:
-    """GPUs of this machine, or those that it is said to have where none is used."""
+    """Returns the number of GPUs of this machine, or the number to assume if GPUs are reserved and not used."""
     pretended = pretend_gpus(study.clients.tiers, scenario.clients.device)
     return count_gpus() if pretended is None else pretended

@@ -1,4 +1,4 @@
-"""Runs compared from Python: `fedray.compare`, and what it returns.
+"""Comparing runs from Python: `fedray.compare` and its result.
 
 Example:
     >>> import fedray
@@ -35,20 +35,22 @@ NAMED = ("metric", "run", "baseline")
 
 
 class Comparison:
-    """Runs compared with the first of them, score by score and seed by seed.
+    """A comparison of runs with the first run, per score and over paired seeds.
 
     Attributes:
-        pairs: the paired difference of each score, for each run after the first.
-        notes: what must be known first: data, lengths and seeds that differ, too few seeds.
+        pairs: the paired differences: one for each score and each run after the first.
+        notes: lines to know before the differences: data, lengths or seeds that differ, too few seeds.
     """
 
     def __init__(self, runs: Sequence[ReadRun], cost: str | None = None, metrics: Sequence[str] | None = None) -> None:
         """Computes the differences.
 
         Args:
-            runs: what the run directories say, at least two.
-            cost: the cost that is equal (`fedray.report.compare`); None means that rounds are, if there are rounds.
-            metrics: columns of `rounds.parquet`; None means the usual scores and the metrics of the user's own.
+            runs: the contents of at least two run directories.
+            cost: the cost at which runs are compared (`fedray.report.compare`); None means equal rounds, if there are
+                rounds.
+            metrics: the scores to compare, columns of `rounds.parquet`; None means the usual scores and the user's own
+                metrics.
         """
         from fedray.report.compare import compare_with_first, list_caveats, list_compared_metrics
 
@@ -60,9 +62,9 @@ class Comparison:
 
     @property
     def dataframe(self) -> Any:
-        """One row a score and run: means over the shared seeds, difference, its interval and the number of pairs.
+        """Returns one row per score and run: means over the shared seeds, the difference with its interval, number of pairs.
 
-        Where the test rows chose the round in which runs ended, `chosen_on_test` names them.
+        The column `chosen_on_test` names runs that ended in a round chosen by a score on the test samples.
         """
         from fedray.report.read import list_chosen
 
@@ -84,15 +86,15 @@ class Comparison:
         return pa.table(columns).to_pandas()
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
-        """Returns the curves of all runs in one picture.
+        """Returns a picture with the curves of all runs.
 
         Args:
-            metric: a score of `rounds.parquet`; None means accuracy or RMSE: that of the clients' own answers where
-                clients of one run use those, and all runs have it.
-            over: `rounds`, `bytes` (up and down) or `seconds` (of virtual time), on the horizontal axis.
+            metric: a score in `rounds.parquet`. None means accuracy or RMSE; of the clients' own predictions, if
+                clients of one run use such predictions and all runs have the score.
+            over: the quantity on the horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
 
         Raises:
-            BadInput: there is no such picture.
+            BadInput: there is no picture of this score.
         """
         from fedray.report.compare import overlay_curves
         from fedray.report.notebook import draw_alone
@@ -123,23 +125,24 @@ def compare(
     at_equal: str = "rounds",
     metrics: str | Sequence[str] | None = None,
 ) -> Comparison:
-    """Compares runs with the first of them, over the seeds that they share.
+    """Compares runs with the first run, over the seeds that both share.
 
     Args:
-        runs: at least two runs, or their directories.
-        names: what they are called, one a run; None means their methods, or the key that tells them apart, or the
-            names of their directories.
-        at_equal: `rounds`, or a cost: `uplink`, `bytes` (up and down) or `seconds` (of virtual time). Every run is read
-            where a seed had cost what the cheapest run cost in all, on the line between the evaluations around that; a
-            run without evaluations near enough is left out, and `notes` say so. Where clients of one of the runs do not
-            wait for rounds, `rounds` means `seconds`. Of `rounds`, a method with phases is read at its end.
-        metrics: the scores to compare, columns of `rounds.parquet` that are one number; None means accuracy, RMSE and
-            the other usual scores, and the metrics of your own that all runs have. Personalized accuracy comes first
-            where clients of one of the runs use answers of their own.
+        runs: at least two runs or run directories.
+        names: a name per run. None means the methods of the runs, or the value of the key in which they differ, or the
+            names of the directories.
+        at_equal: `rounds`, or a cost: `uplink`, `bytes` (up and down) or `seconds` (of virtual time). The scores of
+            each run are taken where the cost per seed equals the total cost of the cheapest run, by linear
+            interpolation between evaluations. A run without evaluations near enough is left out, and `notes` say so. If
+            a run has no rounds, `rounds` means `seconds`. With `rounds`, the scores of a method with phases are taken
+            at its end.
+        metrics: the scores to compare, columns of `rounds.parquet` with one number each. None means accuracy, RMSE and
+            the other usual scores, and your own metrics that all runs have. Personalized accuracy comes first if
+            clients of one of the runs use predictions of their own.
 
     Raises:
-        BadInput: there are fewer than two runs, one of the names is not a name of one run alone, there is no such
-            cost, one of the runs has none of it, or the first run and another one do not share a score.
+        BadInput: there are fewer than two runs, two runs have the same name, the cost is unknown or missing in a run,
+            or the first run and another one do not share a score.
 
     Example:
         >>> import fedray
@@ -162,10 +165,10 @@ def compare(
 
 
 def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> list[str] | None:
-    """Returns the scores that are wanted by name; None: the usual ones.
+    """Returns the scores that are requested by name; None: the usual scores.
 
     Raises:
-        BadInput: one of them is no score of the first run and another one.
+        BadInput: a name is no score that the first run shares with another run.
     """
     from fedray.report.read import CONTEXT
 
@@ -185,7 +188,7 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
     """Returns the cost at which runs are compared, as `fedray.report.compare` names it; None for rounds.
 
     Raises:
-        BadInput: there is no such cost, or a run has none of it.
+        BadInput: the cost is unknown, or missing in a run.
     """
     from fedray.report.read import BYTES, SECONDS, UPLINK, find_end
 
@@ -203,7 +206,7 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
 
 
 def _name_runs(runs: list[ReadRun]) -> list[str]:
-    """Names that tell runs apart: by method, by the only key that differs, or by directory."""
+    """Returns names that distinguish the runs: by method, by the only key that differs, or by directory."""
     from fedray.report.compare import find_differences
 
     keys = find_differences(runs)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Messages about the phase that a command is in, and now and then that it still works.
+# Messages about the phase that a command is in, and from time to time that the command still works.
 #
-# The phases are messages of the logger `fedray` (Python's `logging`), so that a program that uses fedray as a library
-# can show them too. A phase is shown when it has lasted for two seconds.
+# The phases are messages of the logger `fedray` (Python's `logging`). So a program that uses fedray as a library can
+# show them too. A phase is shown when it has lasted for two seconds.
 
 log = logging.getLogger("fedray")
 SOON = 2.0  # seconds that a phase lasts before it is said
@@ -33,16 +33,16 @@ STILL = "still "  # how such a line begins
 
 
 class Heard:
-    """The phase that a command is in.
+    """The phase that a command is in, and when lines about it were printed.
 
     Attributes:
-        phase: what it does; empty before the first phase.
+        phase: what the command does now, in words; empty before the first phase.
         began: when the phase began, by `time.monotonic`.
-        spoke: when the last line was written.
-        said: whether the phase was said.
-        pause: how many seconds may pass without a line.
+        spoke: when the last line was printed, by `time.monotonic`.
+        said: whether a line about the phase was printed.
+        pause: the seconds that may pass without a line.
         shown: whether a live display shows the phase, so that no line is needed.
-        tell: called with each new phase, by a display that does not look itself.
+        tell: a function that is called with each new phase, for displays that do not poll.
     """
 
     def __init__(self) -> None:
@@ -51,21 +51,21 @@ class Heard:
         self.tell: Callable[[str], object] = lambda _phase: None
 
     def begin(self, phase: str) -> None:
-        """Another phase begins."""
+        """Begins another phase."""
         self.phase, self.began, self.said, self.pause = phase, time.monotonic(), False, SILENCE
         self.tell(phase)
 
     def speak(self) -> None:
-        """A line is written by somebody else, so that the next one can wait."""
+        """Notes that other code has printed a line, which delays the next line."""
         self.spoke, self.pause, self.said = time.monotonic(), SILENCE, True
 
 
 def next_line(heard: Heard, now: float) -> str | None:
-    """Returns the line that is due, or None.
+    """Returns the line that is due to be printed; None if none is.
 
     Args:
-        heard: the phase; changed where a line is due.
-        now: the time, by `time.monotonic`.
+        heard: the phase of the command, which is updated if a line is due.
+        now: the present time, by `time.monotonic`.
     """
     if not heard.said and now - heard.began >= SOON:
         heard.said, heard.spoke = True, now
@@ -78,10 +78,10 @@ def next_line(heard: Heard, now: float) -> str | None:
 
 @contextmanager
 def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
-    """Says the phases of the block, unless the logger `fedray` is set to warnings only (`--quiet`).
+    """Prints the phases of the block, unless the logger `fedray` is set to warnings only (`--quiet`).
 
     Args:
-        say: prints a line.
+        say: the function that prints a line.
 
     Example:
         >>> with show_phases(print) as heard:
@@ -117,14 +117,14 @@ def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere.
 
-# rich is loaded when something is shown: `fedray check` only writes text
+# rich is imported when something is shown: `fedray check` only writes text
 
 LINES_EVERY = 2.0  # seconds between plain lines
 METRICS = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
 
 
 def is_in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook.
+    """Returns whether this process is the kernel of a notebook.
 
     Example:
         >>> is_in_notebook()
@@ -135,7 +135,7 @@ def is_in_notebook() -> bool:
 
 
 def estimate_time_left(snapshot: dict[str, Any]) -> str:
-    """How much longer the run takes, if the coming rounds take as long as those so far; empty before the first."""
+    """Returns the time that is left, if further rounds take as long as earlier ones; empty before the first round."""
     done, total = snapshot["round"], snapshot["rounds"]
     if not done:
         return ""
@@ -143,7 +143,7 @@ def estimate_time_left(snapshot: dict[str, Any]) -> str:
 
 
 def describe_snapshot(snapshot: dict[str, Any]) -> str:
-    """One snapshot as one line.
+    """Returns a snapshot as one line.
 
     Example:
         >>> snapshot = {"round": 5, "rounds": 20, "metrics": {"accuracy": 0.9}, "up_bytes": 3e6, "wall_seconds": 10.0}
@@ -166,9 +166,9 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
     """Returns a function that shows snapshots until the block ends.
 
     Args:
-        title: of the table.
+        title: the title of the table.
         heard: the phase that the command is in.
-        note: said with the first snapshot.
+        note: a line that is printed with the first snapshot.
     """
     heard = heard or Heard()
     if log.level > logging.INFO:  # --quiet
@@ -211,12 +211,13 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 def show_if_wanted(
     wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a function that shows snapshots, where that is wanted, and then calls the user's own.
+    """Returns a function that shows each snapshot, if requested, and then calls the user's own function.
 
     Args:
-        wanted: whether phases and rounds are shown on stderr, in a notebook as a bar; None means in a notebook only.
-        title: of the table.
-        watch: the user's own function, if any.
+        wanted: whether phases and rounds are shown: on stderr, or in a notebook as a bar. None means in a notebook
+            only.
+        title: the title of the table.
+        watch: the user's own function, or None.
     """
     if not (is_in_notebook() if wanted is None else wanted):
         yield watch or (lambda _snapshot: None)
@@ -237,7 +238,7 @@ def show_if_wanted(
 
 @contextmanager
 def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a function that moves the bar of a notebook; the phase stands before it, the newest scores behind it."""
+    """Returns a function that updates the bar of a notebook, with the phase before the bar and the newest scores after."""
     if importlib.util.find_spec("ipywidgets") is None:
         from tqdm import tqdm
     else:
@@ -263,7 +264,7 @@ def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], N
 
 
 def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], None]:
-    """A function that prints a line for a snapshot, but not too often; the note, if any, before the first one."""
+    """Returns a function that prints a line for a snapshot, but not too often, and a note before the first line."""
     last_round, last_time = -1, 0.0
 
     def show(snapshot: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Opens a run directory again: its scenario and its study, refused where the run began with something else."""
+"""Opens a run directory again: loads its scenario and its study, and refuses what changed since the run began."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fedray.storage.identity import check_identity, check_scenario_file, read_id
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
-    """Returns the scenario of a run directory, for the Python objects the run was started with.
+    """Returns the scenario of a run directory, for the Python objects with which the run was started.
 
     Args:
         out: the run directory.
         own: the user's Python objects.
 
     Raises:
-        BadInput: this is no run directory, or an object is missing or was not there when the run began.
+        BadInput: `out` is no run directory, or an object is missing, or was not passed when the run began.
     """
     require_run_directory(out)
     refuse_missing_names(out)
@@ -43,10 +43,10 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
 
 
 def read_data_options(out: Path) -> dict[str, Any]:
-    """How the data object of a run directory was read: the options that were given beside it; empty without any.
+    """Returns the options that were passed with the data object of a run; empty without any.
 
     Args:
-        out: the run directory, or a path that is none.
+        out: the run directory, or any other path.
     """
     path = out / "scenario.yaml"
     tree = load_yaml(path) if has_file(out, path.name) else {}
@@ -57,14 +57,14 @@ def read_data_options(out: Path) -> dict[str, Any]:
 
 
 def reopen_study(out: Path, own: UserObjects) -> Study:
-    """Returns the study of a run directory, made again from its scenario.
+    """Returns the study of a run directory, built again from the scenario.
 
     Args:
         out: the run directory.
         own: the user's Python objects.
 
     Raises:
-        BadInput: the scenario, the data, the network or the method is not the one the run began with.
+        BadInput: the scenario, the data, the network or the method was changed since the run began.
     """
     scenario = read_run_scenario(out, own)
     check_scenario_file(out)
@@ -75,24 +75,24 @@ def reopen_study(out: Path, own: UserObjects) -> Study:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Errors of a user's own code in a run: one line with the place in their code, and the traceback in `error.txt`.
+# Errors of a user's own code in a run: one line with file and line of the code, and the traceback in `error.txt`.
 
 TRACEBACK_FILE = "error.txt"  # in the run directory
 
 
 @contextmanager
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[Watch], Watch]]:
-    """Says in one line what the user's own objects raised in the block, and keeps the traceback as `error.txt`.
+    """Turns what the user's own objects raise in the block into an error of one line; saves the traceback in `error.txt`.
 
-    Whatever ends the run is kept in the run directory too, for `Run.error`.
+    Any error that ends the run is saved in the run directory too, for `Run.error`.
 
     Args:
-        scenario: what is run.
+        scenario: the scenario that is run.
         out: the run directory.
         own: the user's Python objects.
 
     Yields:
-        A function that shields a watcher: what the user's watcher raises itself reaches them as it is.
+        A function that wraps the user's watcher. Exceptions of the wrapped watcher reach the user unchanged.
 
     Example:
         >>> import tempfile
@@ -128,7 +128,7 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
 
 @contextmanager
 def _explain_own(scenario: Scenario, out: Path, own: UserObjects, from_watch: list[Exception]) -> Iterator[None]:
-    """One line for what the user's own objects raise; what their watcher raises passes as it is."""
+    """Turns exceptions of the user's own objects into errors of one line; exceptions of the watcher pass unchanged."""
     try:
         yield
     except BadInput:
@@ -147,7 +147,7 @@ def _explain_own(scenario: Scenario, out: Path, own: UserObjects, from_watch: li
 
 
 def _keep_traceback(cause: BaseException, out: Path) -> str:
-    """Writes a traceback to the run directory and says where it is; a full disk must not hide the error."""
+    """Writes a traceback to the run directory and returns a note with its path; a full disk must not hide the error."""
     path = out / TRACEBACK_FILE
     with suppress(FedrayError, OSError):
         write_atomically(path, "".join(traceback.format_exception(cause)).encode(errors="replace"))

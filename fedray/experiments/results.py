@@ -1,4 +1,4 @@
-"""A run directory as a Python object: its scores, tables, models and predictions.
+"""A run directory as a Python object, with scores, tables, models and predictions.
 
 Example:
     >>> import fedray
@@ -71,10 +71,10 @@ if TYPE_CHECKING:
 
 
 def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
-    """Returns the rows of the newest evaluated round as one: each number is the mean over replicates and folds.
+    """Returns the newest evaluated round as one row: each number is the mean over replicates and folds.
 
     Args:
-        rounds: `rounds.parquet`.
+        rounds: the table `rounds.parquet`.
 
     Example:
         >>> rows = [{"replicate": r, "fold": 0, "round": t, "accuracy": 0.1 * (r + t)} for r in (0, 1) for t in (0, 4)]
@@ -94,16 +94,17 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal sets of a prediction: the thresholds of a checkpoint, for any alpha and score, and what lies below them.
+# Conformal sets of a prediction: the thresholds of a checkpoint for any alpha and score, and the resulting sets.
 
 
 class Calibrated(NamedTuple):
-    """What the withheld rows say about the answers of a checkpoint.
+    """The thresholds for conformal sets that the withheld samples give for the models of a checkpoint.
 
     Attributes:
-        rule: how sets are made.
-        thresholds: of each world.
-        residual: mean training residual variance of each world (regression), in standardized units.
+        rule: the rule by which sets are made.
+        thresholds: the threshold of the score in each world.
+        residual: for a regression: the variance of the training residuals in each world, averaged over clients, in
+            standardized units.
     """
 
     rule: ConformalRule
@@ -111,20 +112,20 @@ class Calibrated(NamedTuple):
     residual: dict[int, float]
 
     def pick(self, world: int, known: bool) -> float:
-        """The threshold of a world, for known clients or for everybody."""
+        """Returns the threshold of a world, for known clients or for new clients."""
         thresholds = self.thresholds[world]
         return (thresholds.known if known else thresholds.everybody).value
 
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
-    """Returns the rule of a prediction: that of the scenario, or another one in its place.
+    """Returns the rule for conformal sets: the scenario's rule, or another one instead.
 
     Args:
-        study: what was trained.
-        keys: those of `predict.conformal`; None: the scenario's rule, if it has one.
+        study: the study of the run.
+        keys: keys of `predict.conformal`; None: the rule of the scenario, if there is one.
 
     Raises:
-        BadInput: a key is wrong, the run withheld no rows, or too few for alpha.
+        BadInput: a key is wrong, or the run withheld no samples or too few for alpha.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -147,13 +148,13 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
 
 
 def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: ConformalRule) -> Calibrated:
-    """Returns the thresholds of the models of a checkpoint.
+    """Returns the thresholds for conformal sets of the models of a checkpoint.
 
     Args:
-        study: what was trained.
-        runtime: where the withheld rows are answered.
-        state: the models.
-        rule: how sets are made.
+        study: the study of the run.
+        runtime: the runtime that computes predictions for the withheld samples.
+        state: the state that holds the models.
+        rule: the rule by which sets are made.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -164,14 +165,14 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
 
 
 def find_sets(study: Study, world: int, found: Calibrated, probs: FloatArray, *, known: bool) -> NDArray[np.bool_]:
-    """Returns which labels are in the set of each row, `[n, C]`.
+    """Returns which labels are in the conformal set of each sample, `[n, C]`.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        found: the thresholds.
-        probs: of the answer, `[n, C]`.
-        known: whether a known client asks.
+        study: the study of the run.
+        world: the number of the world.
+        found: the thresholds from `calibrate_answers`.
+        probs: the predicted probabilities, `[n, C]`.
+        known: whether the prediction is for a known client.
     """
     u = draw_uniform(study, world, "test", np.arange(len(probs)))
     return np.asarray(~(score_labels(probs, u, found.rule) > found.pick(world, known)))
@@ -180,15 +181,15 @@ def find_sets(study: Study, world: int, found: Calibrated, probs: FloatArray, *,
 def find_intervals(
     study: Study, world: int, found: Calibrated, moments: tuple[FloatArray, FloatArray], answer: Answer, *, known: bool
 ) -> FloatArray:
-    """Lower and upper end of each row's interval, `[n, 2]`, in target units.
+    """Returns the lower and upper end of the interval of each sample, `[n, 2]`, in target units.
 
     Args:
-        study: what was trained.
-        world: number of the world.
-        found: the thresholds.
-        moments: mean and variance of the answer, `[n, 1]` each, the latter without observation noise.
-        answer: the models that answer.
-        known: whether a known client asks.
+        study: the study of the run.
+        world: the number of the world.
+        found: the thresholds from `calibrate_answers`.
+        moments: the predicted mean and variance, `[n, 1]` each; the variance is without observation noise.
+        answer: the models that predict.
+        known: whether the prediction is for a known client.
     """
     mean, variance = (each.reshape(len(each), -1)[:, 0] for each in moments)
     scale = study.target_scale(world) ** 2
@@ -201,23 +202,25 @@ def find_intervals(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the models of a run answer for raw inputs.
+# Predictions of the models of a run for raw inputs.
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an ensemble answers for n inputs.
+    """The prediction of an ensemble for n inputs.
 
     Attributes:
-        mean: probabilities `[n, C]`, in the order of `Run.class_names`, or targets `[n, q]` in original units.
-        variance: of the same shape: the population variance of the models' answers (knowledge uncertainty, Fed-ensemble
-            section V-B), plus the mean of the variances that the models predict themselves (Gaussian heads, closed
-            forms), without observation noise.
-        probabilities: the same as `mean` for classification; None for regression.
-        members: the answer of each model by itself, `[K, n, C]` or `[K, n, q]`: of those that answer for everybody, of
-            the base models of a stack, or of a client's own models.
+        mean: the predicted probabilities `[n, C]`, in the order of `Run.class_names`, or targets `[n, q]` in original
+            units.
+        variance: the variance of the prediction, in the shape of `mean`, without observation noise: the population
+            variance over the models' predictions (knowledge uncertainty, Fed-ensemble section V-B), plus the mean of
+            the variances that the models themselves predict (Gaussian heads, closed forms).
+        probabilities: for classification the same as `mean`; None for regression.
+        members: the prediction of each single model, `[K, n, C]` or `[K, n, q]`: of the models of the ensemble, of the
+            base models of a stack, or of a client's own models.
         sets: which labels are in the conformal set of each input, `[n, C]`; None without `predict.conformal`.
-        interval: lower and upper end of its conformal interval, `[n, 2]`, in original units; None likewise.
+        interval: the lower and upper end of the conformal interval of each input, `[n, 2]`, in original units; None
+            without `predict.conformal`.
     """
 
     mean: FloatArray
@@ -229,15 +232,15 @@ class Prediction:
 
 
 class Predictor:
-    """Answers raw inputs with the models of one checkpoint; it is made once and can be called many times."""
+    """Predicts for raw inputs with the models of one checkpoint; made once, it can be called many times."""
 
     def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
         """Builds the worker that holds the data and the clients' private vectors.
 
         Args:
-            study: what was trained.
+            study: the study of the run.
             state: the models of the checkpoint.
-            private: the clients' private vectors, saved with it.
+            private: the clients' private vectors, saved with the checkpoint.
         """
         self.study, self.state, self.answer = study, state, study.answer(state)
         self.runtime = Inline(study)
@@ -251,14 +254,15 @@ class Predictor:
     def predict(
         self, x: Any, *, client: int | str | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
     ) -> Prediction:
-        """Returns the answer of the ensemble, or of a client's own models.
+        """Returns the prediction of the ensemble, or of a client's own models.
 
         Args:
-            x: raw inputs `[n, *sample]`, as the data were given, or a table with the columns they were read from.
-            client: a known client, its name or 0 to N - 1, whose weights or models answer; None: everybody's.
-            replicate: 0 to R - 1.
-            fold: the place of the fold among those that were run, from 0.
-            conformal: keys of `predict.conformal` instead of the scenario's.
+            x: raw inputs `[n, *sample]`, as the data set stores them, or a table with the columns of the data.
+            client: the name or the id, 0 to N - 1, of a known client with whose weights or models to predict; None: as
+                for a new client.
+            replicate: the number of the replicate, 0 to R - 1.
+            fold: the position of the fold among the folds that were run, from 0.
+            conformal: keys of `predict.conformal` to use instead of the scenario's.
 
         Raises:
             BadInput: an argument does not fit the run.
@@ -285,12 +289,12 @@ class Predictor:
         return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
-        """Returns the answer of a world's ensemble, or of a known client, without sets, and the models that gave it.
+        """Returns the prediction of a world's ensemble or a known client, without sets, and the models that predicted.
 
         Args:
-            inputs: raw inputs `[n, *sample]`, as the study's splits have them.
-            world: the world.
-            client: the client's id; None: everybody's answer.
+            inputs: raw inputs `[n, *sample]`, as in the splits of the study.
+            world: the number of the world.
+            client: the id of a known client; None: the prediction for new clients.
         """
         study, answer = self.study, self.answer
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None
@@ -316,7 +320,7 @@ class Predictor:
     def _add_sets(
         self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
     ) -> Prediction:
-        """The prediction with its conformal sets or intervals; the withheld rows are answered once for each rule."""
+        """Returns the prediction with conformal sets or intervals; thresholds are computed once per rule."""
         if rule not in self._calibrated:
             self._calibrated[rule] = calibrate_answers(self.study, self.runtime, self.state, rule)
         calibrated = self._calibrated[rule]
@@ -327,7 +331,7 @@ class Predictor:
         return replace(found, interval=find_intervals(self.study, world, calibrated, moments, answer, known=known))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns a known client's weights over the A models, `[A]`; a model that does not answer has none."""
+        """Returns a known client's weights over the A models, `[A]`; models that do not predict have weight 0."""
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -348,36 +352,36 @@ class Predictor:
 
 
 def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
-    """Of the answers of all models of a world, `[A, n, ...]`, those of its members."""
+    """Returns, from the predictions of all models of a world, `[A, n, ...]`, the predictions of its members."""
     if study.parts:  # the answer of a stack comes first
         return each[1:]
     return each if answer.weights is None else each[answer.weights[world] > 0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models of a run as files for plain torch, and beside them what a state dict lacks: inputs, classes, weights.
+# The models of a run as files for plain torch, with the facts that a state dict lacks: inputs, classes, weights.
 
 MODELS_FILE = "models.json"
 
 
 def make_state_dicts(study: Study, state: State) -> list[dict[str, Tensor]]:
-    """A plain state dict for each model of a state, with frozen parameters: replicate, then fold, then model."""
+    """Returns a plain state dict per model of a state, with frozen parameters: replicate, then fold, then model."""
     return [whole_state_dict(study.net, *row) for row in zip(state.models, state.counters, strict=True)]
 
 
 def write_models(study: Study, state: State, folder: Path) -> list[Path]:
-    """Writes each model as a state dict in safetensors, and `models.json`: how rows become inputs, and who answers.
+    """Writes each model as a state dict in safetensors, and `models.json`: how to make inputs, and how models predict.
 
     Args:
-        study: what was trained.
-        state: holds the models.
-        folder: where the files go; it is made.
+        study: the study of the run.
+        state: the state that holds the models.
+        folder: the folder for the files, which is made.
 
     Returns:
         The models' files, `replicate-R-fold-F-model-K.safetensors`.
 
     Raises:
-        Unwritable: a file cannot be written; what was there before is as it was.
+        Unwritable: a file cannot be written; earlier files are unchanged.
     """
     paths = []
     make_parent(folder / MODELS_FILE)
@@ -396,14 +400,14 @@ def _name_world(study: Study, world: int) -> str:
 
 
 def describe_answer(study: Study, state: State) -> dict[str, Any]:
-    """Describes what new clients are answered, and known ones if tiers have weights of their own.
+    """Describes how models predict together for new clients, and for known clients if tiers have weights of their own.
 
     Returns:
-        `models`: `exported`, or `others` where models answer that the method makes of the exported ones. And of those
-        that are exported, where there are several: `average`, what is averaged over them, and their `weights`, which
-        sum to 1, by replicate and fold, or `average: own`, where a method joins them by a rule of its own. `tiers`,
-        where a method has them, are the weights for known clients of each tier. Of a stack, which is one module,
-        `bases` are the weights of its base models in the average, where no meta model answers.
+        A dictionary. `models` is `exported`, or `others` if the method makes other models from the exported ones for
+        predictions. If several exported models predict, `average` is the quantity that is averaged over them, and
+        `weights` are their weights by replicate and fold, which sum to 1. `average: own` stands for a rule of the
+        method's own. `tiers` holds the weights for known clients per tier, if the method has such weights. For a stack,
+        which is one module, `bases` holds the weights of the base models in the average, if no meta model predicts.
     """
     if study.parts:
         return {"models": "exported"} | _describe_bases(study)
@@ -425,13 +429,13 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
 
 
 def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
-    """Weights `[R, K]` that sum to 1, by replicate and fold."""
+    """Returns weights by replicate and fold, each set normalized to the sum 1."""
     shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
     return {_name_world(study, world): each for world, each in enumerate(shares)}
 
 
 def _describe_bases(study: Study) -> dict[str, Any]:
-    """Returns what is averaged over the networks of a stack; empty where something else joins them."""
+    """Returns how the networks of a stack are averaged; an empty result if another rule joins them."""
     bases = find_bases(study)
     if len(bases) < len(study.parts) or bases[0].combine is not None:
         return {}
@@ -440,13 +444,13 @@ def _describe_bases(study: Study) -> dict[str, Any]:
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
-    """Returns what one must know beside the weights to ask the models without fedray.
+    """Returns the facts, beside the weights, that are needed to predict with the models without fedray.
 
     Returns:
-        `network`: the torch module as text. `inputs`: kind, shape, and of a table the columns, the values of each
-        category in order, and what replaces a missing input. `outputs`: the loss, the classes. And
-        `standardization`, by fold: a network takes `(x - shift) / scale` (or, without these, x as it is), computed in
-        float64 where x is large, and what it says of targets is `output * target_scale + target_shift`.
+        A dictionary. `network`: the torch module as text. `inputs`: kind and shape, and for a table the columns, the
+        values of each category in order, and the replacement of a missing input. `outputs`: the loss and the classes.
+        `standardization`, by fold: a network takes `(x - shift) / scale`, computed in float64 if x is large, or x
+        itself if these are absent. A predicted target is `output * target_scale + target_shift`.
 
     Example:
         >>> import fedray
@@ -475,11 +479,11 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One network that has learned the answer of all models of a run: small enough to be sent, or to answer quickly.
+# Distillation: one network that learns the predictions of a run, small enough to be sent or to predict quickly.
 #
-# The teacher is whatever answers for the run: an ensemble, FENS's networks behind their aggregator, a client's own.
-# The student starts at weights of its own and follows the teacher's probabilities on inputs without labels, by Adam
-# at a cosine rate (`fedray.components.distillation`). Nothing of the run changes.
+# The teacher is what predicts for the run: an ensemble, the networks of FENS with their aggregator, or a client's own
+# models. The student starts at new weights. It learns the teacher's probabilities on inputs without labels, by Adam at
+# a cosine rate (`fedray.components.distillation`). The run does not change.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024 (FENS), the optional
 # last phase; Hinton, Vinyals, Dean 2015 at temperature 1.
@@ -490,10 +494,10 @@ class Distilled:
     """A network that has learned from a run.
 
     Attributes:
-        study: The run's study, which standardizes inputs.
-        world: The world whose statistics do that.
+        study: The study of the run, which standardizes inputs.
+        world: The number of the world whose statistics standardize inputs.
         net: The network.
-        row: Its numbers, `[d]`.
+        row: The parameters of the network, `[d]`.
     """
 
     study: Study
@@ -502,18 +506,18 @@ class Distilled:
     row: Tensor
 
     def predict(self, x: Any) -> FloatArray:
-        """Probabilities `[n, C]` of raw inputs `[n, *sample]`, as `Run.predict` takes them."""
+        """Returns probabilities `[n, C]` for raw inputs `[n, *sample]`, given as in `Run.predict`."""
         inputs = _read_standardized(self.study, x, self.world)
         found: FloatArray = ask_model(self.net, self.row, inputs).softmax(-1).numpy()
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns a plain torch state dict of the network, which reads standardized inputs."""
+        """Returns a plain torch state dict of the network, which takes standardized inputs."""
         return whole_state_dict(self.net, self.row)
 
 
 def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
-    """Raw inputs as the networks of a world take them."""
+    """Returns raw inputs in the standardized form that the networks of a world take."""
     inputs = torch.as_tensor(read_inputs(study.shards.data, x))
     return study.shards.normalize(inputs[None], torch.tensor([world]))[0]
 
@@ -528,19 +532,19 @@ def teach_network(
     model: Mapping[str, Any] | None,
     how: Fusion,
 ) -> Distilled:
-    """Teaches a network what a run has answered.
+    """Trains a network to give the predictions of a run.
 
     Args:
-        study: The run's.
+        study: The study of the run.
         own: The Python objects that the run was started with.
         x: Raw inputs, `[n, *sample]`.
-        answers: Their probabilities by the run, `[n, C]`.
-        world: The world that has answered.
-        model: The network, with the keys of the section `model`; None: that of the scenario.
-        how: How it learns.
+        answers: The probabilities that the run predicts for the inputs, `[n, C]`.
+        world: The number of the world that predicted.
+        model: The network, as keys of the section `model`; None: the network of the scenario.
+        how: The settings of the training.
 
     Raises:
-        BadInput: The run has no classes, the network is none for its data, or `how` says nonsense.
+        BadInput: The run has no classes, the network does not fit the data, or a setting in `how` is wrong.
     """
     if how.steps < 0 or not how.lr > 0:
         raise BadInput(f"distil: steps = {how.steps}, lr = {how.lr:g}: give at least 0 steps, and a rate above 0")
@@ -560,19 +564,19 @@ def teach_network(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A run directory as a Python object: its scores, tables, models and predictions.
+# A run directory as a Python object, with scores, tables, models and predictions.
 
 
 class Run:
-    """A run directory, finished or still written."""
+    """A run directory, of a run that is finished or still going."""
 
     def __init__(self, path: Path, own: UserObjects | None = None, folder: str = "checkpoints") -> None:
         """Opens a run directory; nothing is read yet.
 
         Args:
             path: the directory.
-            own: the Python objects the run was started with.
-            folder: where its models are read: `checkpoints`, the newest ones, or `best`.
+            own: the Python objects with which the run was started.
+            folder: the folder from which models are loaded: `checkpoints` (the newest ones) or `best`.
         """
         self.path, self._folder, self._own = path, folder, own or UserObjects()
         self._study: Study | None = None
@@ -580,13 +584,13 @@ class Run:
 
     @classmethod
     def from_path(cls, path: str | Path) -> Run:
-        """Opens a run directory; `fedray.load` takes the Python objects of a run that was started with some.
+        """Opens a run directory; for a run that was started with Python objects use `fedray.load`.
 
         Args:
-            path: the directory, the `out` of a run.
+            path: the run directory, the argument `out` of the run.
 
         Raises:
-            BadInput: this is no run directory.
+            BadInput: `path` is no run directory.
         """
         folder = expand_user_path("path", str(path))
         require_run_directory(folder)
@@ -594,9 +598,10 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The last row of `rounds`: scores and costs of the newest evaluated round.
+        """The scores and costs of the newest evaluated round, from `rounds`.
 
-        With several replicates or folds each number is their mean. A run that is not finished gives what it has.
+        Each number is the mean over replicates and folds. For a run that is not finished this is the newest round so
+        far.
         """
         return average_last_rows(self.rounds)
 
@@ -607,7 +612,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the newest checkpoint; None where the run has none."""
+        """The folder of the newest checkpoint; None if there is no checkpoint."""
         folder = self.path / self._folder
         found = [folder / f"round-{round:06d}" for round in find_checkpoints(folder)]
         return found[-1] if found else None
@@ -617,7 +622,7 @@ class Run:
         """The same run with the models of its best round (`checkpoint.best`) instead of the newest ones.
 
         Raises:
-            FedrayError: the run keeps none.
+            FedrayError: the run keeps no best round.
         """
         if not find_checkpoints(self.path / BEST_FOLDER):
             raise FedrayError(f"{self.path} keeps no best round: start a run with checkpoint.best = accuracy, say")
@@ -625,35 +630,35 @@ class Run:
 
     @property
     def error(self) -> FedrayError | None:
-        """What ended the run; None where it is finished, or still written by another process."""
+        """The error that ended the run; None if the run is finished, or another process still writes it."""
         return read_failure(self.path)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """`summary.json`: final metrics, totals, hashes."""
+        """The content of `summary.json`: final metrics, totals, hashes."""
         if not os.path.lexists(self.path / SUMMARY_FILE):
             raise BadInput(f"{self.path} has no summary.json: the run is not finished, `fedray resume {self.path}`")
         return {key: value for key, value in read_summary(self.path).items() if key != FILES_KEY}
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the columns of `predict(x).probabilities`; empty for a regression."""
+        """The names of the classes, in the order of the columns of `predict(x).probabilities`; empty for regression."""
         study = read_sealed(self.path / "manifest.json").get("study", {})
         return tuple(study["class_names"]) if "class_names" in study else self.study.shards.data.class_names
 
     @property
     def rounds(self) -> pa.Table:
-        """One row per evaluated round, replicate and fold."""
+        """The table of scores and costs: one row per evaluated round, replicate and fold."""
         return tables.read_table(self.path, "rounds")
 
     @property
     def clients(self) -> pa.Table:
-        """One row per job."""
+        """The table of jobs: one row per job."""
         return tables.read_table(self.path, "clients")
 
     @property
     def client_scores(self) -> pa.Table:
-        """One row per evaluated round, replicate, fold and recorded client.
+        """The table of clients' scores: one row per evaluated round, replicate, fold and recorded client.
 
         Raises:
             FedrayError: the scenario has no `evaluate.clients`.
@@ -662,9 +667,10 @@ class Run:
 
     @property
     def drift(self) -> pa.Table:
-        """One row per known client, replicate and fold: how unusual its data look to the final ensemble.
+        """The table of drift scores: how unusual the data of each known client are to the final ensemble.
 
-        `z_knowledge` is the drift score, in standard deviations over the clients; `anomaly` is true beyond 3.
+        There is one row per known client, replicate and fold. `z_knowledge` is the drift score, in standard deviations
+        over the clients; `anomaly` is true if it is above 3.
 
         Raises:
             FedrayError: the run is not finished, has one model, or has more than 2,000 clients.
@@ -676,23 +682,24 @@ class Run:
         """The study, built again from the run's scenario.
 
         Raises:
-            BadInput: the scenario, the data or the code is not what the run began with, or an object is missing.
+            BadInput: the scenario, the data or the code was changed since the run began, or a Python object is missing.
         """
         self._study = self._study or reopen_study(self.path, self._own)
         return self._study
 
     @property
     def progress(self) -> Progress:
-        """The newest checkpoint."""
+        """The state of training in the newest checkpoint."""
         self._require_newest_checkpoint()
         return checkpoint.load_checkpoint(self.path / self._folder)[0]
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
-        """Plain torch state dicts of the trained models, with frozen parameters: replicate, then fold, then model.
+        """The trained models as plain torch state dicts, with frozen parameters: replicate, then fold, then model.
 
-        Where others answer (samples of FedAG and FedBE, an own `Method.answer`), `predict` asks those; their rows are
-        `run.study.method.answer(run.progress.state).state.models`. A stack is one model, with all its parts in it.
+        In some methods `predict` uses other models than the trained ones (samples of FedAG and FedBE, your own
+        `Method.answer`). The parameters of these are `run.study.method.answer(run.progress.state).state.models`. A
+        stack is one model with all its parts.
         """
         return make_state_dicts(self.study, self._read_state())
 
@@ -701,20 +708,20 @@ class Run:
         return load_study_checkpoint(self.path, self.study, self._folder)[0].state
 
     def export(self, out: str | Path | None = None) -> list[Path]:
-        """Writes every trained model, as in `models`, as a plain torch state dict in safetensors.
+        """Writes every trained model (see `models`) as a plain torch state dict in safetensors.
 
-        Torch reads it again without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`. The networks
-        take standardized inputs: `models.json` beside them has the numbers, the classes, and the weights of the models
-        in the answer (`docs/how-to/resume_move_share.md`).
+        Torch loads such a file without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`. The
+        networks take standardized inputs. `models.json` in the same folder has the numbers for this, the classes, and
+        the weights of the models in the prediction (`docs/how-to/resume_move_share.md`).
 
         Args:
-            out: the directory; None means `export` in the run directory.
+            out: the folder for the files; None means `export` in the run directory.
 
         Returns:
             The files, `replicate-R-fold-F-model-K.safetensors`.
 
         Raises:
-            FedrayError: a file cannot be written; what was there before is as it was.
+            FedrayError: a file cannot be written; earlier files are unchanged.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
         return write_models(self.study, self._read_state(), folder)
@@ -723,11 +730,12 @@ class Run:
         """Returns a picture of the report as a Matplotlib figure.
 
         Args:
-            name: `calibration`, `clients` ..., or any score of `rounds`; None: its `accuracy` or `rmse`.
+            name: the name of a picture (`calibration`, `clients` ...), or of a score in `rounds`; None: `accuracy` or
+                `rmse`.
 
         Raises:
-            BadInput: there is no such picture.
-            FedrayError: the run has no numbers for it.
+            BadInput: there is no picture of this name.
+            FedrayError: the run has no numbers for the picture.
         """
         from fedray.report.notebook import draw_plot
         from fedray.report.read import read_run
@@ -749,21 +757,24 @@ class Run:
         *,
         conformal: Mapping[str, Any] | None = None,
     ) -> Prediction:
-        """Answers raw inputs by the ensemble; column c of its probabilities is for the class `class_names[c]`.
+        """Predicts for raw inputs with the ensemble; column c of the probabilities is for the class `class_names[c]`.
 
-        The newest checkpoint answers. It is read once: later calls read it again only when the run has written another.
+        The models are those of the newest checkpoint. It is loaded once; later calls load a checkpoint again only if
+        the run has written a newer one.
 
         Args:
-            x: inputs `[n, *sample]`, as the data were given, or a table: its columns are found by name.
-            client: a known client's name or id, 0 to N - 1: its own weights over the models (Fed-ensemble, equations 3
-                and 4; or its tier's) instead of everybody's, or its own models where it has some (`ditto`).
-            replicate: which replicate answers, from 0.
-            fold: which of the folds that were run answers, from 0.
-            conformal: keys of `predict.conformal` in place of the scenario's, such as `{"alpha": 0.2}`; nothing trains.
+            x: inputs `[n, *sample]`, as the data set stores them, or a table, whose columns are found by name.
+            client: the name or id, 0 to N - 1, of a known client. The prediction then uses the client's own models if
+                there are such (`ditto`), else the weights of the client over the models (Fed-ensemble, equations 3 and
+                4) or of its tier. None: the prediction for new clients.
+            replicate: the number of the replicate that predicts, from 0.
+            fold: the position, among the folds that were run, of the fold that predicts, from 0.
+            conformal: keys of `predict.conformal` to use instead of the scenario's, such as `{"alpha": 0.2}`; this
+                needs no training.
 
         Raises:
             BadInput: an argument does not fit the run.
-            FedrayError: there is no checkpoint, or it is damaged.
+            FedrayError: there is no checkpoint, or the checkpoint is damaged.
         """
         return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold, conformal=conformal)
 
@@ -777,24 +788,24 @@ class Run:
         steps: int = 2000,
         lr: float = 1e-3,
     ) -> Distilled:
-        """One network that learns what the run says of inputs without labels; the run stays as it is.
+        """Trains one network to give the predictions of the run, on inputs without labels; the run does not change.
 
         Args:
             x: inputs `[n, *sample]`, as the data set stores them.
-            model: the network, with the keys of the section `model`; None: that of the scenario.
-            client: a known client, who teaches as in `predict`; None: everybody.
-            replicate: which replicate teaches, from 0.
-            steps: of Adam at a cosine rate, 128 inputs each.
-            lr: its first rate.
+            model: the network, as keys of the section `model`; None: the network of the scenario.
+            client: a known client whose predictions are learned, as in `predict`; None: those for new clients.
+            replicate: the number of the replicate whose predictions are learned, from 0.
+            steps: the number of steps of Adam at a cosine rate, with 128 inputs each.
+            lr: the learning rate at the first step.
 
         Raises:
-            BadInput: the run has no classes, or the network or an argument does not fit it.
+            BadInput: the run has no classes, or the network or an argument does not fit the run.
         """
         answers, world = self.predict(x, client, replicate).mean, replicate * self.study.per_replicate
         return teach_network(self.study, self._own, x, answers, world, model=model, how=Fusion(steps, lr))
 
     def _require_newest_checkpoint(self) -> None:
-        """Refuses to answer for a finished run with an older checkpoint, where the newest one is gone."""
+        """Checks that the newest checkpoint of a finished run is there; an older one must not predict instead."""
         if self._folder != "checkpoints":
             return
         file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)
@@ -804,7 +815,7 @@ class Run:
             raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
 
     def _newest_predictor(self) -> Predictor:
-        """Returns the worker and the models of the newest checkpoint, kept until there is a newer one."""
+        """Returns the predictor with the models of the newest checkpoint, kept until there is a newer one."""
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that goes on removes the older ones

@@ -1,4 +1,4 @@
-"""From a scenario to a finished run directory, on either runtime; what the Python API and the CLI share."""
+"""From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line."""
 
 from __future__ import annotations
 
@@ -65,11 +65,10 @@ from fedray.storage.summary import build_loggers
 from fedray.training.block import count_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where a run trains with `runtime: auto`: in this process, unless a cluster, a GPU or the amount of work asks for
-# Ray.
+# Where a run trains with `runtime: auto`: in this process, unless there is a cluster, a GPU or enough work for Ray.
 #
-# Both runtimes give the same bits, so the choice is one of time alone. Ray takes seconds to start and milliseconds a
-# round.
+# The results of both runtimes are equal bit for bit, so only time matters. Ray takes seconds to start, and milliseconds
+# per round.
 
 FLOPS = 1e10  # floating-point operations a second of small networks on a core (measured 9e9 to 6e10)
 JOB_SECONDS = 5e-5  # of a core for a job besides its arithmetic (measured 28 to 73 us)
@@ -78,11 +77,11 @@ START_SECONDS = 20.0  # of Ray on two cores, with the processes that import torc
 
 
 class RuntimeChoice(NamedTuple):
-    """A runtime, and why it was chosen.
+    """A runtime, and the reason why it was chosen.
 
     Attributes:
         name: `ray` or `inline`.
-        why: The reason in words.
+        why: The reason for the choice, in words.
     """
 
     name: str
@@ -90,12 +89,12 @@ class RuntimeChoice(NamedTuple):
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
-    """Returns the runtime of a scenario: its own, or for `auto` the one that is sooner done.
+    """Returns the runtime of a scenario; for `auto` the faster one.
 
     Args:
         scenario: The scenario.
-        study: The same as plain objects.
-        address: Of a cluster; None: there is none.
+        study: The study of this scenario.
+        address: The address of a Ray cluster; None: there is no cluster.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -126,9 +125,9 @@ def _describe(seconds: float) -> str:
 
 
 def estimate_seconds(study: Study) -> float:
-    """Seconds of one core that the training of a round takes, to within a factor of a few.
+    """Estimates the seconds of one core for the training of a round, to within a factor of a few.
 
-    Of a study that trains one part after another it is the mean over all rounds.
+    For a study that trains one part after another this is the mean over all rounds.
     """
     if study.parts:
         return sum(estimate_seconds(p.study) * (p.ends - p.begins) for p in study.parts) / max(1, study.rounds)
@@ -141,16 +140,16 @@ def estimate_seconds(study: Study) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From a scenario to a finished run directory, on either runtime; what the Python API and the CLI share.
+# From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The learning rate of each world, chosen inside the training part: `local.lr_grid`.
+# The learning rate of each world, chosen on training samples alone: `local.lr_grid`.
 #
-# Before the run every (replicate, fold) trains with each candidate, all of them side by side as further worlds of one
-# training. `data.hold_out` of every client's rows is withheld from it (a fifth, where the scenario withholds none),
-# and each world takes the candidate of lowest held-out nll. Where known clients answer with models or weights of
-# their own, it is the mean nll of these answers, each on its client's withheld rows (of a regression, of their RMSE).
-# The test rows are never read. The run then trains on what the scenario says.
+# Before the run every (replicate, fold) trains with each candidate; all of them train together as further worlds of one
+# training. The share `data.hold_out` of every client's samples is withheld (a fifth, if the scenario withholds none).
+# Each world takes the candidate with the lowest nll on the withheld samples. If known clients predict with models or
+# weights of their own, the nll of each client on its own withheld samples is averaged (for a regression the RMSE). Test
+# samples are never used. The run itself then trains on the samples that the scenario sets.
 
 HELD_OUT_SHARE = 0.2  # of every client's rows, where the scenario withholds none
 SCORE = "hold_out_nll"
@@ -160,15 +159,15 @@ Train = Callable[[Scenario, Path, UserObjects, Callable[[Snapshot], None], Measu
 
 
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
-    """`own` with the learning rate of each world, which `learning_rates.json` of the run directory keeps.
+    """Returns `own` with the learning rate of each world, which is kept in `learning_rates.json` of the run directory.
 
-    If training diverges in some world, the largest candidate is dropped, until no world diverges.
+    While training diverges in some world, the largest candidate is dropped.
 
     Args:
-        scenario: the scenario, whose `local.lr_grid` are the candidates.
+        scenario: the scenario; its key `local.lr_grid` holds the candidates.
         out: the run directory.
         own: the user's Python objects.
-        train: runs a scenario in this process (`fedray.experiments.run.run_inline`).
+        train: the function that runs a scenario in this process (`fedray.experiments.run.run_inline`).
 
     Raises:
         FedrayError: training diverges with every candidate.
@@ -187,7 +186,7 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
 def _score_candidates(
     scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train
 ) -> tuple[str, Scores]:
-    """A held-out score and its value for every candidate that trains, the smallest first, by (replicate, fold)."""
+    """Returns, by (replicate, fold), the held-out score of each candidate that trains, the smallest candidate first."""
     trial, own = drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):
         candidates = folder / f"smallest_{number}"
@@ -213,7 +212,7 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """Returns what the candidates train: the scenario in one process, without some rows, scored once, at its end."""
+    """Returns the scenario for the candidates: in one process, with samples withheld, evaluated once, at the end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local = replace(scenario.local, lr_grid=[])
@@ -221,7 +220,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """A function that gives the usual scores without those of the test set, and the nll of clients' own answers."""
+    """Returns a function that computes the usual scores without the test set, and the nll of clients' own predictions."""
     usual = make_evaluator(study, runtime, test=False)
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -235,7 +234,7 @@ def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progres
 
 
 def _measure_own_loss(predictor: Predictor, world: int) -> float:
-    """Returns the mean over the known clients of the nll of their own answers, each on the client's withheld rows."""
+    """Returns the nll of the known clients' own predictions on their withheld samples, averaged over the clients."""
     study, losses = predictor.study, []
     x, y = study.split("hold_out", world)
     for client in range(min(study.clients.number, EVALUATED_CLIENTS)):
@@ -246,11 +245,11 @@ def _measure_own_loss(predictor: Predictor, world: int) -> float:
 
 
 def choose_best(scores: list[float], grid: list[float]) -> float:
-    """Chooses the candidate of lowest score, the smallest of equal ones; a finite score wins over NaN and infinity.
+    """Returns the candidate with the lowest score, the smallest of equal ones; finite scores win over NaN and infinity.
 
     Args:
-        scores: one for each candidate.
-        grid: the candidates, rising.
+        scores: the score of each candidate.
+        grid: the candidates in rising order.
 
     Example:
         >>> choose_best([0.5, 0.2, float("nan")], [0.01, 0.1, 1.0])
@@ -261,7 +260,7 @@ def choose_best(scores: list[float], grid: list[float]) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From a scenario to a finished run directory, on either runtime; what the Python API and the CLI share.
+# From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line.
 
 log = logging.getLogger("fedray")
 
@@ -277,21 +276,22 @@ def run_scenario(
     resume: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Runs a scenario into a fresh directory, or goes on with a directory, writes the report and returns the summary.
+    """Runs a scenario in a fresh directory, or resumes a run; writes the report and returns the summary.
 
     Args:
-        scenario: what to run.
+        scenario: the scenario to run.
         out: the run directory; it must be empty or missing, unless the run is resumed.
         own: the user's Python objects.
         watch: called with a snapshot after each evaluated round.
-        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
-        wait_for: what the cluster must have before the run begins, by Ray's names.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
+            Ray.
+        wait_for: the resources that the cluster must have before the run begins, by Ray's names.
         resume: whether to go on from the newest checkpoint of `out`.
-        force: whether a run that `out` holds is replaced, once the new one is known to be possible.
+        force: whether an earlier run in `out` is replaced. It is removed only when the new run is known to be possible.
 
     Raises:
-        BadInput: the scenario or the directory cannot be used; a directory that was made for it is removed.
-        FedrayError: the run failed; `fedray resume` continues from its newest checkpoint.
+        BadInput: the scenario or the directory cannot be used; a directory that was made for the run is removed.
+        FedrayError: the run failed; `fedray resume` continues from the newest checkpoint.
     """
     address = find_address(scenario.runtime, address)
     refuse_unused_wait(wait_for, address)
@@ -327,9 +327,9 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: bool
 ) -> tuple[str, Study | None]:
-    """Returns the runtime of a run, and its study for a new run in this process.
+    """Returns the runtime of a run, and for a new run in this process also the study.
 
-    Bad input is found here, before a new run's directory is made.
+    Bad input is found here, before the directory of a new run is made.
     """
     elsewhere = address is not None and scenario.runtime != "inline"
     if elsewhere or (resume and scenario.runtime != "auto"):
@@ -345,7 +345,7 @@ def _choose_runtime(
 
 
 def _draw_report(out: Path) -> None:
-    """Draws the page of a run that is complete."""
+    """Writes the page `report.html` of a complete run."""
     log.info("drawing the report")
     current_ending().advise(f"the run is complete, and `fedray report {quote(str(out))}` draws its page")
     from fedray.report.page import write_report  # matplotlib is slow to import
@@ -366,20 +366,21 @@ def resume_run(
     rounds: int | None,
     report: bool = True,
 ) -> dict[str, Any]:
-    """Continues a run from its newest checkpoint, with the scenario, the data and the code that it began with.
+    """Continues a run from the newest checkpoint, with the scenario, data and code with which the run began.
 
     Args:
         out: the run directory.
         own: the user's Python objects.
         watch: called with a snapshot after each evaluated round.
-        address: of an existing Ray cluster; None starts one on this machine where the scenario runs on Ray.
-        wait_for: what the cluster must have before the run goes on, by Ray's names.
-        rounds: how many there will be in all, where the run is made longer; learning rates chosen by `local.lr_grid`
-            stay.
-        report: whether the page is drawn, where the scenario wants one.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
+            Ray.
+        wait_for: the resources that the cluster must have before the run goes on, by Ray's names.
+        rounds: the total number of rounds, to make the run longer; None: unchanged. Learning rates that `local.lr_grid`
+            chose stay.
+        report: whether the page is written, if the scenario asks for one.
 
     Raises:
-        BadInput: this is no run directory, or the run began with something else.
+        BadInput: `out` is no run directory, or the run began with another scenario, other data or other code.
         FedrayError: the run failed.
     """
     scenario = read_run_scenario(out, own)
@@ -406,13 +407,14 @@ def run_inline(
     """Runs a scenario in this process, in a run directory that exists, and returns the summary.
 
     Args:
-        scenario: what to run.
+        scenario: the scenario to run.
         out: the run directory; the run goes on from its newest checkpoint, if there is one.
         own: the user's Python objects.
         watch: called with a snapshot after each evaluated round.
-        measure: makes the function that scores the models.
-        study: of the scenario, where it is built already; nothing else may use it.
-        actors: client actors that train for this process, which is a trial that has their seats; 0: it trains itself.
+        measure: returns the function that scores the models.
+        study: the study of the scenario, if it is built already; nothing else may use this study.
+        actors: the number of client actors that train for this process, for a trial that has reserved them; 0: this
+            process trains.
     """
     use_one_thread()
     if study is None:
@@ -432,7 +434,7 @@ def run_inline(
 
 @contextmanager
 def _open_inline(scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Returns the runtime of this process alone, which is closed at the end, and facts on it."""
+    """Yields the runtime of this process alone, which is closed at the end, and facts on the runtime."""
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     device = device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32)
     with closing(Inline(study, device)) as runtime:
@@ -458,7 +460,7 @@ def _run_on_ray(
 
 
 def describe_resume(out: Path, modules: Sequence[str], address: str | None) -> str:
-    """Returns how a run goes on that was ended.
+    """Returns the advice on how to continue a run that was ended.
 
     Example:
         >>> describe_resume(Path("runs/my run"), ("mine",), None)

@@ -1,4 +1,4 @@
-"""`fedray table`: every cell of a scenario's table, resumable; the form each published table takes here."""
+"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished cells. Published tables have this form."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ from fedray.storage.directory import watch_place
 from fedray.storage.tables import write_parquet
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The lines that the processes of a table's cells write while they train, shortened for a person.
+# The lines that the processes of cells write while they train, reduced to a few lines for a person.
 
 EVERY = SILENCE - 1  # seconds between two lines of a cell: less than what makes the command say that it still works
 
 
 class CellLines:
-    """The lines of all cells: now and then how far a cell is; a note of a cell is a warning here.
+    """Collects the lines of all cells: prints from time to time how far a cell is, and warns of the notes of cells.
 
-    That a cell still works is not said: the table says so, and a cell's next round would be kept back.
+    Lines that a cell still works are dropped: the table prints such a line itself, and they would delay the next round.
 
     Args:
         say: prints a line.
@@ -81,7 +81,7 @@ class CellLines:
         self._spoke: dict[str, float] = {}
 
     def hear(self, cell: str, line: str) -> None:
-        """The process of a cell has written a line."""
+        """Takes a line that the process of a cell has written."""
         if line.startswith(NOTE):
             warn_user(line.removeprefix(NOTE), FedrayWarning)
         elif line.strip() and not line.startswith(STILL):
@@ -92,12 +92,12 @@ class CellLines:
                 self._say(f"cell {cell}: {line}")
 
     def newest(self, cell: str) -> str:
-        """Returns the last line of a cell that is no note; empty before the first."""
+        """Returns the last line of a cell that is no note; empty before the first line."""
         return self._newest.get(cell, "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The cells of a table: each is a run of its own, trained by a process that ends when the process of the table does.
+# The training of cells: each is a run of its own in a child process, which ends when the process of the table does.
 
 log = logging.getLogger("fedray")
 DONE = "summary.json"
@@ -106,14 +106,14 @@ DONE = "summary.json"
 def train_cells(
     cells: Sequence[NamedCell], folder: Path, jobs: int, options: dict[str, list[str]], say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Trains the cells that are not finished yet, and returns the reason of each one that failed, by its name.
+    """Trains the unfinished cells; returns, by name, the reason for each cell that failed.
 
     Args:
-        cells: in the order in which they begin.
-        folder: holds a run directory for each cell, under the cell's name.
-        jobs: how many train at the same time.
-        options: of the command line, for each cell.
-        say: called with a line about each cell that ends, and now and then about how far a cell is.
+        cells: the cells, in the order in which they begin.
+        folder: the folder that holds the run directory of each cell, under the name of the cell.
+        jobs: the number of cells that train at the same time.
+        options: returns the options of the command line for a cell.
+        say: the function that prints a line: for each cell that ends, and from time to time on the progress of a cell.
 
     Raises:
         FedrayError: the folder cannot be written, or another process trains one of its cells.
@@ -129,7 +129,7 @@ def train_cells(
     lines = CellLines(say)
 
     def train_cell(cell: NamedCell) -> str | None:
-        """Runs or resumes one cell; None where it comes to its end or had done so before, else the reason."""
+        """Runs or resumes one cell; returns None if the cell is finished, else the reason for the failure."""
         place = folder / cell.name
         busy = FedrayError(f"another `fedray table` trains {place}: let it finish, or stop it")
         with hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # its process holds it too
@@ -169,7 +169,7 @@ def train_cells(
     pool = ThreadPoolExecutor(at_once)
 
     def stop() -> None:
-        """Lets no further cell begin, and ends those that train."""
+        """Ends the cells that train, and prevents further cells from beginning."""
         pool.shutdown(wait=False, cancel_futures=True)
         stop_children(list(children))
 
@@ -186,17 +186,18 @@ def train_cells(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What must be known of the scores of a table before they are compared.
+# Notes that a reader needs before comparing the scores of a table.
 
 CellRows = Mapping[tuple[str, str], Mapping[str, Any]]  # (cell, score) -> row
 PERSONAL = ("personal_accuracy", "personal_rmse")  # of the clients' own answers
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """Returns the score of the clients' own answers, if clients of a cell use them and all cells have it.
+    """Returns the score of the clients' own predictions, if clients of a cell use these and all cells have the score.
 
     Args:
-        rows: of the table; `apart` says of a cell that its clients use answers of their own.
+        rows: the rows of the table, by cell and metric; `apart` is true if the clients of the cell use predictions of
+            their own.
 
     Example:
         >>> rows = {("a", name): {"mean": 0.9, "apart": True} for name in ("accuracy", "personal_accuracy")}
@@ -212,7 +213,7 @@ def find_first_score(rows: CellRows) -> list[str]:
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """The score of the clients' own answers, the cells whose clients use those, and the cells that lack it."""
+    """Returns the score of the clients' own predictions, the cells whose clients use these, and cells without the score."""
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
     return name, apart, [cell for cell in dict.fromkeys(cell for cell, _ in rows) if (cell, name) not in rows]
@@ -222,7 +223,7 @@ def list_table_notes(rows: CellRows) -> list[str]:
     """Returns the lines below a table.
 
     Args:
-        rows: as in `find_first_score`; `chosen` is a line where the test rows chose the round in which a cell ended.
+        rows: as in `find_first_score`; `chosen` is a line if test samples chose the round in which the cell ended.
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
     name, apart, lacking = _find_personal(rows)
@@ -234,11 +235,11 @@ def list_table_notes(rows: CellRows) -> list[str]:
 
 
 def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
-    """Returns a score of a cell as text, with a mark where the test rows chose the round in which the cell ended.
+    """Returns a score of a cell as text, with a mark if test samples chose the round in which the cell ended.
 
     Args:
-        text: the score; an empty one has no mark.
-        row: of the score; `chosen` says that it was chosen so.
+        text: the score as text; an empty text gets no mark.
+        row: the row of the score; `chosen` is set if test samples chose the round.
 
     Example:
         >>> mark_row("0.9", {"chosen": "a line"}), mark_row("0.9", {})
@@ -265,13 +266,13 @@ SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a c
 
 
 class TableView(NamedTuple):
-    """What of a table is shown.
+    """The part of a table that is shown.
 
     Attributes:
-        metrics: the columns in their order.
+        metrics: the metrics of the columns, in order.
         published: the metrics that have published values.
-        rows: by cell and metric.
-        errors: the reason of each cell that failed, by its name.
+        rows: the rows of the table, by cell and metric.
+        errors: the reason for each cell that failed, by the name of the cell.
     """
 
     metrics: list[str]
@@ -281,13 +282,12 @@ class TableView(NamedTuple):
 
 
 def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
-    """Published metrics, and further ones in the order of their importance; or those that are asked for.
+    """Returns the metrics to show: the requested ones, or published metrics and then others by importance.
 
     Args:
-        rows: one for each metric of each cell, as `table.parquet` has them, and one with the `error` of each cell that
-            failed.
-        wanted: names of metrics, or patterns such as `conformal_*`, in the order of the columns; none, or none that
-            fits: chosen here.
+        rows: the rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
+        wanted: the requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If there
+            are none, or none fits, this function chooses.
     """
     errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
     found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
@@ -302,14 +302,14 @@ def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
 
 
 def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
-    """Refuses, before anything trains, a word that is no pattern and no score of fedray or of the cells.
+    """Refuses, before anything trains, a requested metric that is no pattern and no score of fedray or of the cells.
 
     Args:
-        wanted: names of metrics, or patterns.
-        cells: of the table; where one has metrics of the user's own, these have any names.
+        wanted: the requested metrics, as names or patterns.
+        cells: the cells of the table; if one has the user's own metrics, any name is accepted.
 
     Raises:
-        BadInput: names the word.
+        BadInput: a metric is unknown; the message names it.
     """
     if any(cell.scenario.evaluate.metrics for cell in cells):
         return
@@ -322,11 +322,11 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
 
 
 def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    r"""Returns the table as Markdown: one line for each cell, and a metric's published values beside those found.
+    r"""Returns the table as Markdown: one line per cell, with published values beside those found.
 
     Args:
         rows: as in `choose_metrics`.
-        names: of the cells, in their order.
+        names: the names of the cells, in order.
         wanted: as in `choose_metrics`.
 
     Example:
@@ -356,11 +356,11 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
 
 
 def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    """Returns the table as a LaTeX `tabular` in the style of booktabs, with the cells of the Markdown.
+    """Returns the table as a LaTeX `tabular` in the style of booktabs, with the content of the Markdown table.
 
     Args:
         rows: as in `choose_metrics`.
-        names: of the cells, in their order.
+        names: the names of the cells, in order.
         wanted: as in `choose_metrics`.
     """
     import pandas as pd  # slow to import
@@ -372,7 +372,7 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
 
 
 def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[list[str], list[list[str]], list[str]]:
-    """The head of a table, its lines, one a cell, and the notes below it; arguments as in `format_markdown`."""
+    """Returns head, lines (one per cell) and notes of a table; arguments as in `format_markdown`."""
     view = choose_metrics(rows, wanted)
     head = ["cell", *(c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m]))]
     head += ["rounds", "up MB, each", "down MB, each"]
@@ -400,7 +400,7 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
 
 
 def list_published(rows: Rows) -> Table:
-    """Header and rows: every published value beside the mean that was found.
+    """Returns header and rows of a table with every published value beside the mean that was found.
 
     Args:
         rows: as in `choose_metrics`.
@@ -426,15 +426,15 @@ def list_published(rows: Rows) -> Table:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `fedray table`: every cell of a scenario's table, resumable; the form each published table takes here.
+# `fedray table`: runs every cell of a scenario's table, and resumes unfinished cells. Published tables have this form.
 
 
 class TableResult(NamedTuple):
-    """A table, and what is missing in it.
+    """The text of a table, and the cells that failed.
 
     Attributes:
-        text: Markdown.
-        failed: the reason of each cell that failed, in one line, by its name.
+        text: the table as Markdown.
+        failed: the reason for each cell that failed, in one line, by the name of the cell.
     """
 
     text: str
@@ -453,25 +453,27 @@ def run_table(
     modules: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda _line: None,
 ) -> TableResult:
-    """Runs the cells that are not finished yet and returns the table; a cell that fails is marked in it.
+    """Runs the unfinished cells and returns the table, in which cells that failed are marked.
 
     Args:
-        scenario: the scenario, whose `table` lists the cells.
-        out: holds `cells/NAME` (a run directory each), `table.md`, `table.tex`, `table.parquet`, and, unless the
-            scenario says `report: false`, `report.html`, which compares the cells.
-        only: names of cells, or patterns such as `dirichlet_*`: the others are not trained, and those of them that are
-            finished stay in the table.
-        metrics: names of scores, or patterns, that `table.md` and `table.tex` show, in this order; none: those with
+        scenario: the scenario; its key `table` lists the cells.
+        out: the folder for the run directories `cells/NAME` and the files `table.md`, `table.tex` and `table.parquet`.
+            Unless the scenario has `report: false`, `report.html` compares the cells.
+        only: the cells to train, as names or patterns such as `dirichlet_*`. Other cells are not trained; those that
+            are finished already stay in the table.
+        metrics: the scores in `table.md` and `table.tex`, as names or patterns, in this order. Without any: scores with
             published values, and the most important others.
-        jobs: cells at a time, each in a process of its own.
-        address: of an existing Ray cluster; None starts one on this machine for each cell that runs on Ray.
-        wait_for: what the cluster must have before a cell begins, by Ray's names.
-        modules: names of your modules, which each cell's process imports first.
-        say: called with a line about each cell that is finished, and now and then about how far a cell is.
+        jobs: the number of cells that train at the same time, each in a process of its own.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine for each cell that runs
+            on Ray.
+        wait_for: the resources that the cluster must have before a cell begins, by Ray's names.
+        modules: the names of your modules, which the process of each cell imports first.
+        say: the function that prints a line: for each cell that is finished, and from time to time on the progress of a
+            cell.
 
     Raises:
-        BadInput: the scenario has no table, a word of `only` fits none of its cells or one of `metrics` none of their
-            scores, or `out` holds cells of another scenario, of other data or of other code.
+        BadInput: the scenario has no table, an entry of `only` fits no cell, an entry of `metrics` fits no score, or
+            `out` holds cells of another scenario, of other data or of other code.
     """
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
@@ -508,7 +510,7 @@ def run_table(
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
-    """Returns the cells whose names fit one of the patterns, in their order; without patterns all of them.
+    """Returns the cells whose names fit one of the patterns, in order; without patterns all cells.
 
     Raises:
         BadInput: a pattern fits no cell.
@@ -530,7 +532,7 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 
 
 def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
-    """`report.html` of the table: its finished cells compared, and the published values beside those found."""
+    """Writes `report.html` of the table: a comparison of the finished cells, and published values beside those found."""
     from fedray.report.page import write_report  # matplotlib is slow to import
 
     log.info("drawing the report")
@@ -541,13 +543,13 @@ def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
 
 
 def _check_cell(cell: NamedCell, folder: Path) -> None:
-    """Refuses a cell that was trained with another scenario, with other data, or with other code of the user's.
+    """Refuses a cell that was trained with another scenario, other data, or another version of the user's code.
 
-    Keys that change no result may differ: a table that began in one process goes on on a cluster. What a finished cell
-    has saved and logged stays as it is, so that those keys may not.
+    Keys that change no result may differ: a table that began in one process may go on on a cluster. But a finished cell
+    keeps what it saved and logged, so keys for saving and logging may not differ there.
 
     Raises:
-        BadInput: names what was changed.
+        BadInput: something was changed; the message names it.
     """
     given = folder / "scenario.yaml"
     if not given.is_file():
@@ -566,7 +568,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 
 
 def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bool) -> str:
-    """Lists the keys of a cell that decide its content and were changed since it was trained, with both values."""
+    """Lists the keys that decide the content of a cell and were changed since its training, with both values."""
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
     keys = [key for key in keys if not is_free(key) or (finished and key.startswith(("checkpoint.", "loggers")))]
@@ -585,7 +587,7 @@ def _list_options(
 
 
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
-    """One row a metric of a finished cell."""
+    """Returns the rows of a finished cell, one per metric."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
     chosen = " ".join(tell_choices(summary, cell.name)) if is_chosen(summary) else ""
     names = list(dict.fromkeys([*summary["metrics"], *cell.published]))

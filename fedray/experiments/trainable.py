@@ -1,4 +1,4 @@
-"""A scenario as a trainable of Ray Tune, for those whose searches live there; `fedray tune` is the way without it."""
+"""A scenario as a trainable of Ray Tune, for users of Ray Tune; `fedray tune` searches without Ray Tune."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from fedray.simulation.study import Runtime, Study
 from fedray.storage import directory
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial that spans several client actors: its own process is the coordinator, in the seats that Ray has given to it.
+# A trial with several client actors: the process of the trial coordinates them, within the resources from Ray.
 
 
 def refuse_other_seats(scenario: Scenario) -> None:
     """Refuses tiers whose actors need more than the CPU that is reserved for each actor of a trial.
 
     Args:
-        scenario: That of a trial.
+        scenario: The scenario of a trial.
 
     Raises:
-        BadInput: Names the first such tier, and the keys to drop.
+        BadInput: There is such a tier; the message names the first one and the keys to drop.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -55,14 +55,15 @@ def refuse_other_seats(scenario: Scenario) -> None:
 def open_actors(
     scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str
 ) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Returns the runtime of a trial on its actors, which is closed at the end, and facts on it for the manifest.
+    """Yields the runtime of a trial on its actors, which is closed at the end, and facts for the manifest.
 
     Args:
-        scenario: That of the trial.
+        scenario: The scenario of the trial.
         own: The user's Python objects.
-        study: What is trained.
-        actors: How many actors it spans; as many bundles are the last ones of the placement group of this process.
-        name: What Ray's tools call the trial.
+        study: The study that is trained.
+        actors: The number of actors of the trial. They use the same number of bundles, the last ones in the placement
+            group of this process.
+        name: The name of the trial in the tools of Ray.
     """
     from fedray.runtime.ray.cluster import find_group, plan_trial
     from fedray.runtime.ray.runtime import RayRuntime
@@ -74,9 +75,8 @@ def open_actors(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial is a run whose scores are those of the held-out rows, never of the test set. It reports every evaluated
-# round with its run directory as the checkpoint, so that a scheduler may end it, pause it, or let another trial go on
-# from it.
+# A trial is a run that is scored on held-out samples, never on the test set. It reports every evaluated round, with its
+# run directory as the checkpoint. So a scheduler may end or pause the trial, or continue another trial from it.
 
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
 LARGE_ACTORS = 1000  # of one trial
@@ -84,22 +84,22 @@ Read = Callable[[Mapping[str, Any]], Scenario]  # the keys of a trial -> its sce
 
 
 class Reports(Protocol):
-    """Where a trial reports to, and goes on from: `fedray.runtime.ray.tasks`, or a test's own."""
+    """The interface through which a trial reports and resumes: `fedray.runtime.ray.tasks`, or an object of a test."""
 
     def report(self, metrics: Mapping[str, float], folder: Path | None) -> None:
-        """Takes the metrics of a round, and the run directory where it is whole."""
+        """Reports the metrics of a round, and the run directory if it is complete."""
 
     def go_on(self, out: Path, scenario_text: str) -> bool:
-        """Makes the run directory from the one that the trial goes on from; False where it begins."""
+        """Makes the run directory from the checkpoint from which the trial goes on; returns False if the trial begins anew."""
 
 
 class Trial(NamedTuple):
-    """What all trials share.
+    """The settings that all trials share.
 
     Attributes:
-        read: Makes the scenario of a trial from its keys.
+        read: The function that makes the scenario of a trial from its keys.
         own: The user's Python objects.
-        actors: Client actors that each trial spans; 0: it trains in its own process.
+        actors: The number of client actors of each trial; 0: a trial trains in its own process.
     """
 
     read: Read
@@ -108,13 +108,13 @@ class Trial(NamedTuple):
 
 
 def make_trainable(trial: Trial) -> Any:
-    """Returns a function of Ray Tune that trains a scenario, for `ray.tune.Tuner`.
+    """Returns a trainable function for `ray.tune.Tuner`, which trains a scenario.
 
     Args:
-        trial: What all trials share.
+        trial: The settings that all trials share.
 
     Raises:
-        BadInput: The scenario cannot be searched.
+        BadInput: Ray Tune cannot search over the scenario.
     """
     if not 0 <= trial.actors <= LARGE_ACTORS:
         raise BadInput(f"actors = {trial.actors}: give a number from 0 to {LARGE_ACTORS:,}")
@@ -131,11 +131,11 @@ def make_trainable(trial: Trial) -> Any:
 
 
 def check_searchable(scenario: Scenario, actors: int) -> None:
-    """Refuses what Ray Tune cannot choose by, or cannot give.
+    """Refuses a scenario that Ray Tune cannot choose by, or whose resources it cannot give.
 
     Args:
-        scenario: That of a trial.
-        actors: Actors that it spans.
+        scenario: The scenario of a trial.
+        actors: The number of actors of the trial.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -157,9 +157,9 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Reports) -> None
     """Trains one trial, from its beginning or from a checkpoint, and reports every evaluated round.
 
     Args:
-        trial: What all trials share.
-        config: Its keys, nested or with dots.
-        reports: Where it reports to.
+        trial: The settings that all trials share.
+        config: The keys of the trial, nested or dotted.
+        reports: The interface to which the trial reports.
     """
     prepare_process()
     use_one_thread()
@@ -178,7 +178,7 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Reports) -> None
 
 
 def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
-    """Runs a trial in its directory."""
+    """Runs a trial in its run directory."""
     pending: list[dict[str, float]] = []
     newest = -1
 
@@ -204,7 +204,7 @@ def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
 
 @contextmanager
 def _open_runtime(trial: Trial, scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Returns the runtime of a trial, which is closed at the end, and facts on it."""
+    """Yields the runtime of a trial, which is closed at the end, and facts on the runtime."""
     if trial.actors:
         with open_actors(scenario, trial.own, study, trial.actors, name="trial") as opened:
             yield opened

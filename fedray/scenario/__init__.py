@@ -1,7 +1,7 @@
-"""What a user writes: strict YAML that becomes frozen dataclasses.
+"""The scenarios that users write: strict YAML that becomes frozen dataclasses.
 
-Public are `read_scenario`, `read_cells` and `to_plain`: a file, text or dict becomes a `Scenario`, its table the
-scenarios of its cells, and a scenario plain values with every default filled in.
+Public are three functions. `read_scenario` makes a `Scenario` from a file, a text or a dict. `read_cells` returns the
+scenarios of the cells of a table. `to_plain` returns a scenario as plain values with all defaults.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ __all__ = ["read_cells", "read_scenario", "to_plain"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the reader when it is first asked for."""
+    """Imports the module of a public function when it is first used."""
     if name in __all__:
         from fedray.scenario import loader
 

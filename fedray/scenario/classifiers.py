@@ -1,4 +1,4 @@
-"""Classifiers of scikit-learn, with options by its own names: bases of stacking that are no networks, and learners."""
+"""Classifiers of scikit-learn, with its option names: bases of stacking that are no networks, and learners."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Check]]] = {  # name -> text, 
 
 
 def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Reads a base that names a classifier, or almost, and checks its options; None for any other base.
+    """Returns the checked section of a base that names a classifier, or nearly so; None for any other base.
 
     Example:
         >>> read_classifier("method.bases[1]", {"name": "sklearn/random_forest", "n_estimators": 10})

@@ -1,4 +1,4 @@
-"""The keys that say who there is and who trains what: tiers of devices, clients, participation, schedule."""
+"""The keys of a scenario for the population and for who trains what: tiers, clients, participation, schedule, graph."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 
 @dataclass(frozen=True)
 class TierKeys:
-    """A class of devices.
+    """A tier: a class of devices with the same resources.
 
     Attributes:
-        share: the tier's share of the clients that are in no tier with a `number`. A tier with neither key gets the
-            clients that are left.
-        number: number of clients in the tier.
-        models_per_round: how many models a client trains in a round that it takes part in, or `all`.
-        num_cpus: CPUs that an actor of the tier reserves; None: one, or the largest share with which all actors fit.
-        num_gpus: GPUs that an actor reserves: 0, 1/n or 1.
-        resources: custom resources of Ray that an actor reserves.
-        seconds_per_step: virtual seconds of an optimizer step.
-        seconds_per_sample: virtual seconds of each sample in a step.
-        spread: standard deviation of the logarithm of a client's slowness (lognormal).
-        uplink: bandwidth of a client's uploads, bytes/s.
-        downlink: bandwidth of a client's downloads, bytes/s.
-        latency: virtual seconds that a transfer takes beside its bytes.
-        side_by_side: whether a client trains its models of a round at the same time.
-        width: the share of the channels of every hidden layer, or of the blocks (DepthFL), that a client trains.
+        share: the share of this tier in the clients that belong to no tier with a `number`. A tier without `share` and
+            `number` gets the remaining clients.
+        number: the number of clients in the tier.
+        models_per_round: the number of models that a participating client trains in a round, or `all`.
+        num_cpus: the CPUs that each actor of the tier reserves. None: one, or the largest share with which all actors
+            fit on the machine.
+        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1.
+        resources: the custom resources of Ray that each actor of the tier reserves.
+        seconds_per_step: the virtual seconds that an optimizer step takes.
+        seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
+        spread: the standard deviation of the logarithm of the factor by which a client is slower (lognormal).
+        uplink: the bandwidth of a client for uploads, in bytes/s.
+        downlink: the bandwidth of a client for downloads, in bytes/s.
+        latency: the virtual seconds that each transfer takes in addition to the time for its bytes.
+        side_by_side: whether a client with several models in a round trains them at the same time.
+        width: the share of the network that a client trains: of the channels of every hidden layer, or of the blocks
+            (DepthFL).
     """
 
     share: float | None = key(None, maybe(real("[0, 1]")))
@@ -71,19 +73,19 @@ class ClientKeys:
     """The population, and how clients are packed into actors.
 
     Attributes:
-        number: number of clients, N; default: what the tiers add up to, else as many as the data or a natural partition
-            have, else the method's own (100; 10 of fedag and random_walk, 5 of stacking, say).
-        per_actor: how many clients an actor hosts, or `auto`.
-        actors: how many actors the run has, or `auto`.
+        number: the number of clients, N. Default: the sum over the tiers; else the number of clients in the data or in
+            a natural partition; else the default of the method (100, but 10 for `fedag` and 5 for `stacking`, say).
+        per_actor: the number of clients that an actor hosts, or `auto`.
+        actors: the number of actors of the run, or `auto`.
         trace: path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
-        profile: a population of devices with published figures, drawn for each client: `phones`
-            (`docs/how-to/traces.md`).
-        availability: when clients can be asked: `always`, or `diurnal` (each for half of every day).
-        device: where tiers with GPUs compute: `auto`: on these GPUs; `cpu`: GPUs are reserved and not used, to try out
-            on any machine how actors share them.
-        tf32: whether matrix products and convolutions on GPUs round their inputs to 10 bits (TF32): deep networks train
-            two to four times as fast, and to other numbers.
-        tiers: the classes of devices by name.
+        profile: name of a population of devices with published speeds, from which the device of each client is drawn:
+            `phones` (`docs/how-to/traces.md`).
+        availability: when a client can take part: `always`, or `diurnal` (each client for half of every day).
+        device: where tiers with GPUs compute. `auto`: on the GPUs; `cpu`: on CPUs. With `cpu` GPUs are reserved and not
+            used, to try out on any machine how actors share GPUs.
+        tf32: whether matrix products and convolutions on GPUs round their inputs to 10 bits (TF32). Deep networks then
+            train two to four times as fast, and the resulting numbers differ.
+        tiers: the tiers of devices, by name.
     """
 
     number: int | None = key(None, maybe(whole(1, 10**9)))
@@ -103,8 +105,8 @@ class SelectionKeys:
 
     Attributes:
         name: name of the selection (`fedray list selections`).
-        object: what fedray writes in place of the name where a Python function chooses.
-        options: the selection's own options (candidates, exploration, ...).
+        object: the name of the Python function that chooses in place of `name`, written by fedray.
+        options: the options of the selection itself (candidates, exploration, ...).
     """
 
     name: str = key("uniform", text)
@@ -114,26 +116,29 @@ class SelectionKeys:
 
 @dataclass(frozen=True)
 class ParticipationKeys:
-    """Who takes part in a round.
+    """Which clients take part in a round.
 
     Attributes:
-        selection: how the participants are chosen.
-        per_round: how many clients take part.
-        fraction: the share of the clients that takes part; instead of `per_round`; default: 1, unless that is set.
-        overcommit: how many times as many clients are invited as the round waits for; later ones are not used.
-        dropout: probability that a participant drops out and sends nothing.
-        deadline: virtual seconds after which the round waits for no client.
-        mode: `sync`: the server waits for its participants, round by round; `semi`: it steps every `tick` seconds with
-            what has arrived; `buffered`: when a model has `goal` uploads (FedBuff); `async`: at every arrival
-            (FedAsync).
-        concurrency: how many clients train at the same time without rounds; None: all.
-        goal: uploads of a model that make the server step.
-        tick: virtual seconds between two steps of the server.
-        alpha: weight of an arrival that is mixed into its model.
-        staleness: what an upload weighs whose model took tau steps since it started: `constant`: 1; `polynomial`:
-            `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
-        staleness_a: how fast the weight falls: a in its formula.
-        staleness_b: up to which staleness the weight is 1: b in its formula, in server steps.
+        selection: the section that says how the participants of a round are chosen.
+        per_round: the number of clients that take part in a round.
+        fraction: the share of the clients that take part in a round, instead of `per_round`; default: 1.
+        overcommit: the number of invited clients, as a multiple of the number that the round waits for. Uploads of
+            later clients are not used.
+        dropout: the probability that a participant drops out of a round and sends nothing.
+        deadline: the virtual seconds after which a round waits for no further client.
+        mode: when the server makes a step. `sync`: in each round, after its participants; `semi`: every `tick` seconds,
+            with the uploads that have arrived; `buffered`: when a model has `goal` uploads (FedBuff); `async`: at every
+            arrival of an upload (FedAsync).
+        concurrency: in the modes without rounds: the number of clients that train at the same time; None: all.
+        goal: in the mode `buffered`: the number of uploads of a model after which the server makes a step.
+        tick: in the mode `semi`: the virtual seconds between two steps of the server.
+        alpha: in the mode `async`: the weight with which an arriving upload is mixed into the server's model.
+        staleness: the formula for the weight of an upload with staleness tau, the server steps of its model since the
+            upload started. `constant`: 1; `polynomial`: `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) +
+            1)`.
+        staleness_a: a in the formula of `staleness`: how fast the weight of an upload falls.
+        staleness_b: b in the formula of `hinge`: the staleness, in server steps, up to which an upload keeps the weight
+            1.
     """
 
     selection: SelectionKeys = section(SelectionKeys)
@@ -154,15 +159,15 @@ class ParticipationKeys:
 
 @dataclass(frozen=True)
 class ScheduleKeys:
-    """Who trains what.
+    """Which client trains which model.
 
     Attributes:
-        kind: kind of schedule: which rule assigns models to participants (`fedray list schedules`).
-        object: what fedray writes where a Python function assigns the models; `kind` is then not read.
-        rows: what a row of the permutation is, which meets every model once in K rounds: `client` (default with full
-            participation), `slot` (a place among the participants, who are drawn uniformly; default otherwise), or
-            `stratum` (a place filled by one of a fixed set of clients, as in SHEFL). With `client` and partial
-            participation a client meets the models of the rounds it takes part in.
+        kind: name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
+        object: the name of the Python function that assigns the models, written by fedray; `kind` then has no effect.
+        rows: what a row of the permutation stands for; each row trains every model once in K rounds. `client`: a client
+            (default with full participation); `slot`: a position among the participants, who are drawn uniformly
+            (default otherwise); `stratum`: a position that is filled from a fixed set of clients, as in SHEFL. With
+            `client` and partial participation a client trains only the models of the rounds in which it takes part.
     """
 
     kind: str = key("permutation", text)
@@ -171,7 +176,7 @@ class ScheduleKeys:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The client selections and schedules as scenarios know them: text and options.
+# The client selections and schedules that a scenario may name: text and options.
 
 SELECTION_SPECS: Mapping[str, NameSpec] = {
     "uniform": NameSpec("every client of a tier with the same odds, without replacement"),
@@ -206,19 +211,20 @@ _SMALL_WORLD = Needs("graph.kind", ("watts_strogatz",))
 
 @dataclass(frozen=True)
 class GraphKeys:
-    """Where models walk when there is no server.
+    """The graph of clients over which models walk when there is no server.
 
     Attributes:
-        kind: kind of the graph.
-        transition: which neighbor is next: uniform, lazy, metropolis.
-        probability: probability of an edge (erdos_renyi; default: 2 log(N) / N), or that an edge is rewired
-            (watts_strogatz; default: 0.1).
-        neighbours: neighbors of each node before rewiring (watts_strogatz).
-        edges: file of a graph of your own, CSV or Parquet: the columns `node` and `neighbour`, a row for each edge.
-        node_failure: probability that a node is out of order in a step.
-        edge_failure: probability that an edge is cut in a step.
-        failures: file of a table of failures, CSV or Parquet: the columns `first` and `last` (steps, from 0), `node`,
-            and `neighbour` where only the edge to it is cut.
+        kind: the kind of graph.
+        transition: the rule by which a model moves to a neighbor: `uniform`, `lazy` or `metropolis`.
+        probability: for `erdos_renyi`: the probability of an edge (default: 2 log(N) / N); for `watts_strogatz`: the
+            probability that an edge is rewired (default: 0.1).
+        neighbours: for `watts_strogatz`: the number of neighbors of each node before rewiring.
+        edges: for `edges`: path of a CSV or Parquet file with your own graph: the columns `node` and `neighbour`, and a
+            row for each edge.
+        node_failure: the probability that a node is out of order in a step.
+        edge_failure: the probability that an edge is cut in a step.
+        failures: path of a CSV or Parquet file with a table of failures: the columns `first` and `last` (steps, from
+            0), `node`, and `neighbour` if only the edge from the node to this neighbor is cut.
     """
 
     kind: str = key("ring", one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))

@@ -1,4 +1,4 @@
-"""The data sets and partitions as scenarios know them: text and options.
+"""The data sets and partitions that a scenario may name: text and options.
 
 Example:
     >>> sorted(set(PARTITION_SPECS["dirichlet"].options) - CLIENT_KINDS.keys())
@@ -27,20 +27,21 @@ from fedray.core.options import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The data sets as scenarios know them: text, options, and where their clients come from.
+# The data sets that a scenario may name: text, options, and where the clients of each come from.
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """A data set, as scenarios know it.
+    """What scenarios need to know of a data set.
 
     Attributes:
         text: one line for `fedray list`.
-        options: its own keys in the section `data`.
-        natural: whether its rows belong to clients already, so that the default partition is `natural`.
-        clients: N by default where the data set makes as many clients as it is asked for; None: it does not.
-        task: classification or regression; empty: its files or its options say it.
-        toy: whether its clients are also an option of the data set, which then follows `clients.number`.
+        options: the keys in the section `data` that only this data set has.
+        natural: whether the samples belong to clients already. The default partition is then `natural`.
+        clients: the default number of clients, N, if the data set generates as many clients as a scenario requests;
+            None: the data set generates none.
+        task: `classification` or `regression`; empty: the files or the options of the data set decide.
+        toy: whether the data set has an option `clients`, which then follows `clients.number`.
     """
 
     text: str
@@ -168,12 +169,12 @@ DATA_SPECS: dict[str, DataSpec] = {
 
 
 def data_spec_of(name: object) -> DataSpec:
-    """Returns the specification of a data set; a user's own has no options here."""
+    """Returns the specification of a data set; for a user's own data set it has no options."""
     return DATA_SPECS.get(name, DataSpec("your own")) if isinstance(name, str) else DataSpec("your own")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The partitions as scenarios know them: text and options; which rows they deal is in `fedray.data.partition`.
+# The partitions that a scenario may name: text and options. The code that deals samples is in `fedray.data.partition`.
 
 CLIENT_KINDS: OptionSpecs = {  # what makes clients differ beside the rows they hold; every partition has these options
     "flipped": Option(None, real("[0, 1]")),
@@ -190,7 +191,7 @@ _ALPHA = real("[0.0001, 1e9)")  # below, all rows of a class are one client's an
 
 @means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
 def _sizes(value: object) -> object:
-    """Returns the name of a law of sizes, or exact sizes."""
+    """Checks the sizes of clients: the name of a law of sizes, or a list of exact sizes."""
     if isinstance(value, str):
         return one_of("equal", "lognormal", "power_law", "exponential")(value)
     return list_of(whole(1, 10**9), 10**6)(value)

@@ -1,6 +1,6 @@
-"""Which keys of a scenario decide what a run trains, and what became of them since it began.
+"""Which keys of a scenario decide the results of a run, and which of them changed since the run began.
 
-A run directory keeps these keys with their values in `identity.json`, so that an edited `scenario.yaml` is noticed.
+A run directory keeps these keys with their values in `identity.json`. So an edited `scenario.yaml` is noticed.
 
 Example:
     >>> began = list_result_keys({"seed": 0, "runtime": "ray", "local": {"lr": 0.1}})
@@ -23,10 +23,10 @@ from fedray.scenario.nested import flatten
 FREE_SECTIONS = ("runtime", "report", "loggers", "checkpoint", "table", "published")
 FREE_KEYS = ("data.root", "clients.per_actor", "clients.actors", "clients.device")
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
-# What may change when a run goes on: what a client's failure does, and the rounds, which have a word of their own.
+# Keys that may change when a run goes on: the effect of a client's failure, and the rounds, which are checked apart.
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
-# Keys that are younger than runs and sweeps that go on -> the value that says what was done before there was the key.
-# Where they have it they are left out, so that no identity and no hash of a training moves.
+# Keys that are younger than some runs and sweeps that go on -> the value that stands for the behavior before the key
+# existed. A key with this value is left out, so that identities and hashes of trainings do not change.
 VALUES_OF_BEFORE: dict[str, Any] = {"clients.tf32": False, "local.augment": [], "data.standardize": True}
 IDENTITY_FILE = "identity.json"  # in a run directory
 RECORDED = "identity"  # key of the manifest: whether the run has such a file
@@ -35,12 +35,12 @@ UNSET = "not set"
 
 
 class ChangedKey(NamedTuple):
-    """A key whose value is not the one the run began with.
+    """A key that has another value than when the run began.
 
     Attributes:
-        key: dotted.
-        old: the value the run began with, as text.
-        new: the value it has now, as text.
+        key: the dotted key.
+        old: the value with which the run began, as text.
+        new: the value of the key now, as text.
     """
 
     key: str
@@ -59,7 +59,7 @@ def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Those of the keys that decide results which may not change when a run goes on, with their values as text.
+    """Returns the dotted keys that may not change when a run goes on, with their values as text.
 
     Args:
         tree: plain values, as `scenario.yaml` holds them.
@@ -69,11 +69,11 @@ def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
 
 
 def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> ChangedKey | None:
-    """Finds the first key that decides results and has changed since the run began; None if there is none.
+    """Returns the first key that decides results and has changed since the run began; None if no key has.
 
     Args:
-        began: what `list_result_keys` gave then.
-        tree: the scenario's plain values now.
+        began: the result of `list_result_keys` when the run began.
+        tree: the plain values of the scenario now.
     """
     now = list_result_keys(tree)
     for key in [*began, *(key for key in now if key not in began)]:
@@ -89,11 +89,11 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
 
     Args:
         where: the run directory, for the message.
-        began: what its `identity.json` holds; empty for runs that were written before there was one.
-        tree: the plain values of its `scenario.yaml`.
+        began: the keys in `identity.json` of the run; empty for runs that are older than this file.
+        tree: the plain values of `scenario.yaml` of the run.
 
     Raises:
-        BadInput: names the key, its old and its new value.
+        BadInput: a key was changed; the message names the key, the old and the new value.
     """
     if began.get("format", FORMAT) != FORMAT:
         raise BadInput(
@@ -117,29 +117,29 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
 
 
 def refuse_lost_identity(out: Path, manifest: Mapping[str, Any], remedy: str) -> None:
-    """Refuses a run directory without `identity.json` whose manifest says that it had one.
+    """Refuses a run directory that lacks `identity.json` although its manifest names this file.
 
     Args:
         out: the run directory.
-        manifest: what its `manifest.json` holds; empty where there is none.
-        remedy: what the message advises.
+        manifest: the content of `manifest.json`; empty if there is no such file.
+        remedy: the advice at the end of the message.
 
     Raises:
-        Damaged: the file is lost.
+        Damaged: `identity.json` is lost.
     """
     if manifest.get(RECORDED):
         raise Damaged(f"{out / IDENTITY_FILE} is missing, so nobody knows what the run began with", remedy)
 
 
 def is_free(key: str) -> bool:
-    """Whether a key, dotted, changes no result."""
+    """Returns whether a dotted key changes no result."""
     parts = key.split(".")
     is_tier = parts[:2] == ["clients", "tiers"] and len(parts) > 3 and parts[3] in FREE_TIER_KEYS
     return parts[0] in FREE_SECTIONS or key in FREE_KEYS or is_tier
 
 
 def _text(value: Any) -> str:
-    """Writes a plain value as text in which 1, 1.0 and '1.0' are the same, whatever wrote and read it."""
+    """Returns a plain value as text; 1, 1.0 and '1.0' give the same text, whichever program wrote the value."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_text(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list | tuple):

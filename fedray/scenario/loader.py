@@ -36,7 +36,7 @@ GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that say b
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
-    """The given keys with the method's defaults and those that follow from other keys; wrong types are left alone.
+    """Adds the defaults of the method, and defaults that follow from other keys; values of wrong types stay.
 
     Example:
         >>> with_defaults({"method": {"name": "stacking"}})["clients"]
@@ -78,7 +78,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
 
 
 def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
-    """Sets the learning rate of the server, and equal weights where its rule does not know others."""
+    """Sets the default learning rate of the server, and equal weights if the rule of the server allows no others."""
     server = _part(out, "server")
     equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
     if equal and "weighting" not in given:
@@ -94,14 +94,14 @@ def _part(tree: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...]) -> None:
-    """Sets a key of a section that has neither it nor one of `unless`; a section of a wrong type is left alone."""
+    """Sets a key of a section, unless the section has this key, has a key of `unless`, or is no mapping."""
     old = tree.get(section, {})
     if isinstance(old, Mapping) and value is not None and all(old.get(k) is None for k in (key, *unless)):
         tree[section] = {**old, key: value}
 
 
 def _number(tree: Mapping[str, Any], method: object) -> int | None:
-    """N when nobody says it: what the tiers add up to, what a natural partition will give (None), or a default."""
+    """Returns the default N: the sum over the tiers, None if a natural partition gives N, or the method's default."""
     tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
     counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
     if tiers and len(counted) == len(tiers):
@@ -118,9 +118,9 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a method's defaults, its tiers fitted to those that are given.
+    """Returns the defaults of a method, with its tiers fitted to the tiers that a user gives.
 
-    Tiers of other names replace the default ones; a given share or number takes the place of all default shares.
+    Given tiers with other names replace the default tiers. A given share or number replaces all default shares.
     """
     tiers = _part(defaults, "clients", "tiers")
     if not tiers or not given:
@@ -147,11 +147,11 @@ _OUTER = ("local", *(path[0] for path in names.NAMED if len(path) > 1))  # what 
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """Spells out every section that is one word or one number.
+    """Spells out every section that a user wrote as one word or one number.
 
     Args:
         tree: plain values, nested or with dotted keys.
-        path: where they stand.
+        path: the path of keys to `tree` in the scenario.
 
     Example:
         >>> spell_sections({"method": "fedavg", "data": {"partition": "iid"}, "clients": 50})
@@ -172,9 +172,9 @@ def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario is read in four steps: plain values (YAML, bounded), the file with its overrides, the defaults of the
-# method and those that follow from other keys, and the checks: every key, then keys against each other. Whatever is
-# wrong raises `core.BadInput` with one line: key, value, remedy.
+# A scenario is loaded in four steps. The first makes plain values of bounded size from YAML. The second merges the
+# overrides into the file. The third adds the defaults of the method, and defaults that follow from other keys. The
+# fourth checks every key, then keys against each other. Any error is a `core.BadInput` of one line: key, value, remedy.
 
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
@@ -186,7 +186,7 @@ _MOST_CELLS = 1000
 
 
 class NamedCell(NamedTuple):
-    """A cell of a table, ready to run."""
+    """A cell of a table with its scenario, ready to run."""
 
     name: str
     scenario: Scenario
@@ -200,18 +200,19 @@ def read_scenario(
     explicit: bool = True,
     own: Collection[str] = (),
 ) -> Scenario:
-    """Returns the scenario of a file, of YAML text (has a line break or `: `) or of a dict.
+    """Returns the scenario of a file, of a dict, or of YAML text (which has a line break or `: `).
 
     Args:
-        source: path of a YAML file, name of one that comes with fedray, YAML text, or nested dicts.
-        overrides: `key.path=value` strings, values as in YAML, or a mapping of dotted or nested keys.
-            None (or nothing behind `=`) removes a key, so that its default returns.
-        explicit: whether keys that cannot act are refused, or named in a `ScenarioWarning` where an override or a cell
-            made them so. A resolved scenario, which holds every key, is read without these checks.
-        own: which of data, model and method are Python objects, which take the place of what the scenario names.
+        source: path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts.
+        overrides: `key.path=value` strings with values as in YAML, or a mapping of dotted or nested keys. The value
+            None (or nothing after `=`) removes a key; its default then applies.
+        explicit: whether keys that cannot act are refused. If an override or a cell makes a key unable to act, a
+            `ScenarioWarning` names the key instead. A resolved scenario holds every key and is not checked so.
+        own: those of `data`, `model` and `method` for which Python objects are used instead of the names in the
+            scenario.
 
     Raises:
-        BadInput: one line with the key, its value and the remedy.
+        BadInput: the scenario has an error; the message is one line with the key, its value and the remedy.
 
     Example:
         >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
@@ -229,7 +230,7 @@ def read_scenario(
     if len(outer.table) > _MOST_CELLS:
         raise BadInput(f"table has {len(outer.table)} cells: give {_MOST_CELLS} at most, or split the file")
     cells = [_read_cell(cell, given) for cell in outer.table]
-    # a cell has its overrides as what differs from the resolved base, which is what a dump can carry
+    # the overrides of a cell are its differences from the resolved base: a dump can hold these
     changed = [flatten(find_changes(to_plain(base), to_plain(place.scenario))) for place in cells]
     table = [replace(cell, overrides=keys) for cell, keys in zip(outer.table, changed, strict=True)]
     for i, cell in enumerate(table):
@@ -242,12 +243,12 @@ def read_scenario(
 
 
 def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides) -> bool:
-    """Whether a scenario or its overrides, as `read_scenario` takes them, say how rows are dealt to clients."""
+    """Returns whether a scenario or its overrides, both as in `read_scenario`, set the partition of the data."""
     return any(key.startswith("data.partition") for key in flatten(merge_keys(_tree(source), _overrides(overrides))))
 
 
 def read_cells(scenario: Scenario) -> list[NamedCell]:
-    """The cells of the table, each a scenario without a table; a scenario without a table is one cell, `base`."""
+    """Returns the cells of the table, each a scenario without a table; one cell, `base`, if there is no table."""
     base = {key: value for key, value in to_plain(scenario).items() if key not in _TABLE}
     if not scenario.table:
         return [NamedCell("base", scenario, scenario.published)]
@@ -262,7 +263,7 @@ def read_cells(scenario: Scenario) -> list[NamedCell]:
 
 
 def to_plain(scenario: Scenario) -> dict[str, Any]:
-    """Plain values, every default filled in, keys in the order of the contract; keys that are not set are absent."""
+    """Returns a scenario as plain values with all defaults, in the order of the fields, without keys that are None."""
     out: dict[str, Any] = _plain(scenario)
     for path, kind in names.NAMED.items():
         if kind.alone and "object" in (section := _find_section(out, path)):  # no name says what a Python object is
@@ -277,19 +278,19 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
 
 
 def dump_scenario(scenario: Scenario) -> str:
-    """YAML text; `read(dump(s)) == s`."""
+    """Returns a scenario as YAML text; `read_scenario` of this text gives an equal scenario."""
     return yaml_text.write_yaml(to_plain(scenario))
 
 
 def refuse_scenario(where: str, tree: Any) -> None:
-    """Refuses the keys of a scenario where those of a sweep are wanted.
+    """Refuses the keys of a scenario in a place where the keys of a sweep are required.
 
     Args:
         where: the file, for the message.
-        tree: its keys.
+        tree: the keys of the file.
 
     Raises:
-        BadInput: they are a scenario's.
+        BadInput: the keys are those of a scenario.
     """
     keys = tree.keys() if isinstance(tree, Mapping) else set()
     if keys & set(section_fields("")) and not keys & {"scenario", "space"}:
@@ -308,7 +309,7 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
 
 
 def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
-    """Folds the options of a section that has a name; a section that is no mapping stays as it is."""
+    """Folds the options of a section with a name into `options`; a section that is no mapping stays as it is."""
     if path:
         inner = tree.get(path[0])
         return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
@@ -317,7 +318,7 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 
 
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
-    """Judges what a user set; a file that is a resolved scenario says nothing about that."""
+    """Checks that the keys which a user set can act; skips a file that is a resolved scenario."""
     before: list[Scenario | None] = []
 
     def alone() -> Scenario | None:
@@ -339,21 +340,21 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 
 
 def renames_method(file: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    """Whether what is set on top of a file gives it another method."""
+    """Returns whether changes to a file give it another method."""
     return is_renamed(_find_section(file, ("method",)), _find_section(changes, ("method",)), ("method",))
 
 
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
-    """Returns what a file keeps for another method than its own, in one line; empty where it keeps nothing.
+    """Returns, in one line, which keys of a file stay when its method is replaced; an empty text if none do.
 
-    Named are keys that are not defaults of the other method. Of a file that a person wrote they are those that its
-    method sets by itself; others may be meant for every method.
+    The line names keys that differ from the defaults of the other method. If a person wrote the file, it names only
+    keys that the first method sets by default: the rest may be meant for every method.
 
     Args:
-        file: its keys.
-        changes: what is set on top, with the other method.
-        scenario: what both resolve to.
-        whole: whether nobody has chosen the keys of the file: a resolved scenario.
+        file: the keys of the file.
+        changes: the keys that are set in addition, with the other method.
+        scenario: the resolved scenario of file and changes.
+        whole: whether the file is a resolved scenario, whose keys nobody has chosen.
     """
     if not renames_method(file, changes):
         return ""
@@ -382,7 +383,7 @@ def _without_table(tree: Mapping[str, Any]) -> Tree:
 
 
 def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
-    """Returns a cell: what it sets, and the scenario it makes."""
+    """Returns a cell: the keys that it sets, and the resulting scenario."""
     try:
         own = expand(spell_sections(cell.overrides))
         if set(own) & set(_TABLE):
@@ -394,7 +395,7 @@ def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
 
 
 def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the keys with the name of each Python object, for messages."""
+    """Returns the keys with the name of each Python object in its place, for messages."""
     alone = [path[0] for path, kind in names.NAMED.items() if len(path) == 1 and kind.alone]
     sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}
     named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
@@ -428,7 +429,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
 
 
 def _drop_gone(tree: Tree) -> Tree:
-    """Drops a key that earlier resolved scenarios have, if it says nothing: no quantile reads it."""
+    """Drops a key of earlier resolved scenarios that has no effect, because no quantile uses it."""
     predict = tree.get("predict")
     keys = predict.get("conformal") if isinstance(predict, Mapping) else None
     if isinstance(keys, Mapping) and keys.get("relative_error") == 0.01 and keys.get("quantile") in ("exact", "qq"):
@@ -455,7 +456,7 @@ def _overrides(overrides: Overrides) -> Tree:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dicts, options beside their name."""
+    """Returns dataclasses as dicts, with options beside the name."""
     if is_dataclass(value):
         out: dict[str, Any] = {}
         for f in fields(value):
@@ -473,22 +474,22 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario as the keys that make it, for files that people go on with: what a method sets by itself is not in them.
+# A scenario as few keys, for files that people edit: without the keys that a method sets by default.
 #
-# So another method gets its own defaults in such a file, where a resolved scenario keeps those of the first.
+# If such a file gets another method, the defaults of that method apply. A resolved scenario keeps those of the first.
 
 _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sections that stay, and their names
 
 
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
-    """Drops the keys of a scenario that are the defaults of its method; the tree reads as the same scenario.
+    """Returns the keys of a scenario without the defaults of its method; they resolve to the same scenario.
 
-    Keys that cannot act are left out too.
+    Keys that cannot act are dropped too.
 
     Args:
-        scenario: resolved, without a table.
-        given: keys that a user has set, of which only those are left out that the method sets to the same value; None,
-            or a resolved scenario: nobody knows, and all defaults are left out.
+        scenario: a resolved scenario without a table.
+        given: the keys that a user has set. Of these only keys that the method sets to the same value are dropped.
+            None, or a resolved scenario: these keys are unknown, and all defaults are dropped.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -512,7 +513,7 @@ def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) ->
 
 
 def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """All sections and keys, a section before its keys."""
+    """Lists the paths of all sections and keys, a section before its keys."""
     for key, value in tree.items():
         here = (*path, key)
         if here[0] not in _NAMED_KEYS or (len(here) > 1 and here[1:] != ("name",)):
@@ -522,7 +523,7 @@ def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath
 
 
 def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[KeyPath]:
-    """Lists keys that a method sets outside of its section, and the sections with no other keys."""
+    """Lists keys outside of the section `method` that a method sets, and sections that have only such keys."""
     shared = [key for key in flatten(tree) if key in flatten(defaults) and not key.startswith("method.")]
     sections = {key.rpartition(".")[0] for key in shared} | {key.split(".")[0] for key in shared} | {"clients.tiers"}
     whole = [one for one in sections if one and all(k in shared for k in flatten(tree) if k.startswith(f"{one}."))]
@@ -530,7 +531,7 @@ def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[K
 
 
 def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
-    """Returns the tree without a section or a key; the same where it has none."""
+    """Returns the tree without a section or a key; an equal tree if the section or key is absent."""
     out = dict(tree)
     if path[0] in out and len(path) == 1:
         del out[path[0]]

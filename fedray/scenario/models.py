@@ -1,4 +1,4 @@
-"""The networks as scenarios know them: text and options."""
+"""The networks that a scenario may name: text and options."""
 
 from __future__ import annotations
 

@@ -14,32 +14,32 @@ from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
 from fedray.scenario.models import MODEL_SPECS
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What scenarios know of a method by its name: fedray's, and those that users register.
+# What scenarios need to know of a method: of fedray's methods, and of those that users register.
 
 UNKNOWN = MethodSpec("your own", splits=True, slices=METHOD_SPECS["heterofl"].slices)
 OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say more than their function
 
 
 def method_spec_of(name: object) -> MethodSpec:
-    """Returns the specification of a method; a user's own method, or no method at all, has the general defaults."""
+    """Returns the specification of a method; for a user's own method, or None, it holds the general defaults."""
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
 
 def trains_one_model(name: object) -> bool:
-    """Whether a method trains one model where a scenario does not say how many."""
+    """Returns whether a method trains one model if a scenario does not set the number of models."""
     return bool(method_spec_of(name).defaults.get("method", {}).get("models") == 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a name stands for in code is decided in `fedray.assembly`.
+# Which code a name stands for is decided in `fedray.assembly`.
 
 
 class Origin(NamedTuple):
-    """Where a name of a user's own was registered.
+    """The module and file in which a user registered a name.
 
     Attributes:
         module: the name of the module; `__main__` for a script or a notebook.
-        file: what messages call its file: relative to the working directory, or its name alone.
+        file: the file of the module, as messages name it: relative to the working directory, or the file name alone.
     """
 
     module: str
@@ -50,23 +50,23 @@ Spec = MethodSpec | DataSpec | NameSpec
 
 
 class Kind(NamedTuple):
-    """A kind of things that scenarios name, and that users may write: all that fedray knows of it stands in its row.
+    """A kind of things that scenarios name and users may write, such as methods or metrics.
 
     Attributes:
-        word: what `fedray.register` calls it.
-        key: where a scenario names one.
-        specs: those of fedray, by name.
-        text: what messages call one.
-        subject: how a sentence about a user's own begins.
-        arguments: what a user's function is called with.
-        wants: what to give; the arguments stand in its braces.
-        default: the name where a scenario gives none, of kinds whose options stand beside the name; empty: no options
-            stand there.
-        kept: the keys of its section that stay where the name changes.
-        alone: whether an object has no name beside it in a scenario.
-        argument: what `fedray.run` calls it; empty: the word.
-        part: of `identity.json`; `training` is what several kinds have in common.
-        listed: what `fedray list` calls all of them.
+        word: the word for the kind in `fedray.register`.
+        key: the dotted key in which a scenario names a thing of the kind.
+        specs: the specifications of fedray's own things of the kind, by name.
+        text: the word for a thing of the kind in messages.
+        subject: the beginning of a sentence about a user's own thing of the kind.
+        arguments: the arguments with which a user's function is called.
+        wants: what a user has to give, as text; `{}` stands for the arguments.
+        default: the name if a scenario gives none, for kinds whose options stand beside the name; empty for other
+            kinds.
+        kept: the keys of the section that keep their values when the name changes.
+        alone: whether a Python object takes the place of the name in a scenario.
+        argument: the argument of `fedray.run` for the kind; empty: the same as `word`.
+        part: the part of `identity.json` that the kind belongs to; several kinds share the part `training`.
+        listed: the word for all things of the kind in `fedray list`.
     """
 
     word: str
@@ -85,17 +85,17 @@ class Kind(NamedTuple):
 
     @property
     def given(self) -> str:
-        """What `fedray.run` calls it."""
+        """Returns the argument of `fedray.run` through which a user passes a thing of this kind."""
         return self.argument or self.word
 
     @property
     def section(self) -> str:
-        """The section of its key."""
+        """Returns the section of `key`."""
         return self.key.rpartition(".")[0]
 
     @property
     def object_key(self) -> str:
-        """Where a run directory says what a Python object was called."""
+        """Returns the dotted key under which a run directory holds the name of a Python object of this kind."""
         return f"own.{self.given}" if self.part == "training" else f"{self.section}.object"
 
 
@@ -177,7 +177,7 @@ NAMED: Mapping[tuple[str, ...], Kind] = {  # sections that have a name, and its 
 
 
 class _Own(NamedTuple):
-    """What is known of a name of a user's own: a line, options with their defaults, where it is from, and the thing."""
+    """A name that a user added: a line of text, options with their defaults, the origin, and the thing itself."""
 
     text: str
     options: Mapping[str, Any] | None
@@ -191,13 +191,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{
 
 
 def known_names(kind: str) -> dict[str, str]:
-    """Every name of a kind with its description, in the order to list them."""
+    """Returns every name of a kind with its description, in the order of lists."""
     own = {name: one.text for (other, name), one in _OWN.items() if other == kind}
     return {**{name: spec.text for name, spec in KINDS[kind].specs.items()}, **own}
 
 
 def is_known(kind: str, name: str) -> bool:
-    """Whether a scenario may use the name.
+    """Returns whether a scenario may use a name of a kind.
 
     Example:
         >>> is_known("data", "uci/energy"), is_known("data", "uci/../energy"), is_known("method", "fedavgg")
@@ -209,17 +209,17 @@ def is_known(kind: str, name: str) -> bool:
 
 
 def is_own(kind: str, name: str) -> bool:
-    """Whether the name was added by `allow_name`."""
+    """Returns whether a name of a kind was added by `allow_name`."""
     return (kind, name) in _OWN
 
 
 def find_thing(kind: str, name: str) -> Any:
-    """Returns what a user registered under a name; None if the name is not a user's."""
+    """Returns the thing that a user registered under a name; None if the name is not a user's."""
     return _OWN[kind, name].thing if (kind, name) in _OWN else None
 
 
 def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
-    """Returns the options of an own name with their defaults; None if it declares none and takes any.
+    """Returns the options of a user's own name with their defaults; None if none are declared and any are allowed.
 
     Example:
         >>> allow_name("method", "noisy", options={"sigma": 0.05})
@@ -230,12 +230,12 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Lists the options of an own name whose default is None: without them a scenario has no value."""
+    """Lists the options of a user's own name that have the default None: a scenario has to set them."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
 def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Kinds and names of the user's loss, optimizer and augmentations in a section `local`, whose options stand there.
+    """Lists kind and name of the user's own loss, optimizer and augmentations in a section `local`.
 
     Example:
         >>> allow_name("augmentation", "blur", options={"radius": 2})
@@ -252,7 +252,7 @@ def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """One or several things as a list; nothing is an empty one.
+    """Returns one or several things as a list; an empty list for None.
 
     Example:
         >>> as_list(None), as_list("crop"), as_list(("crop", "flip"))
@@ -262,7 +262,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def list_origins() -> dict[tuple[str, str], Origin]:
-    """Returns where each name of a user's own was registered."""
+    """Returns the origin of each name that a user registered."""
     return {key: one.origin for key, one in _OWN.items() if one.origin is not None}
 
 
@@ -275,15 +275,15 @@ def allow_name(
     origin: Origin | None = None,
     thing: Any = None,
 ) -> None:
-    """Lets scenarios use a name of yours.
+    """Allows scenarios to use a name of your own.
 
     Args:
         kind: one of `KINDS`.
-        name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name that fedray has.
+        name: the name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name of fedray.
         text: one line for `fedray list`.
-        options: its options with their defaults; None: any plain values are taken.
-        origin: where it was registered, if that is known.
-        thing: what it stands for.
+        options: the options of the name with their defaults; None: any options with plain values are allowed.
+        origin: the module and file that registered the name, if known.
+        thing: the function or object that the name stands for.
 
     Raises:
         BadInput: the kind, the name or the options cannot be used.

@@ -1,4 +1,4 @@
-"""Arithmetic on nested dicts: make plain, merge, difference, dotted keys."""
+"""Operations on nested dicts: plain copies, merging, differences, dotted keys."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MOST_DEPTH = 12
 
 
 def dotted_key(path: KeyPath) -> str:
-    """`("clients", "tiers")` -> `clients.tiers`; odd keys are quoted, a list entry is `table[0]`."""
+    """Joins a path to a dotted key, such as `clients.tiers`; odd keys are quoted, a list entry is `table[0]`."""
     parts = [p if p.startswith("[") or (p.isprintable() and len(p) <= 60) else quote_value(p) for p in path]
     return ".".join(parts).replace(".[", "[")
 
 
 def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = None) -> Any:
-    """Returns a copy made of dict, list, str, int, float, bool and None only, bounded in size and depth.
+    """Returns a copy that consists of dict, list, str, int, float, bool and None only, with bounded size and depth.
 
     Args:
-        value: anything.
-        path: where it stands.
-        count: how many values were met before.
+        value: any object.
+        path: the path of keys to the value, for messages.
+        count: counts the values that were copied so far.
     """
     count = [0] if count is None else count
     count[0] += 1
@@ -60,15 +60,15 @@ def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = No
 
 
 def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath = ()) -> Tree:
-    """`base` with the keys of `over`, section by section.
+    """Returns `base` with the keys of `over`, merged section by section.
 
-    None removes a key, so that its default returns. Another `name` starts a section with options afresh. Of two keys
-    that exclude each other (epochs and steps, ...) the one of `over` stays.
+    The value None removes a key; its default then applies. If `over` changes the `name` of a section with options, the
+    section starts empty. Of two keys that exclude each other (epochs and steps, ...) the key of `over` stays.
 
     Args:
         base: a tree of keys.
         over: a tree of keys that win.
-        path: where both stand.
+        path: the path of keys to both trees.
 
     Example:
         >>> merge_keys({"local": {"epochs": 3, "lr": 0.1}}, {"local": {"steps": 5}})
@@ -106,12 +106,12 @@ def name_pair(path: KeyPath) -> tuple[str, str]:
 
 
 def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) -> bool:
-    """Whether `over` gives a section with options another name.
+    """Returns whether `over` gives a section with options another name.
 
     Args:
         base: a section.
         over: the keys that win.
-        path: where both stand.
+        path: the path of keys to both.
     """
     if path not in NAMED:
         return False
@@ -120,12 +120,12 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 
 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
-    """Returns what to merge into `base` to get `cell`: changed keys, and None for those that `cell` lacks.
+    """Returns the keys to merge into `base` to get `cell`: changed keys, and None for keys that `cell` lacks.
 
     Args:
         base: a tree of keys.
-        cell: another one.
-        path: where both stand.
+        cell: another tree of keys.
+        path: the path of keys to both trees.
     """
     out: Tree = {key: None for key in base if key not in cell}
     if is_renamed(base, cell, path):
@@ -141,7 +141,7 @@ def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath
 
 
 def expand(overrides: Mapping[str, Any]) -> Tree:
-    """Dotted keys as nested dicts.
+    """Returns dotted keys as nested dicts.
 
     Example:
         >>> expand({"local.lr": 0.1, "local": {"steps": 3}})
@@ -168,7 +168,7 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
 
 
 def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """Nested dicts as dotted keys, the reverse of `expand`; a mapping whose keys hold dots stays whole."""
+    """Returns nested dicts as dotted keys, the reverse of `expand`; a mapping with dots in its keys stays whole."""
     out: Tree = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and not any("." in inner or not inner for inner in value):
@@ -190,7 +190,7 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    """Returns a plain value as it is; of another object its type says enough."""
+    """Returns a plain value as it is, and the type of any other object, for messages."""
     return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)
 
 

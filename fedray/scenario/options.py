@@ -1,4 +1,4 @@
-"""The open parts of a scenario: the options that stand beside a name, folded into `options` and checked.
+"""The options that stand beside a name in a scenario: folded into `options` and checked.
 
 Example:
     >>> fold_options("model", "model", {"name": "mlp", "hidden": 8}, ())
@@ -22,13 +22,13 @@ from fedray.scenario.unknown_keys import explain_unknown_key
 
 
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Returns a flat section as `{fields..., "options": {...}}`, its options checked and their defaults filled in.
+    """Returns a flat section as `{fields..., "options": {...}}`, with checked options and their defaults.
 
     Args:
-        kind: what the section names.
-        path: dotted key of the section.
-        section: has a `name`.
-        fields: the section's keys beside its options.
+        kind: the kind of thing that the section names.
+        path: the dotted key of the section.
+        section: the section, with the key `name`.
+        fields: the keys of the section that are no options.
     """
     name = section["name"]
     is_object = names.KINDS[kind].alone and section.get("object") is not None
@@ -49,7 +49,7 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
 
 
 def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
-    """Returns the line about a name that fedray does not know, with what was probably meant."""
+    """Returns the line of the error for a name that fedray does not know, with the name that was probably meant."""
     if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
         remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
         return f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}"
@@ -61,7 +61,7 @@ def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
 
 
 def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
-    """Returns the options that a name has, and whether it takes others too."""
+    """Returns the options of a name, and whether the name takes further options."""
     spec = names.KINDS[kind].specs.get(name)
     if spec is not None:
         return spec.options, isinstance(spec, NameSpec) and spec.more
@@ -77,7 +77,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
 
     Args:
         section: the section; unknown keys stay where they are, to be refused.
-        fields: its keys beside `options`.
+        fields: the keys of the section that are no options.
 
     Example:
         >>> names.allow_name("loss", "smooth", options={"smoothing": 0.1})
@@ -85,7 +85,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
         {'lr': 0.1, 'loss': 'smooth', 'options': {'smoothing': 0.2}}
 
     Raises:
-        BadInput: an option is unknown or wrong, or two of them have one of the same name.
+        BadInput: an option is unknown or wrong, or two of these things have options of the same name.
     """
     declared: dict[str, Any] = {}
     for kind, name in dict.fromkeys(names.list_own_rules(section)):
@@ -125,7 +125,7 @@ def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> An
 
 
 def _alike(default: Any) -> Check:
-    """Returns the check of an own option: the kind of its default; anything if the default is None or a list."""
+    """Returns the check of a user's own option: the type of the default; any value if the default is None or a list."""
 
     def number(value: Any) -> Any:
         return value if float(real("(-inf, inf)")(value)).is_integer() else float(value)
@@ -136,12 +136,12 @@ def _alike(default: Any) -> Check:
 
 
 def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
-    """Returns a section like `model` in a list of networks, with keys of its own.
+    """Returns one checked section of a list of networks, which is like `model` but has further keys.
 
     Args:
-        path: of the section, such as `method.bases[0]`.
-        section: what a user writes.
-        more: its further keys, and what their values may be.
+        path: the dotted key of the section, such as `method.bases[0]`.
+        section: the section as the user wrote it.
+        more: the further keys, with the options that check their values.
 
     Raises:
         BadInput: a key is wrong; the line names it.
@@ -166,13 +166,14 @@ def describe_method(
     options: Mapping[str, Any] | None = None,
     spec: MethodSpec | None = None,
 ) -> None:
-    """Says what fedray has to know of a user's registered method, beside its name.
+    """Stores what fedray has to know of a user's registered method in addition to its name.
 
     Args:
-        name: of the method.
-        models: how many models it trains where a scenario does not say it; None: as many as any other.
-        options: its own, with their defaults; `networks` among them is a list of sections like `model`, as FedDF's.
-        spec: all of it, in place of these; None: they are all.
+        name: the name of the method.
+        models: the number of models that the method trains by default; None: the general default.
+        options: the options of the method with their defaults. An option `networks` is a list of sections like `model`,
+            as in FedDF.
+        spec: the whole specification, instead of `models` and `options`; None: these two are all.
 
     Raises:
         BadInput: a network is wrong.

@@ -1,4 +1,4 @@
-"""What cannot act, and what contradicts: one table of rows, each a key, where it is so, and why.
+"""The table of keys that cannot act and of values that contradict: each row has keys, a condition and a reason.
 
 Example:
     >>> from fedray.scenario.loader import read_scenario
@@ -29,22 +29,22 @@ from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A row refuses a key that a user set and that nothing would read: `KEY = VALUE cannot act, because WHY: leave it
-# out`. A row with a `value` refuses a value that is wrong however it came: `KEY = VALUE, but WHY: REMEDY`. What a key
-# needs of another one stands where the key is defined (`Needs`), and is one row here.
+# A row refuses a key that a user set and that has no effect: `KEY = VALUE cannot act, because WHY: leave it out`. A row
+# with a `value` refuses a wrong value, set by a user or not: `KEY = VALUE, but WHY: REMEDY`. If a key needs a value of
+# another key, the definition of the key says so (`Needs`); a single row here covers all such keys.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What rows look at.
+# The facts that the conditions of rows are computed from.
 
 
 @dataclass(frozen=True)
 class Case:
-    """A key of a resolved scenario.
+    """A key of a resolved scenario, for which the conditions of rows are computed.
 
     Attributes:
         scenario: the scenario.
-        key: dotted.
-        own: which of data, model and method are Python objects, of which nothing is known here.
+        key: the dotted key.
+        own: those of `data`, `model` and `method` that are Python objects, about which the table knows nothing.
     """
 
     scenario: Scenario
@@ -53,82 +53,82 @@ class Case:
 
     @property
     def value(self) -> Any:
-        """Its value."""
+        """Returns the value of the key."""
         return value_at(self.scenario, self.key)
 
     @property
     def default(self) -> Any:
-        """Its value where no method says otherwise."""
+        """Returns the general default of the key, without the defaults of methods."""
         section, _, last = self.key.rpartition(".")
         found = find_key(section, last)
         return None if found is None else found.default
 
     @property
     def name(self) -> str:
-        """The name of the method."""
+        """Returns the name of the method."""
         return self.scenario.method.name
 
     @property
     def spec(self) -> MethodSpec:
-        """What is known of the method."""
+        """Returns the specification of the method."""
         return method_spec_of(None if "method" in self.own else self.name)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The method's own."""
+        """Returns the options of the method."""
         return self.scenario.method.options
 
     @property
     def tier(self) -> TierKeys:
-        """The tier whose key it is."""
+        """Returns the tier that the key belongs to."""
         return self.scenario.clients.tiers.get(self.key.removeprefix("clients.tiers.").partition(".")[0], TierKeys())
 
     @property
     def tiers(self) -> list[TierKeys]:
-        """All tiers; without tiers one."""
+        """Returns all tiers; a single tier with defaults if the scenario has none."""
         return list(self.scenario.clients.tiers.values()) or [TierKeys()]
 
     @property
     def bases(self) -> int:
-        """The number of a stack's bases that are listed."""
+        """Returns the number of bases that `method.bases` lists."""
         return len(self.options.get("bases", ()))
 
     @property
     def is_full(self) -> bool:
-        """Whether every client takes part in every round."""
+        """Returns whether every client takes part in every round."""
         keys = self.scenario.participation
         return keys.fraction == 1 or (keys.per_round is not None and keys.per_round == self.scenario.clients.number)
 
     @property
     def has_one_model(self) -> bool:
-        """Whether there is one model alone, of a method of fedray's."""
+        """Returns whether one of fedray's methods trains a single model."""
         several = any(base.get("models", 1) > 1 for base in self.options.get("bases", ()))
         return not ("method" in self.own or self.scenario.method.models > 1 or several or self.spec.models == "clients")
 
     @property
     def walks(self) -> bool:
-        """Whether models walk over a graph of clients."""
+        """Returns whether models walk over a graph of clients."""
         return self.scenario.schedule.kind == "walk"
 
     @property
     def has_rounds(self) -> bool:
-        """Whether clients wait for rounds."""
+        """Returns whether training has rounds, in which clients wait for each other."""
         return self.scenario.participation.mode == "sync"
 
     @property
     def selects(self) -> bool:
-        """Whether clients are chosen otherwise than uniformly."""
+        """Returns whether participants are chosen by another rule than uniformly."""
         keys = self.scenario.participation.selection
         return keys.name != "uniform" or keys.object is not None
 
     @property
     def has_gpus(self) -> bool:
-        """Whether a tier has GPUs."""
+        """Returns whether a tier has GPUs."""
         return any(tier.num_gpus for tier in self.tiers)
 
     @property
     def task(self) -> str:
-        """What the data are for: classification or regression; empty where it is not known."""
+        """Returns the task of the data, classification or regression; empty if unknown."""
         name = self.scenario.data.name
         return "" if "data" in self.own else "regression" if name.startswith("uci/") else data_spec_of(name).task or ""
 
@@ -148,7 +148,7 @@ def value_at(scenario: Scenario, key: str) -> Any:
 
 
 def is_stack(scenario: Scenario) -> bool:
-    """Whether a model is made of parts: bases and what joins them, or FedDF's several architectures.
+    """Returns whether a model is made of parts: bases and a rule that joins them, or the architectures of FedDF.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -160,7 +160,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Returns why a method cannot train without rounds, to be read behind its name; empty if it can.
+    """Returns why a method cannot train without rounds, to follow its name in a sentence; empty if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -175,7 +175,7 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Says what the key's own field or option needs, if the scenario lacks it."""
+    """Returns what the field or option of the key needs, if the scenario lacks this value; else an empty text."""
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
     named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
@@ -192,19 +192,20 @@ def _explain_need(c: Case) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The table. Of the rows of a key the first that holds is said.
+# The table. If several rows of a key hold, the message names the first.
 
 
 class Row(NamedTuple):
-    """Where a key cannot act, or where its value is wrong.
+    """A row of the table: keys, and the condition under which they cannot act or their value is wrong.
 
     Attributes:
-        keys: dotted, with spaces between them; `*` is the name of a tier, or at the end everything below.
-        where: whether it is so; what it returns can stand in `why` as `{found}`.
-        why: to be read behind "because" or "but"; `{name}` is the method, `{s}` the scenario, `{o}` the method's
-            options, `{at}` the section of the key and `{tier}` its tier.
-        remedy: what to do about a value that is wrong.
-        value: whether the value is wrong, wherever it comes from; None: it only cannot act.
+        keys: the dotted keys, with spaces between them. `*` stands for the name of a tier, or at the end for all keys
+            of the section.
+        where: returns a true value if the row holds; this value can stand in `why` as `{found}`.
+        why: the reason, which follows "because" or "but". `{name}` stands for the method, `{s}` for the scenario, `{o}`
+            for the options of the method, `{at}` for the section of the key and `{tier}` for its tier.
+        remedy: the advice for a wrong value.
+        value: returns whether the value is wrong, set by a user or not; None: the key only cannot act.
     """
 
     keys: str
@@ -448,16 +449,16 @@ ROWS = (
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loops.
+# The functions that go through the table.
 
 
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """Returns why a key that is set cannot act; empty if it can.
+    """Returns why a key that is set cannot act; an empty text if it can.
 
     Args:
-        key: dotted.
-        scenario: resolved.
-        own: which of data, model and method are Python objects, of which nothing is known here.
+        key: the dotted key.
+        scenario: the resolved scenario.
+        own: those of `data`, `model` and `method` that are Python objects, about which the table knows nothing.
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
@@ -467,10 +468,10 @@ def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
 
 
 def refuse_wrong(scenario: Scenario) -> None:
-    """Refuses the first value that is wrong beside the others.
+    """Refuses the first value that contradicts the other values of a scenario.
 
     Raises:
-        BadInput: key, value, reason and remedy.
+        BadInput: a value is wrong; the message has key, value, reason and remedy.
     """
     for row in ROWS:
         for key in _list_keys(row, scenario) if row.value is not None else ():
@@ -480,11 +481,11 @@ def refuse_wrong(scenario: Scenario) -> None:
 
 
 def is_read(key: str, scenario: Scenario) -> bool:
-    """Whether the method of a scenario reads a key at all, whatever the other keys say; for the reference.
+    """Returns whether the method of a scenario uses a key at all, whatever the other keys are; for the reference.
 
     Args:
-        key: dotted, not an option of the method itself.
-        scenario: names the method.
+        key: the dotted key; not an option of the method itself.
+        scenario: a scenario that names the method.
 
     Example:
         >>> is_read("server.robust", Scenario()), is_read("graph.kind", Scenario())
@@ -495,7 +496,7 @@ def is_read(key: str, scenario: Scenario) -> bool:
 
 
 def _explain(row: Row, c: Case) -> str:
-    """Says why a row holds; empty if it does not."""
+    """Returns why a row holds for a key; an empty text if it does not."""
     found = row.where(c)
     if not found:
         return ""
@@ -505,7 +506,7 @@ def _explain(row: Row, c: Case) -> str:
 
 @lru_cache(4096)
 def _rows_of(key: str) -> tuple[Row, ...]:
-    """Returns the rows of a key, in their order."""
+    """Returns the rows for a key, in the order of the table."""
     return tuple(row for row in ROWS if any(_pattern(one).fullmatch(key) for one in row.keys.split()))
 
 
@@ -515,7 +516,7 @@ def _pattern(keys: str) -> re.Pattern[str]:
 
 
 def _list_keys(row: Row, scenario: Scenario) -> Iterator[str]:
-    """Returns the keys of a row that a scenario has."""
+    """Returns those keys of a row that a scenario has."""
     for key in row.keys.split():
         if key.startswith("clients.tiers.*."):
             yield from (key.replace("*", tier) for tier in scenario.clients.tiers)
@@ -533,10 +534,10 @@ def _show(value: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which of the keys that a user sets cannot act: nothing reads them in this scenario.
+# Which keys that a user sets cannot act in a scenario, because nothing uses them.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Values of keys that say that nothing special is done: they are true, and accepted, also where the key cannot act.
+# Values that ask for nothing special. They are accepted also where the key cannot act.
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name of a tier
     "server.weighting": ("uniform",),
@@ -572,11 +573,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
 
 
 def is_neutral(key: str, value: Any) -> bool:
-    """Whether the value of a key says that nothing special is done.
+    """Returns whether a value is neutral: a value that asks for nothing special.
 
     Args:
-        key: dotted.
-        value: what it is set to.
+        key: the dotted key.
+        value: the value of the key.
 
     Example:
         >>> is_neutral("clients.tiers.weak.width", 1.0), is_neutral("rounds", 1)
@@ -586,7 +587,7 @@ def is_neutral(key: str, value: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which of the keys that are set cannot act, by the rows of `rows.py`.
+# Which of the keys that are set cannot act, by the rows above.
 
 RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
 
@@ -595,9 +596,9 @@ class Idle(NamedTuple):
     """A key that cannot act.
 
     Attributes:
-        key: dotted.
-        value: what it is set to.
-        why: the reason, to be read behind "but".
+        key: the dotted key.
+        value: the value that the user set.
+        why: the reason, which follows "because" in the message.
     """
 
     key: str
@@ -606,12 +607,12 @@ class Idle(NamedTuple):
 
 
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
-    """Returns the keys that are set and cannot act, in their order.
+    """Returns the keys that a user set and that cannot act, in the order of `given`.
 
     Args:
-        given: what the user sets, as a tree.
-        scenario: what it resolves to.
-        own: which of data, model and method are Python objects, of which nothing is known here.
+        given: the keys that the user sets, as a tree.
+        scenario: the resolved scenario of these keys.
+        own: those of `data`, `model` and `method` that are Python objects, about which the table knows nothing.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -628,7 +629,7 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
 
 
 def explain_idle_key(idle: Idle) -> str:
-    """Returns the line that refuses a key: key, value, reason, remedy.
+    """Returns the line of the error that refuses a key: key, value, reason, remedy.
 
     Example:
         >>> explain_idle_key(Idle("server.lr", 0.1, "server.optimizer is none"))
@@ -638,16 +639,16 @@ def explain_idle_key(idle: Idle) -> str:
 
 
 def says_nothing(key: str, value: Any) -> bool:
-    """Whether the value of a key says that nothing is done, which is true wherever it stands."""
+    """Returns whether a value asks for nothing to be done; such a value is accepted everywhere."""
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
         return True
     return (value == 0 and not key.startswith("predict.")) or is_neutral(key, value)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Keys that a user set and that nothing reads: they are refused, or named in a warning where an override made them so.
+# Keys that a user set and that nothing uses. They are refused, or a warning names them if an override made them idle.
 #
-# A resolved scenario holds every key, so none of them says what a user wanted: it is read without these checks.
+# A resolved scenario holds every key, also those that nobody set. It is loaded without these checks.
 
 ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
 _OLD_SECTIONS = ("graph", "predict")  # a resolved scenario of any version has all their keys
@@ -655,13 +656,13 @@ _YOUNGER = {"dropout_at_test"}  # except these
 
 
 class Place(NamedTuple):
-    """A scenario that a file describes: its base, or a cell of its table.
+    """One of the scenarios that a file describes: the base, or a cell of the table.
 
     Attributes:
-        name: of the cell; empty for the base.
-        own: what the cell itself sets.
-        given: all that is set.
-        scenario: what it resolves to.
+        name: name of the cell; empty for the base.
+        own: the keys that the cell itself sets.
+        given: all keys that are set, by the cell or by the base.
+        scenario: the resolved scenario.
     """
 
     name: str
@@ -671,11 +672,11 @@ class Place(NamedTuple):
 
 
 def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
-    """Whether a file is a resolved scenario, also one of an earlier version, in which younger keys are missing.
+    """Returns whether a file is a resolved scenario, also one by an earlier version, which lacks younger keys.
 
     Args:
-        file: its keys as a tree.
-        resolved: what it resolves to, with every key.
+        file: the keys of the file, as a tree.
+        resolved: the resolved scenario of the file, with every key, as a tree.
 
     Example:
         >>> is_dump({"graph": {"kind": "ring"}, "predict": {}}, {"graph": {"kind": "ring", "edges": 3}, "predict": {}})
@@ -690,16 +691,16 @@ def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
 def judge_keys(
     places: list[Place], overrides: Mapping[str, Any], alone: Callable[[], Scenario | None], own: Collection[str]
 ) -> None:
-    """Refuses keys that cannot act, and warns, in one line, of those that an override or a cell made so.
+    """Refuses keys that cannot act; warns in one line of keys that cannot act because of an override or a cell.
 
     Args:
         places: the base and the cells.
-        overrides: what the command line or the caller sets.
-        alone: gives the scenario without the overrides; None if it cannot be read.
-        own: which of data, model and method are Python objects.
+        overrides: the keys that the command line or the caller sets.
+        alone: returns the scenario without the overrides; None if that scenario has an error.
+        own: those of `data`, `model` and `method` that are Python objects.
 
     Raises:
-        BadInput: a key cannot act wherever it stands.
+        BadInput: a key can act in none of the scenarios that set it.
     """
     idle = {place.name: find_idle_keys(place.given, place.scenario, own) for place in places}
     for place in places:
@@ -710,8 +711,8 @@ def judge_keys(
         if all(_holds(idle[place.name], one.key) or one.key not in flatten(place.given) for place in places):
             said_now = one.key in flatten(overrides)
             before = alone() if overrides and not said_now else places[0].scenario
-            # whether a key of the file could not act without the overrides and the Python objects either: the other
-            # keys are not looked at, `before` need not have what overrides are about, such as a tier
+            # could the key of the file act without the overrides and the Python objects? Only this key is checked:
+            # `before` may lack things that overrides are about, such as a tier
             key = expand({one.key: flatten(places[0].given)[one.key]})
             if said_now or (before is not None and _holds(find_idle_keys(key, before), one.key)):
                 raise BadInput(explain_idle_key(one))

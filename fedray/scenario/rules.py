@@ -25,7 +25,7 @@ from fedray.scenario.schema import PartitionKeys, Scenario
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Raises `BadInput` for the first contradiction between keys."""
+    """Checks that no keys contradict each other; raises `BadInput` for the first contradiction."""
     kind = scenario.schedule.kind
     if not names.is_known("schedule", kind):
         known = names.known_names("schedule")
@@ -46,10 +46,10 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
-    """Raises `BadInput` unless either no network names a tier, or each tier is named by exactly one of them.
+    """Checks that either no network names a tier, or each tier is named by exactly one network; else raises `BadInput`.
 
     Args:
-        networks: `method.networks`.
+        networks: the value of `method.networks`.
         tiers: names of the tiers of the scenario.
     """
     named = [str(one.get("tier")) for one in networks]
@@ -61,7 +61,7 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
-    """Returns the scenario as it is built: with pooled data one client holds every row."""
+    """Returns the scenario to build: if the method pools the data, with a single client that holds every sample."""
     if not method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
@@ -79,7 +79,7 @@ def pool_clients(scenario: Scenario) -> Scenario:
 
 
 def check_number(scenario: Scenario, number: int) -> None:
-    """Contradictions that need N, which a natural partition gives only when the data has been read."""
+    """Checks keys against N, which is known only after loading the data if the partition is natural."""
     per_round = scenario.participation.per_round
     if per_round is not None and per_round > number:
         raise BadInput(
@@ -89,11 +89,11 @@ def check_number(scenario: Scenario, number: int) -> None:
 
 
 def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
-    """Returns the tiers with their numbers of clients, which add up to `number`; without tiers one, `client`.
+    """Returns each tier with its number of clients; the numbers add up to N. Without tiers there is one, `client`.
 
     Args:
         scenario: a checked scenario.
-        number: N, `scenario.clients.number` or what a natural partition gives.
+        number: N, from `scenario.clients.number` or from a natural partition.
     """
     check_number(scenario, number)
     tiers = scenario.clients.tiers or {"client": TierKeys()}
@@ -102,7 +102,7 @@ def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
 
 
 def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
-    """Clients per tier: `number` first, then shares of the rest (largest remainder), then open tiers evenly."""
+    """Counts the clients per tier: `number` first, then shares of the rest (largest remainder), then open tiers."""
     fixed = {name: tier.number for name, tier in tiers.items() if tier.number is not None}
     taken = sum(fixed.values())
     if taken > number or (tiers and len(fixed) == len(tiers) and taken < number):
@@ -122,7 +122,7 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
 
 
 def _deal_clients(weights: Mapping[str, float], number: int) -> dict[str, int]:
-    """Clients of each tier in proportion to the weights; of equal remainders that of the larger weight counts first."""
+    """Deals clients to tiers in proportion to weights; among equal remainders the larger weight comes first."""
     total = sum(weights.values())
     if not weights or total <= 0:
         return dict.fromkeys(weights, 0)

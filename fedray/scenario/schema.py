@@ -1,7 +1,7 @@
-"""The keys of a scenario as frozen dataclasses: each field says its kind and its default.
+"""The keys of a scenario as frozen dataclasses: each field declares the kind and the default of one key.
 
-Sections with a `name` carry what belongs to that name in `options`; in YAML those stand beside the name. The
-sections of the clients, of the training and of the graph stand in `clients.py`, `training.py` and `random_walk.py`.
+A section with a `name` holds the options of that name in `options`; in YAML these options stand beside the name. The
+sections of the clients and of the graph are in `clients.py`, and the sections of the training in `training.py`.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class MethodKeys:
 
     Attributes:
         name: name of the method (`fedray list methods`).
-        object: what fedray writes where a Python function composed the method; `name` then gives its defaults.
-        models: K, the number of models.
-        options: the method's own options (mu, alpha, lambda, samples, ...).
+        object: the name of the Python function that composed the method, written by fedray. The defaults are then those
+            of the method `name`.
+        models: the number of models, K.
+        options: the options of the method itself (mu, alpha, lambda, samples, ...).
     """
 
     name: str = key("fed_ensemble", text)
@@ -81,10 +82,11 @@ class PartitionKeys:
     """How samples are dealt to clients.
 
     Attributes:
-        name: name of the partition (`fedray list partitions`); default: `natural` where rows belong to clients already,
-            `file` where a file is named, else `iid`.
-        object: what fedray writes in place of the name where it is a Python function or a Flower partitioner.
-        options: the partition's own options (shards, classes, alpha, column, ...).
+        name: name of the partition (`fedray list partitions`). Default: `natural` where the samples of the data set
+            belong to clients already, `file` where a file is named, else `iid`.
+        object: the name of the Python function or Flower partitioner that deals the samples in place of `name`, written
+            by fedray.
+        options: the options of the partition itself (shards, classes, alpha, column, ...).
     """
 
     name: str = key("iid", text)
@@ -98,14 +100,16 @@ class DataKeys:
 
     Attributes:
         name: name of the data set (`fedray list datasets`).
-        object: what fedray writes in place of the name where the data set is a Python object.
-        root: the folder that holds its files; None: `FEDRAY_DATA`, or a cache folder.
-        fold: which of its folds is run, or `all`.
-        hold_out: share of the training rows that no model is trained on: for sweeps, choices and conformal sets.
-        standardize: whether networks get the inputs standardized by the training rows; `false`: as they are, pictures
-            as numbers from 0 to 255.
+        object: the name of the Python object that is the data set in place of `name`, written by fedray.
+        root: the folder that holds the files of the data set. None: the folder in the variable `FEDRAY_DATA`, or a
+            cache folder.
+        fold: the number of the fold of the data set that is run, from 0, or `all`.
+        hold_out: share of the training samples that no model is trained on. Sweeps, choices and conformal sets use
+            these samples.
+        standardize: whether the inputs of networks are standardized with the statistics of the training samples.
+            `false`: inputs stay as they are, pictures as numbers from 0 to 255.
         partition: how samples are dealt to clients.
-        options: the data set's own options.
+        options: the options of the data set itself.
     """
 
     name: str = key("digits", text)
@@ -124,9 +128,9 @@ class ModelKeys:
 
     Attributes:
         name: name of the network (`fedray list models`).
-        object: what fedray writes in place of the name where a Python function makes the network.
-        objective: what is minimized; `auto`: cross entropy for classes, squared error for real targets.
-        options: the network's own options (hidden, channels, norm, ...).
+        object: the name of the Python function that makes the network in place of `name`, written by fedray.
+        objective: the loss that training minimizes. `auto`: cross entropy for classes, squared error for real targets.
+        options: the options of the network itself (hidden, channels, norm, ...).
     """
 
     name: str = key("mlp", text)
@@ -137,17 +141,19 @@ class ModelKeys:
 
 @dataclass(frozen=True)
 class PredictKeys:
-    """How the ensemble answers.
+    """How the ensemble predicts.
 
     Attributes:
-        average: what is averaged over the models: their probabilities or their logits.
-        gamma: temperature of a known client's weights over the models; infinity: everybody's weights, which are equal
-            unless the method says otherwise.
-        noise: observation noise that is added to a regression's variance: `none`, the clients' mean training residual
-            variance (`residual`), or a variance of 1 in standardized units (`fixed`).
-        conformal: sets of labels, or intervals, that hold the right answer with a given probability.
-        dropout_at_test: whether dropout stays on when the models answer: a reading of the public code of Fed-ensemble,
-            and no part of any paper.
+        average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
+        gamma: temperature of the weights with which a known client averages the models. Infinity: the client has the
+            weights of new clients, which are equal unless the method sets others.
+        noise: variance of the observation noise, which is added to the predicted variance of a regression. `none`: 0;
+            `residual`: the variance of the residuals in training, averaged over the clients; `fixed`: 1 in standardized
+            units.
+        conformal: the section for conformal sets of labels, or intervals, which hold the true value with a given
+            probability.
+        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble can be
+            understood so; no paper describes it.
     """
 
     average: AverageKind = key("probabilities", one_of("probabilities", "logits"))
@@ -162,9 +168,9 @@ class CellKeys:
     """One cell of a table.
 
     Attributes:
-        name: name of the cell, and of the directory of its run.
-        overrides: what the cell changes in the scenario (dotted or nested keys).
-        published: the paper's figures for this cell, by metric.
+        name: name of the cell and of the run directory of the cell.
+        overrides: the keys that the cell changes in the scenario, dotted or nested, with their values.
+        published: the values that the paper reports for this cell, by metric.
     """
 
     name: str = key(REQUIRED, _file_name)
@@ -174,41 +180,43 @@ class CellKeys:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that decides a result, and how to compute it.
+    """All keys of a scenario: those that decide the result, and those that say how it is computed.
 
     Attributes:
-        seed: seed of replicate 0; replicate r has `seed + r`.
-        rounds: rounds of training, T.
-        runtime: where clients are trained: `ray` in the actors of a cluster, `inline` in this process, `auto` (the
-            default) on Ray where there is a cluster, a GPU or enough work, else in this process. The bits are the same.
-        method: which method.
-        data: which data set, dealt to clients how.
-        model: which network.
-        clients: the population.
-        participation: who takes part in a round.
-        schedule: who trains what.
-        local: how a client trains.
-        compress: how uploads are compressed.
-        server: how uploads become the next models.
-        predict: how the ensemble answers.
-        graph: where models walk when there is no server.
-        replicates: repetitions with seeds of their own.
-        vary: what a replicate draws anew: everything (`all`), or its first models only (`init`: data, schedule and
-            batches stay).
-        evaluate: what is measured, and when.
-        stop: when a run ends that gets no better.
-        checkpoint: when the state is saved.
-        report: whether the finished run gets its page.
-        loggers: other tools that get every evaluated round.
-        on_client_error: whether a client whose training raises, diverges or takes too long ends the run (`fail`) or is
-            left out of the round (`skip`).
-        client_timeout: wall seconds that a client's training may take; None: no limit.
-        lanes: what trains the networks: `auto` takes compiled kernels where they cover the network and are built in
-            every process of the run, `compiled` takes nothing else, and `torch` never takes them.
-        table: the cells of a table.
-        published: the paper's figures for the scenario itself, by metric.
-        callbacks: functions that your module registers, called after each round; they may end the run.
-        own: what fedray writes where Python objects were passed for training and evaluation.
+        seed: random seed of replicate 0; the seed of replicate r is `seed + r`.
+        rounds: the number of rounds of training, T.
+        runtime: where clients are trained. `ray`: in the actors of a cluster; `inline`: in this process; `auto` (the
+            default): on Ray if there is a cluster, a GPU or enough work, else in this process. The results are equal
+            bit for bit.
+        method: the section for the method and the number of models.
+        data: the section for the data set and for the partition that deals its samples to clients.
+        model: the section for the network and its loss.
+        clients: the section for the population of clients and their devices.
+        participation: the section that says which clients take part in a round.
+        schedule: the section that says which client trains which model.
+        local: the section for the training at a client.
+        compress: the section for the compression of uploads.
+        server: the section that says how the server makes the next models from uploads.
+        predict: the section that says how the ensemble predicts.
+        graph: the section for the graph of clients over which models walk when there is no server.
+        replicates: the number of repetitions of the run, R, each with a seed of its own.
+        vary: what each replicate draws anew. `all`: everything; `init`: its first models only, while data, schedule and
+            batches are the same in all replicates.
+        evaluate: the section that says what is measured, and when.
+        stop: the section for ending a run early when a metric gets no better. None: no early end.
+        checkpoint: the section that says when the state is saved.
+        report: whether fedray writes the page `report.html` of the finished run.
+        loggers: names of other tools that receive the metrics of every evaluated round (`tensorboard`, `wandb`,
+            `mlflow`).
+        on_client_error: what happens when the training of a client raises, diverges or takes too long. `fail`: the run
+            ends; `skip`: the client is left out of the round.
+        client_timeout: seconds of wall time that the training of a client may take; None: no limit.
+        lanes: the engine that trains the networks. `auto`: compiled kernels, if they cover the network and are built in
+            every process of the run, else torch; `compiled`: compiled kernels only; `torch`: torch only.
+        table: the list of the cells of a table, each a variant of this scenario.
+        published: the values that the paper reports for the scenario itself, by metric.
+        callbacks: names of functions that your module registers. They are called after each round and may end the run.
+        own: the names of the Python objects that were passed for training and evaluation, written by fedray.
     """
 
     seed: int = key(0, whole(0, 2**62))
@@ -261,16 +269,16 @@ def section_fields(section: str) -> tuple[str, ...]:
 
 
 def list_sections() -> dict[str, tuple[str, ...]]:
-    """Lists the keys of each section that has one place: not those of tiers, cells and objects."""
+    """Lists the keys of each section that occurs once in a scenario, which tiers and cells do not."""
     return {name: section_fields(name) for name in section_types() if "*" not in name and name}
 
 
 def find_key(section: str, name: str) -> Option | None:
-    """Returns what a key of a section is; None: the section has no such key.
+    """Returns the declaration of a key; None if the section has no such key.
 
     Args:
-        section: one of `section_types`.
-        name: of the key, without its section.
+        section: name of the section, as in `section_types`.
+        name: name of the key, without the section.
 
     Example:
         >>> find_key("server", "lr").default, find_key("server", "color")
@@ -285,17 +293,17 @@ def _list_keys(kind: Any) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario is made of its keys: each value is checked by its field, and what is wrong is one line.
+# Making a scenario of its keys. The field of each key checks the value; an error is one line.
 
 
 def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
-    """Returns the scenario of a plain tree whose named sections are folded; a wrong one is one line."""
+    """Returns the scenario of a plain tree whose named sections are folded; raises `BadInput` of one line."""
     made: Scenario = _make_section(Section(Scenario), tree, ())
     return made
 
 
 def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
-    """Returns a section of its keys: those that are set, each as its field says."""
+    """Makes a section from the keys that are set, and checks each by its field."""
     if not isinstance(tree, Mapping):
         raise BadInput(_explain_no_mapping(path, tree, section.example))
     made: dict[str, Any] = {}
@@ -314,7 +322,7 @@ def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
 
 
 def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
-    """Returns the value of a field: checked, a section, a list of sections, sections by name, or any keys."""
+    """Returns the checked value of a field: one value, a section, a list or mapping of sections, or any keys."""
     if option := metadata.get("key"):
         try:
             return option.check(value)
@@ -342,7 +350,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """Returns the line for a section that is one value, with keys as an example."""
+    """Returns the line of the error for one value where a section is required, with keys as an example."""
     last = list(example)[-1:]
     keys = {**example, **{key: value for key in last if type(value) is type(example[key])}}
     shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"

@@ -15,15 +15,15 @@ from fedray.methods.beta_predbayes import FIT
 from fedray.scenario.names import UNKNOWN, method_spec_of
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where the scores of a method are to be read: at which of its rounds, and by which of its answers.
+# Which scores of a method count: from which round on, and of which predictions.
 #
 # All functions take the plain keys of a resolved scenario, as `scenario.yaml` of a run directory holds them.
 
 
 def find_last_phase(keys: Mapping[str, Any]) -> int:
-    """Returns the round after which the last phase of a method trains; the scores before its end are not the method's.
+    """Returns the round after which the last phase of a method trains; earlier scores are not those of the method.
 
-    0: there is one phase alone, or nothing is known of the method.
+    It returns 0 for a method with a single phase, or one about which nothing is known.
 
     Args:
         keys: plain keys of a resolved scenario.
@@ -47,7 +47,7 @@ def find_last_phase(keys: Mapping[str, Any]) -> int:
 
 
 def count_last_phase(keys: Mapping[str, Any]) -> int:
-    """Counts the rounds of a method's last phase, if other phases come before it; else 0."""
+    """Returns the number of rounds of a method's last phase; 0 if the method has a single phase."""
     spec, options = _read_method(keys)
     if not spec.parts:
         return 0
@@ -61,20 +61,20 @@ def count_last_phase(keys: Mapping[str, Any]) -> int:
 
 
 def has_own_rounds(keys: Mapping[str, Any]) -> bool:
-    """Whether rounds of a method are no rounds of another one: its phases are, or it is there without any."""
+    """Returns whether the rounds of a method cannot be compared with those of others: it has phases or no rounds."""
     spec, _ = _read_method(keys)
     return spec.parts or not spec.trains
 
 
 def begins_untrained(keys: Mapping[str, Any]) -> bool:
-    """Whether the models of round 0 are as they were drawn; a method in closed form has its answer there."""
+    """Returns whether the models at round 0 are untrained; a method in closed form has its result at round 0."""
     return _read_method(keys)[0].trains
 
 
 def answers_clients_apart(keys: Mapping[str, Any]) -> bool:
-    """Whether known clients use answers of their own, so that the score of the common one is nobody's.
+    """Returns whether known clients predict with models or weights of their own, and not with the common ones.
 
-    Of a method of a user's own it is not known.
+    For a user's own method only `local.private` and `predict.gamma` are considered.
 
     Args:
         keys: plain keys of a resolved scenario.
@@ -99,7 +99,7 @@ def _read_method(keys: Mapping[str, Any]) -> tuple[MethodSpec, Mapping[str, Any]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A wheel holds copies of `scenarios/` and `tune/`; in a checkout they are the folders themselves.
+# A wheel holds copies of `scenarios/` and `tune/`; in a checkout the folders themselves are used.
 
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = {"": "scenarios", "tune/": "tune"}  # the beginning of a name, and its folder
@@ -109,9 +109,9 @@ class Shipped(NamedTuple):
     """A file that comes with the package.
 
     Attributes:
-        path: Where it is.
-        command: What it is for: `run`, `table` or `tune`.
-        what: Its first sentence.
+        path: The path of the file.
+        command: The command that takes the file: `run`, `table` or `tune`.
+        what: The first sentence of the file, which describes it.
     """
 
     path: Path
@@ -120,7 +120,7 @@ class Shipped(NamedTuple):
 
 
 def list_shipped() -> dict[str, Shipped]:
-    """Returns the files by name.
+    """Returns the files that come with the package, by name.
 
     Example:
         >>> list_shipped()["quickstart"].what
@@ -148,15 +148,15 @@ def _read_first_sentence(text: str) -> str:
 
 
 def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path()) -> Path:
-    """Finds a scenario file: a path, or the name of one that comes with the package.
+    """Returns the path of a scenario file, given as a path or as the name of a file that comes with the package.
 
     Args:
-        given: What was typed.
-        key: What it is, for messages about paths.
-        folder: To which a path is relative.
+        given: The path or name that the user typed.
+        key: The word for the path in messages.
+        folder: The folder to which a path is relative.
 
     Raises:
-        BadInput: It is neither a path to a file nor a name.
+        BadInput: `given` is neither the path nor the name of such a file.
 
     Example:
         >>> find_scenario_file("quickstart").name
@@ -174,14 +174,14 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
 
 
 def copy_shipped(name: str, out: Path) -> None:
-    """Copies a file that comes with the package, to be changed; a sweep's copy names its scenario instead of its path.
+    """Copies a file that comes with the package, for editing; a sweep then names its scenario by name instead of path.
 
     Args:
-        name: Its name.
+        name: The name of the file.
         out: The new file.
 
     Raises:
-        BadInput: There is no such name, or the new file is there already.
+        BadInput: There is no file of this name, or the new file exists already.
     """
     text = find_scenario_file(name).read_text(encoding="utf-8")
     if out.exists():

@@ -1,4 +1,4 @@
-"""The keys that say how models change in a round, and what is measured and kept."""
+"""The keys of a scenario for training, compression and the server, and for what is measured and saved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedray.scenario import names
 from fedray.scenario.clients import NO_ROUNDS
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys that say how models change in a round: local training, compression, server.
+# The keys for how models change in a round: local training, compression, server.
 
 _SGD = Needs("local.optimizer", ("sgd",))
 _SPARSE = Needs("compress.kind", ("topk", "randomk"))
@@ -44,10 +44,10 @@ _FALLS_AT = Needs("local.schedule.kind", ("step",))
 
 
 def named(kind: str) -> Check:
-    """Returns a name of a kind, fedray's or a user's own.
+    """Returns the check of a key that holds a name of a kind, either fedray's or the user's own.
 
     Args:
-        kind: loss, optimizer, augmentation, metric or callback.
+        kind: the kind: loss, optimizer, augmentation, metric or callback.
 
     Example:
         >>> named("optimizer")("adam")
@@ -67,16 +67,19 @@ def named(kind: str) -> Check:
 
 @dataclass(frozen=True)
 class RateKeys:
-    """A course of the learning rate over the rounds, as a factor of `lr`; within a round the rate stays.
+    """The course of the learning rate over the rounds, as a factor of `lr`. Within a round the rate is constant.
 
     Attributes:
-        kind: the course: constant, cosine, linear (both fall from the first round on), or step (falls at some rounds).
-        rounds: the fall ends after so many rounds, and the rate stays; default: the rounds of the scenario.
-        restart: the rate does not stay, but begins to fall again every `rounds` rounds, which have to be given.
-        floor: the factor at the end of the fall.
-        warmup: rounds in which the rate rises: in round t, from 0, it is (t + 1) / warmup of what it else is.
-        at: the rounds, from 0, in which the rate of `step` falls.
-        gamma: the factor of each of these falls.
+        kind: the kind of course: `constant`; `cosine` or `linear`, which fall from the first round on; or `step`, which
+            falls in the rounds `at`.
+        rounds: the number of rounds that the fall lasts; after them the rate is constant. Default: the rounds of the
+            scenario.
+        restart: whether the fall begins anew every `rounds` rounds. `rounds` has to be given then.
+        floor: the factor of `lr` at the end of the fall.
+        warmup: the number of rounds in which the rate rises. In round t, counted from 0, the rate is multiplied by (t +
+            1) / warmup.
+        at: the rounds in which the rate of `step` falls, counted from 0.
+        gamma: the factor by which the rate of `step` is multiplied in each of the rounds `at`.
     """
 
     kind: RateKind = key("constant", one_of(*get_args(RateKind)))
@@ -93,23 +96,27 @@ class LocalKeys:
     """How a client trains.
 
     Attributes:
-        optimizer: the optimizer: sgd, adam, or one that your module registers.
-        lr: learning rate.
-        lr_grid: candidates, of which each (replicate, fold) takes the best on held-out training rows.
-        lr_decay: factor of the learning rate; 1: it stays.
-        lr_decay_every: rounds between two decays.
-        momentum: momentum of SGD.
-        weight_decay: L2 penalty on the weights.
-        batch_size: samples in a step, or `full` for all samples of the client.
-        epochs: passes over the client's rows in a round; default: 10, unless `steps` says how long a client trains.
-        steps: optimizer steps in a round, instead of epochs.
-        pull: weight mu of the proximal term `mu / 2 |w - w_start|^2`.
-        loss: a loss that your module registers, instead of the network's.
-        schedule: a course of the learning rate over the rounds.
-        augment: random changes of the rows in each batch, one after another: `crop` (a picture moves by up to an eighth
-            of its side), `flip` (left to right), and those that your module registers.
-        private: layers that stay with the clients: `norm`, `head`, or patterns of the layers' names.
-        options: the options of a loss, an optimizer and augmentations that your module registers.
+        optimizer: the optimizer of a client: `sgd`, `adam`, or one that your module registers.
+        lr: learning rate of a client.
+        lr_grid: the candidates for the learning rate. Each (replicate, fold) uses the candidate that is best on
+            held-out training samples.
+        lr_decay: factor by which the learning rate is multiplied every `lr_decay_every` rounds; 1: the rate is
+            constant.
+        lr_decay_every: the number of rounds between two decays of the learning rate.
+        momentum: momentum of `sgd`.
+        weight_decay: factor of the L2 penalty on the weights.
+        batch_size: the number of samples in an optimizer step, or `full` for all samples of the client.
+        epochs: the number of passes over the samples of the client in a round; default: 10, unless `steps` is set.
+        steps: the number of optimizer steps of a client in a round, instead of `epochs`.
+        pull: the weight mu of the proximal term `mu / 2 |w - w_start|^2`.
+        loss: name of a loss that your module registers, used instead of the loss of the network.
+        schedule: the section for a course of the learning rate over the rounds.
+        augment: names of random changes of the samples in each batch, applied one after another: `crop` (moves a
+            picture by up to an eighth of its side), `flip` (left to right), and augmentations that your module
+            registers.
+        private: the layers that each client keeps for itself and does not upload: `norm`, `head`, or patterns of the
+            names of layers.
+        options: the options of the loss, the optimizer and the augmentations that your module registers.
     """
 
     optimizer: str = key("sgd", named("optimizer"))
@@ -135,13 +142,14 @@ class CompressKeys:
     """Compression of uploads.
 
     Attributes:
-        kind: kind of compression: none (`dense`), the entries of largest magnitude (`topk`), random ones (`randomk`),
-            or 8 bits for each number (`int8`).
-        ratio: share of the entries that a client which trains one model sends.
-        resource_ratio: how many times the entries of a client that trains one model a client that trains several may
-            send in total (SHEFL's r); None: as many as it trains models, which compresses every trained model alike.
-        error_feedback: whether a client keeps the entries that it did not send and adds them to its next upload.
-        adaptive: whether clients send entries in proportion to their uplink bandwidth.
+        kind: the kind of compression. `dense`: none; `topk`: a client sends the entries of largest magnitude;
+            `randomk`: random entries; `int8`: 8 bits for each number.
+        ratio: the share of the entries of an upload that a client sends if it trains one model.
+        resource_ratio: the number of entries that a client with several models may send in total, as a multiple of the
+            entries of a client with one model (r of SHEFL). None: the number of models it trains, which compresses
+            every model alike.
+        error_feedback: whether a client keeps the entries that were not sent and adds them to its next upload.
+        adaptive: whether the number of entries that a client sends is in proportion to its uplink bandwidth.
     """
 
     kind: str = key("dense", one_of("dense", "topk", "randomk", "int8"))
@@ -153,20 +161,20 @@ class CompressKeys:
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """How uploads become the next models.
+    """How the server makes the next models from uploads.
 
     Attributes:
-        coefficients: how tiers weigh in the mean: `fedavg` (as their uploads do), `equal_groups` (all alike) or
-            `paper_eq2` (SHEFL's equation 2).
-        weighting: how uploads weigh in the mean: all alike (`uniform`), or by their clients' numbers of samples
-            (`examples`). Where all weigh the same (a robust statistic, `paper_eq2`) the default is `uniform`, whatever
-            the method's is.
-        optimizer: the server optimizer, which makes its step from the mean delta.
-        lr: learning rate of the server optimizer; default: 1, and 0.01 of adam and yogi.
-        momentum: momentum of the server optimizer (beta; beta_1 of adam and yogi).
-        robust: the robust statistic that takes the place of the mean.
-        trim: how many values trimmed_mean drops at each end (b).
-        byzantine: how many bad clients krum and multi_krum are to withstand (f).
+        coefficients: the weights of the tiers in the mean of the uploads. `fedavg`: the sum of the weights of a tier's
+            uploads; `equal_groups`: all tiers alike; `paper_eq2`: equation 2 of SHEFL.
+        weighting: the weights of the uploads in the mean. `uniform`: all alike; `examples`: the number of samples of
+            the client. With a robust statistic or `paper_eq2` the default is `uniform`, whatever the default of the
+            method is.
+        optimizer: the server optimizer, which makes a step from the mean of the deltas.
+        lr: learning rate of the server optimizer; default: 0.01 for `adam` and `yogi`, else 1.
+        momentum: momentum of the server optimizer (beta; for `adam` and `yogi` beta_1).
+        robust: the robust statistic that is used instead of the mean of the deltas.
+        trim: the number of values that `trimmed_mean` drops at each end (b).
+        byzantine: the number of bad clients that `krum` and `multi_krum` have to withstand (f).
     """
 
     coefficients: str = key("fedavg", one_of("equal_groups", "paper_eq2", "fedavg"))
@@ -180,16 +188,16 @@ class ServerKeys:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys that say what is measured and kept: scores, checkpoints, and the user's own objects.
+# The keys for what is measured and saved: scores, checkpoints, and the user's own objects.
 
 
 @dataclass(frozen=True)
 class StopKeys:
-    """A metric and a value that it shall reach.
+    """A metric, and the value of the metric to reach.
 
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
-        value: the value that it is to reach.
+        value: the value of the metric to reach.
     """
 
     metric: str = key(REQUIRED, label)
@@ -201,19 +209,21 @@ class EvaluateKeys:
     """What is measured, and when.
 
     Attributes:
-        every: rounds between evaluations.
-        every_seconds: virtual seconds between evaluations, instead of `every`; without rounds.
-        stop_at: ends the run when a metric reaches a value.
-        target: the summary says at which round, virtual second and byte a metric first reached a value.
-        personal: whether every known client is evaluated with its own weights or model.
-        clients: how many known clients have a row in `client_scores.parquet` in every evaluated round: `all`, or so
-            many, evenly spread over their ids; None: none.
-        by_tier: whether the answers that known clients get are scored by every score (likelihood, Brier score,
-            calibration, conformal sets; RMSE, intervals), tier by tier (`tier_NAME_nll`) and over all
-            (`personal_nll`).
-        ood: out-of-distribution inputs, whose uncertainty is compared with that of the test rows: another data set with
-            inputs of the same shape, or `noise`; None: none.
-        metrics: further metrics, which your module registers.
+        every: the number of rounds from one evaluation to the next.
+        every_seconds: the virtual seconds from one evaluation to the next, instead of `every`, where training has no
+            rounds.
+        stop_at: a metric and a value; the run ends when the metric reaches the value.
+        target: a metric and a value; the summary gives the round, virtual second and byte at which the metric first
+            reached the value.
+        personal: whether every known client is also evaluated with its own weights or its own model.
+        clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, evenly
+            spread over the ids, or `all`. None: no client.
+        by_tier: whether the predictions for known clients are scored per tier (`tier_NAME_nll`) and over all clients
+            (`personal_nll`), by every score: likelihood, Brier score, calibration and conformal sets, or RMSE and
+            intervals.
+        ood: the out-of-distribution inputs: name of another data set with inputs of the same shape, or `noise`. The
+            uncertainty of these inputs is compared with the uncertainty of the test samples. None: no such inputs.
+        metrics: names of further metrics, which your module registers.
     """
 
     every: int = key(1, whole(1, 10**7))
@@ -229,12 +239,12 @@ class EvaluateKeys:
 
 @dataclass(frozen=True)
 class PatienceKeys:
-    """Ends a run that gets no better.
+    """When a run ends early because a metric gets no better.
 
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
-        patience: rounds that may pass without a better value, in every replicate and fold.
-        min_delta: by how much a value must be better to count.
+        patience: the number of rounds without a better value, in every replicate and fold, after which the run ends.
+        min_delta: the amount by which a value must be better than the best so far to count as better.
     """
 
     metric: str = key(REQUIRED, label)
@@ -247,9 +257,10 @@ class CheckpointKeys:
     """When the state is saved.
 
     Attributes:
-        every: rounds between checkpoints.
-        keep: how many checkpoints stay on the disk, the newest ones.
-        best: the metric whose best round keeps its models too (the mean over replicates and folds counts).
+        every: the number of rounds from one checkpoint to the next.
+        keep: the number of checkpoints that stay on the disk, the newest ones.
+        best: name of a metric; the models of the round where it was best are saved too. Its mean over replicates and
+            folds decides.
     """
 
     every: int = key(10, whole(1, 10**7))
@@ -259,7 +270,7 @@ class CheckpointKeys:
 
 @means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
 def own_names(value: Any) -> dict[str, Any]:
-    """Names of Python objects by what `fedray.run` calls them: one, or a list."""
+    """Checks the names of Python objects, by the argument of `fedray.run`: one name or a list per argument."""
     known = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
     if not isinstance(value, Mapping) or not value.keys() <= known.keys():
         raise ValueError(f"is no mapping of names: give some of {', '.join(known)}")
@@ -275,15 +286,16 @@ _RAPS = Needs("predict.conformal.score", ("raps",))
 
 @dataclass(frozen=True)
 class ConformalKeys:
-    """Sets of labels, or intervals, that hold the right answer with probability 1 - alpha.
+    """Conformal sets of labels, or intervals, that hold the true value with probability 1 - alpha.
 
     Attributes:
-        alpha: share of the answers that may be outside of their sets.
-        score: how badly a label fits an answer; `auto`: `lac` for classes, `regression` for real targets.
-        quantile: how clients find the threshold: from all their scores (`exact`), or from one number each (`qq`,
-            FedCP-QQ).
-        penalty: of `raps`, added for each rank beyond `k_reg` (lambda of its paper).
-        k_reg: of `raps`, how many ranks have no penalty.
+        alpha: the share of true values that may lie outside of their sets or intervals.
+        score: the score of how badly a label fits a prediction. `auto`: `lac` for classes, `regression` for real
+            targets.
+        quantile: how clients find the threshold of the score. `exact`: from all their scores; `qq`: from one number per
+            client (FedCP-QQ).
+        penalty: the penalty of the score `raps` for each rank beyond `k_reg` (lambda in the paper).
+        k_reg: the number of first ranks without a penalty in the score `raps`.
     """
 
     alpha: float = key(0.1, real("(0, 1)"))

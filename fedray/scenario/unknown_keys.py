@@ -1,4 +1,4 @@
-"""What is said of a key that a section does not have: the key that was meant."""
+"""The error for a key that a section does not have, which names the key that was probably meant."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def explain_unknown_key(
     owner: tuple[str, str] | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
-    """Returns the line for a key that a section does not have, with the nearest one it has.
+    """Returns the line of the error for a key that a section does not have, with the nearest key of the section.
 
     Args:
         path: dotted key of the section.
         key: the unknown key.
-        keys: those that the section has.
-        owner: kind and name of what the section names, if its options are known.
-        sections: the keys of the other sections by their dotted keys, if they are known.
+        keys: the keys of the section.
+        owner: kind and name of the thing that the section names, if the options of the thing are known.
+        sections: the keys of every other section, by the dotted key of the section, if known.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
@@ -71,7 +71,7 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Finds other sections that have a key of this name, or names that have such an option.
+    """Returns the keys of this name in other sections, or the names that have such an option.
 
     Example:
         >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})
@@ -90,5 +90,5 @@ def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]
 
 
 def _list_users(kind: str, key: str) -> list[str]:
-    """Returns the names of a kind that have an option."""
+    """Returns the names of a kind that have an option with this key."""
     return [name for name, spec in names.KINDS[kind].specs.items() if key in spec.options]

@@ -1,4 +1,4 @@
-"""YAML in and out: safe, bounded, without duplicate keys, and with the numbers of YAML 1.2 (`1e-3` is a number).
+"""Reading and writing of YAML: safe, bounded, without duplicate keys, and with the numbers of YAML 1.2 (`1e-3`).
 
 Example:
     >>> parse_yaml("lr: 1e-3", "a scenario")
@@ -39,10 +39,10 @@ _CORE = {  # YAML 1.2 core schema: no yes/no, no octal, no base 60, no dates
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
-    """Knows texts, numbers, true and false, null, lists and mappings; any other tag is an error of one line.
+    """A loader for texts, numbers, true and false, null, lists and mappings; any other tag is an error of one line.
 
-    Words are read in C, ten times as fast. Nodes are put together in Python, where text that is nested too deeply is an
-    error: in C it ends the process.
+    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python, where text that is nested
+    too deeply is an error; in C it would end the process.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
@@ -56,10 +56,10 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Keeps YAML 1.1's rules beside ours, so that text which any reader could take for a number is quoted."""
+    """A dumper that quotes text which any reader could take for a number, by the rules of YAML 1.1 or 1.2."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        """Equal values are written out each time."""
+        """Returns true: a value that occurs several times is written out each time, without aliases."""
         return True
 
 
@@ -74,7 +74,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 def _scalar(loader: _Loader, node: yaml.Node) -> Any:
-    """Returns the value of one word, as its tag says, also where the tag is written out (`!!bool x`)."""
+    """Returns the value of one word by its tag, also where the tag is written out (`!!bool x`)."""
     text = loader.construct_scalar(node)  # type: ignore[arg-type]  # an error of one line where it is no scalar
     kind = node.tag.rpartition(":")[2]
     if kind == "str":
@@ -121,9 +121,9 @@ _constructors.add_constructor(None, _refuse_tag)
 
 
 def _weight(node: yaml.Node, known: dict[int, int]) -> int:
-    """Values below a node when every alias is written out; 0 marks a node that is being counted.
+    """Counts the values below a node with every alias written out; 0 in `known` marks a node that is being counted.
 
-    They are counted before anything is made of them: PyYAML before 6.0.4 writes merged keys (`<<`) out as it goes.
+    Values are counted before they are made: PyYAML before 6.0.4 expands merged keys (`<<`) while it makes values.
     """
     if id(node) in known:
         if known[id(node)] == 0:
@@ -140,7 +140,7 @@ def _weight(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def parse_yaml(text: str, where: str = "the scenario") -> Any:
-    """Returns the value of a YAML text; anything wrong is a `BadInput` of one line that names the place."""
+    """Returns the value of a YAML text; any error is a `BadInput` of one line that names its position."""
     if len(text) > MOST_BYTES:
         raise BadInput(f"{where} has {len(text)} characters: {MOST_BYTES} at most")
     loader: Any = None
@@ -201,8 +201,8 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
         path: the file.
 
     Raises:
-        BadInput: it is no YAML.
-        FedrayError: it cannot be read, or holds no keys.
+        BadInput: the file is no YAML.
+        FedrayError: the file cannot be read, or holds no keys.
     """
     content = read_or_explain(path, RESTORE)
     try:
@@ -216,7 +216,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def write_yaml(value: Any) -> str:
-    """YAML text of plain values, keys in their order."""
+    """Returns plain values as YAML text, with keys in their order."""
     return str(
         yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     )
